@@ -131,6 +131,19 @@ class FieldsLeftOut(Event, level=Level.WARNING):
     type: str | None = None
 
 
+class FilesCompacted(Event):
+    files_before: int
+    files_after: int
+    size_bytes: int
+
+
+class CompactionFailed(Event, level=Level.WARNING):
+    """The job goes on; it is tried again after more commits."""
+
+    reason: str
+    detail: str
+
+
 class BatchCommitted(Event):
     batch: str
     version: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,11 @@ KINDS_TRIED: dict[str, Callable[[Path], Subject]] = {
     "export as Delta": export_as_delta,
     "rollup": rollup,
 }
+
+
+def replaced_policy(job: JobSpec, **policies: Any) -> JobSpec:
+    """The same job with other values of its `on` section."""
+    return replace(job, on=replace(job.on, **policies))
 
 
 def _loaded(folder: Path, text: str, **values: str) -> JobSpec:

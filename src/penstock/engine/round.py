@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from penstock import events
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
+from penstock.engine.compaction import Compact, Compaction
 from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.pulse import with_signs
 from penstock.engine.ranges import RangeWork
 from penstock.environment import Environment, new_batch_id
-from penstock.errors import FencedError, PenstockError, TransientError
+from penstock.errors import FencedError, InvariantError, PenstockError, TransientError
 from penstock.flow.write.manifest import Marks
 from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import Delivery, JobSpec
@@ -35,6 +36,8 @@ from penstock.tables.registry import kind_of
 
 Ends: TypeAlias = Mapping[Partition, int] | None
 """Where a bounded run stops; None: nowhere."""
+REPEATS_MAX = 2
+"""Of work that changed nothing: another process may have done it, but not again and again."""
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record before the first commit has taught the real size."""
 
@@ -79,6 +82,11 @@ class Seen:
     """The positions that this process last tried to show in the consumer group."""
     chore_last: bool = False
     """Whether the last round gave its turn to a chore."""
+    chore: str = ""
+    """The name of the last chore."""
+    work: tuple[object, int] | None = None
+    """The last chore, or batch that waited for columns, with the version of the table before it."""
+    repeats: int = 0
 
 
 class Rounds(Generic[S]):
@@ -96,6 +104,7 @@ class Rounds(Generic[S]):
         self.seen = Seen(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
         self.starter = Starter(job, log, self.table, claims, self.listener, self.reach)
         self.ranges = self._range_work()
+        self.compaction = Compaction(job, kind_of(job), environment)
 
     def close(self) -> None:
         """Give back what others can do; the claims themselves belong to the process."""
@@ -127,33 +136,56 @@ class Rounds(Generic[S]):
             idle=isinstance(planned, Wait),
             shared={each: tokens[each] for each in shared},
         )
-        due = self._in_turn(planned, self.table.chores(view))
+        compact = self.compaction.due(state.version) if partitions and partitions[0] in tokens else []
+        due = self._in_turn(planned, [*self.table.chores(view), *compact])
         if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
             due = self.announce(due, tokens)
+        if isinstance(due, Batch):
+            self.listener.event(events.BatchPlanned(batch=due.id, offsets=due.offsets, slices=len(due.slices)))
         batch = due if isinstance(due, Batch | Wait) else due.batch
         ranged = self.ranges is not None and self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch))
         if isinstance(batch, Batch):
-            return self._carried_through(batch, tokens, bounds, planned_at, ends)
+            return self._carried_through(batch, tokens, state.version, bounds, planned_at, ends)
         if isinstance(due, Wait) and ranged:
             return ChoreDone("range")
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
         # However much there is to do in ranges: a chore waits for nobody.
         assert not isinstance(due, Batch)
-        self.table.perform(due)
+        if isinstance(due, Compact):
+            self.compaction.perform(due)
+        else:
+            self.table.perform(due)
+            self._refuse_standstill(due, state.version)
         return ChoreDone(due.name)
 
     def _in_turn(self, planned: Batch | Wait, chores: Sequence[Chore]) -> Batch | Wait | Chore:
-        """A new batch or the most urgent chore; where both are there, in turns."""
+        """A new batch or a chore, in turns; of several chores the most urgent that did not have the last turn."""
         self.seen.chore_last = bool(chores) and not (isinstance(planned, Batch) and self.seen.chore_last)
-        return chores[0] if self.seen.chore_last else planned
+        if not self.seen.chore_last:
+            return planned
+        chore = next((chore for chore in chores if chore.name != self.seen.chore), chores[0])
+        self.seen.chore = chore.name
+        return chore
+
+    def _refuse_standstill(self, work: object, version: int) -> None:
+        """Raise if the same work was done three times at one version of the table: it would be due for ever."""
+        self.seen.repeats = self.seen.repeats + 1 if self.seen.work == (work, version) else 0
+        self.seen.work = (work, version)
+        if self.seen.repeats >= REPEATS_MAX:
+            raise InvariantError(
+                f"job {self.job.name} makes no progress",
+                detail=f"the same work was done {REPEATS_MAX + 1} times and changed nothing: {work}",
+                hint="a fault of Penstock: please report it with this text",
+            )
 
     def _carried_through(
-        self, batch: Batch, tokens: Tokens, bounds: LogBounds, planned_at: float, ends: Ends
+        self, batch: Batch, tokens: Tokens, version: int, bounds: LogBounds, planned_at: float, ends: Ends
     ) -> RoundResult:
         self.reach("planned")
         staged = self.writer.stage(batch)
         if isinstance(staged, SchemaChanged):
+            self._refuse_standstill(("columns for", batch.slices), version)
             return ChoreDone("columns")
         self.reach("staged")
         outcome = self.commit(batch, tokens, staged)
@@ -189,12 +221,7 @@ class Rounds(Generic[S]):
         now = self.environment.now()
         lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
-        planned = plan(lanes, terms, new_batch_id())
-        if isinstance(planned, Batch):
-            self.listener.event(
-                events.BatchPlanned(batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
-            )
-        return planned
+        return plan(lanes, terms, new_batch_id())
 
     def announce(self, batch: Batch, tokens: Tokens) -> Batch | Wait:
         """Claim the batch's messages for this process, before the first is read: nobody will write them again."""

@@ -84,6 +84,13 @@ class MixedTypesPolicy(StrEnum):
     TEXT = "text"
 
 
+class SmallFilesPolicy(StrEnum):
+    COMPACT = "compact"
+    """The job merges them itself."""
+    KEEP = "keep"
+    """Until `penstock compact`."""
+
+
 class Delivery(StrEnum):
     """What a job promises. A table of ours gives exactly once at no further cost, so at least once is the same."""
 
@@ -314,6 +321,7 @@ class Policies:
     bad_share: float = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
     mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY
+    small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
 
 
 @dataclass(frozen=True, slots=True)

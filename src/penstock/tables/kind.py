@@ -18,7 +18,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
-from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Progress
 from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
@@ -157,6 +157,7 @@ class CompactWish:
     target_bytes: int | None = None
     """None: what the job file says."""
     all_days: bool = False
+    effort: Effort = EVERYTHING
 
     def refuse_all_days(self, hint: str) -> None:
         if self.all_days:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name, replayed_name, staged_name
-from penstock.lake.maintenance.compaction import Group, Limit, Merged, gather, group, swap
+from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Group, Limit, Merged, gather, group, swap
 from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, classify_all, delete_dead
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files
 from penstock.lake.maintenance.reports import CompactReport
@@ -46,6 +46,21 @@ class File:
 def test_a_file_alone_is_in_no_group() -> None:
     files = [File(60), File(50), File(30), File(80), File(5)]
     assert [each.files for each in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
+
+
+def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
+    small, large, few = [File(60 + number) for number in range(4)], [File(900 + number) for number in range(5)], File(8)
+    mixed = [file for pair in zip(small, large, strict=False) for file in pair] + [large[4], few]
+    assert Effort(alike_min=4).worthwhile(mixed) == [small, large]
+    assert Effort(alike_min=5).worthwhile(mixed) == [large]
+    assert EVERYTHING.worthwhile(mixed) == [mixed]
+
+
+def test_an_effort_ends_with_the_group_that_reaches_its_bytes() -> None:
+    groups = [Group((File(30), File(30))) for _ in range(3)]
+    assert [len(Effort(bytes_max=size).within(groups)) for size in (0, 1, 60, 61, 999)] == [0, 1, 1, 2, 3]
+    assert len(Effort(bytes_max=100).after(60).within(groups)) == 1
+    assert EVERYTHING.after(10**12).within(groups) == groups
 
 
 def test_what_another_writer_took_away_is_neither_committed_nor_reported() -> None:

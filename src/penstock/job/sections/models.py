@@ -146,6 +146,7 @@ class OnSection(Section):
     tombstone: Annotated[spec.TombstonePolicy | None, one_of(spec.TombstonePolicy)] = None
     new_column: Annotated[spec.NewColumnPolicy | None, one_of(spec.NewColumnPolicy)] = None
     mixed_types: Annotated[spec.MixedTypesPolicy | None, one_of(spec.MixedTypesPolicy)] = None
+    small_files: Annotated[spec.SmallFilesPolicy | None, one_of(spec.SmallFilesPolicy)] = None
 
 
 class LimitsSection(Section):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,26 +38,30 @@ class ActiveFile:
 def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[ActiveFile, ...]:
     """Every file of the loaded version, with what the log tells of the values in some columns."""
     actions = pa.table(handle.get_add_actions(flatten=True))
-    columns = [actions[f"partition.{name}"] for name in handle.metadata().partition_columns]
+    values = [_distinct(actions[f"partition.{name}"]) for name in handle.metadata().partition_columns]
+    sizes, times = actions["size_bytes"].to_pylist(), actions["modification_time"].to_pylist()
     rows = _told(actions, "num_records")
     least, most, nulls = ({name: _told(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
-    text_of = cache(partition_value)
-    found = []
-    for row, path in enumerate(raw_paths(actions)):
-        scalars = tuple(column[row] for column in columns)
-        found.append(
-            ActiveFile(
-                path,
-                actions["size_bytes"][row].as_py(),
-                actions["modification_time"][row].as_py(),
-                tuple(map(text_of, scalars)),
-                scalars,
-                rows[row],
-                {name: _span(least[name][row], most[name][row]) for name in spans_of},
-                {name: nulls[name][row] for name in spans_of},
-            )
+    return tuple(
+        ActiveFile(
+            path,
+            sizes[row],
+            times[row],
+            tuple(column[row][0] for column in values),
+            tuple(column[row][1] for column in values),
+            rows[row],
+            {name: _span(least[name][row], most[name][row]) for name in spans_of},
+            {name: nulls[name][row] for name in spans_of},
         )
-    return tuple(found)
+        for row, path in enumerate(raw_paths(actions))
+    )
+
+
+def _distinct(column: pa.ChunkedArray) -> list[tuple[str | None, pa.Scalar]]:
+    """Text and value of each row: those of rows with the same value are made once."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    made = [(partition_value(value), value) for value in encoded.dictionary]
+    return [made[index] for index in encoded.indices.to_pylist()]
 
 
 def active_paths(handle: DeltaTable) -> frozenset[str]:

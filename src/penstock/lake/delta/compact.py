@@ -16,10 +16,21 @@ import pyarrow as pa
 from penstock.flow.columns.partition_values import Values
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
+from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, SchemaMovedError, Table
-from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, Sized, group, portions, swap
+from penstock.lake.maintenance.compaction import (
+    EVERYTHING,
+    Effort,
+    Group,
+    Limit,
+    Merged,
+    Progress,
+    Sized,
+    portions,
+    swap,
+)
+from penstock.lake.maintenance.compaction import group as grouped
 from penstock.lake.maintenance.merge import Source, merge_files
 from penstock.lake.maintenance.reports import CompactReport
 
@@ -45,15 +56,17 @@ Numbers = Callable[[Sequence[Merged[F]]], Mapping[str, int]]
 """Further app transactions of the commit that swaps these groups."""
 
 
-def compact(table: Table, target_bytes: int, progress: Progress | None = None) -> CompactReport:
+def compact(
+    table: Table, target_bytes: int, progress: Progress | None = None, effort: Effort = EVERYTHING
+) -> CompactReport:
     """Merge files below `target_bytes`, partition value by partition value; rows, positions and totals stay."""
     table.refresh()
     refuse_deletion_vectors(table.handle, table.spec.path)
-    groups = group_files(active_files(table.handle), target_bytes)
-    return compact_groups(table, groups, partial(merge_group, table), progress)
+    groups = group_files(table.active_files(), target_bytes, effort)
+    return compact_groups(table, groups, partial(merge_group, table), progress, effort=effort)
 
 
-def group_files(files: Iterable[ActiveFile], target_bytes: int) -> tuple[FileGroup, ...]:
+def group_files(files: Iterable[ActiveFile], target_bytes: int, effort: Effort = EVERYTHING) -> tuple[FileGroup, ...]:
     """Small files of the same partition value, oldest first, together until they reach the target."""
     by_values: dict[Values, list[ActiveFile]] = {}
     for file in files:
@@ -61,7 +74,8 @@ def group_files(files: Iterable[ActiveFile], target_bytes: int) -> tuple[FileGro
         if file.size_bytes < target_bytes and "://" not in file.path:
             by_values.setdefault(file.values, []).append(file)
     oldest_first = (sorted(each, key=lambda file: (file.modified_at_ms, file.path)) for each in by_values.values())
-    return tuple(each for small in oldest_first for each in group(small, target_bytes))
+    alike = (files for small in oldest_first for files in effort.worthwhile(small))
+    return tuple(group for files in alike for group in grouped(files, target_bytes))
 
 
 def compact_groups(
@@ -70,14 +84,16 @@ def compact_groups(
     merge: Merge[F],
     progress: Progress | None = None,
     numbers: Numbers[F] = lambda merged: {},
+    effort: Effort = EVERYTHING,
 ) -> CompactReport:
     """Swap the groups for merged files, in commits of a bounded size."""
-    report, done = CompactReport(), 0
-    for portion in portions(groups, BYTES_PER_COMMIT_MAX, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
+    taken = effort.within(groups)
+    report, done = CompactReport(left=len(groups) - len(taken)), 0
+    for portion in portions(taken, BYTES_PER_COMMIT_MAX, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
         report += _compact_portion(table, portion, merge, numbers)
         done += len(portion)
         if progress is not None:
-            progress(done, len(groups))
+            progress(done, len(taken))
     return report
 
 
@@ -113,7 +129,7 @@ def commit_merged(
     landed: list[Merged[F]] = []
 
     def decide() -> Change | None:
-        active = {each.path: each for each in active_files(table.handle)}
+        active = {each.path: each for each in table.active_files()}
         landed[:] = [each for each in merged if each.outputs and all(file.path in active for file in each.outputs)]
         there = {(each.path, each.size_bytes) for each in active.values()}
         alive[:] = [each for each in merged if there >= {(file.path, file.size_bytes) for file in each.group.files}]

@@ -16,7 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
@@ -61,6 +61,7 @@ class Table:
         self.handle = handle
         self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
+        self._files: tuple[int, dict[tuple[str, ...], tuple[ActiveFile, ...]]] = (-1, {})
 
     @property
     def version(self) -> int:
@@ -100,6 +101,16 @@ class Table:
 
     def transaction(self, key: str) -> int | None:
         return self.transactions().get(key)
+
+    def active_files(self, spans_of: tuple[str, ...] = ()) -> tuple[ActiveFile, ...]:
+        """The files of the loaded version, with what the log tells of the values in some columns; read once."""
+        if self._files[0] != self.version:
+            self._files = (self.version, {})
+        found = self._files[1].get(spans_of)
+        if found is None:
+            with library_errors(self.spec.path):
+                found = self._files[1][spans_of] = active_files(self.handle, spans_of)
+        return found
 
     def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
         """Make the proposal true, as far as the table accepts it; each partition for itself (RULES C2 to C4).

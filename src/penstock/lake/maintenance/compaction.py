@@ -6,7 +6,7 @@ A room says which files may be grouped, where the merged files go, and how a com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from penstock.failpoints import Reach
@@ -70,6 +70,41 @@ def gather(items: Iterable[T], *limits: Limit[T]) -> Iterator[tuple[T, ...]]:
             pending, sums = [], [0] * len(limits)
     if pending:
         yield tuple(pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much one compaction takes on; by default everything that is small."""
+
+    alike_min: int | None = None
+    """Only files of about one size, if there are so many: a row is then written again once for every eightfold growth
+    of its file."""
+    bytes_max: int | None = None
+
+    def worthwhile(self, files: Sequence[F]) -> list[list[F]]:
+        """The files that may be grouped with each other, in their order."""
+        if self.alike_min is None:
+            return [list(files)]
+        sizes: dict[int, list[F]] = {}
+        for file in files:
+            sizes.setdefault(file.size_bytes.bit_length() // 3, []).append(file)
+        return [alike for _, alike in sorted(sizes.items()) if len(alike) >= self.alike_min]
+
+    def within(self, groups: Sequence[Group[F]]) -> Sequence[Group[F]]:
+        """The first groups, until they reach the bound."""
+        total = 0
+        for number, each in enumerate(groups):
+            if self.bytes_max is not None and total >= self.bytes_max:
+                return groups[:number]
+            total += each.size_bytes
+        return groups
+
+    def after(self, size_bytes: int) -> Effort:
+        """What is left of it."""
+        return self if self.bytes_max is None else replace(self, bytes_max=self.bytes_max - size_bytes)
+
+
+EVERYTHING = Effort()
 
 
 def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[Group[F]]:

@@ -29,6 +29,8 @@ class CompactReport:
     size_bytes_after: int = 0
     commits: int = 0
     dropped: int = 0
+    left: int = 0
+    """Groups beyond the bytes that this compaction was to take on."""
 
     @classmethod
     def of(cls, tried: int, landed: Sequence[Merged[Any]]) -> Self:

@@ -49,7 +49,7 @@ class DeltaKind(SingleKind):
     ) -> CompactReport:
         wish.refuse_all_days(f"the table of {job.name} has no days")
         size = wish.target_bytes or job.flush.min_bytes_per_file
-        return compact(existing_table(job, environment), size, progress)
+        return compact(existing_table(job, environment), size, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         wish.refuse_drop_lost(job)

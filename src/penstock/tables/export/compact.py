@@ -14,7 +14,17 @@ from typing import Any
 
 from penstock.errors import InvariantError
 from penstock.flow.write.names import StagedName, compacted_name, parse_staged_name
-from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, group, portions, swap
+from penstock.lake.maintenance.compaction import (
+    EVERYTHING,
+    Effort,
+    Group,
+    Limit,
+    Merged,
+    Progress,
+    group,
+    portions,
+    swap,
+)
 from penstock.lake.maintenance.leftovers import classify_all
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files, unified
 from penstock.lake.maintenance.reports import CompactReport as TableCompactReport
@@ -81,7 +91,12 @@ class Input:
 
 
 def compact(
-    table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, progress: Progress | None = None
+    table: ExportTable,
+    target_bytes: int | None = None,
+    *,
+    all_days: bool = False,
+    progress: Progress | None = None,
+    effort: Effort = EVERYTHING,
 ) -> CompactReport:
     """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest.
 
@@ -95,7 +110,8 @@ def compact(
     staged = _Staged(table)
     report = CompactReport()
     for number, files in enumerate(days):
-        report += _compact_day(table, [each for each in files if each.size_bytes < limit], limit, staged)
+        small = [each for each in files if each.size_bytes < limit]
+        report += _compact_day(table, small, limit, staged, effort.after(report.size_bytes_before))
         if progress is not None:
             progress(number + 1, len(days))
     return report
@@ -154,7 +170,10 @@ def _closed_days(table: ExportTable, state: LedgerState, name: str, all_days: bo
             yield days[day]
 
 
-def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, staged: _Staged) -> CompactReport:
+def _compact_day(
+    table: ExportTable, small: Sequence[DataFile], limit: int, staged: _Staged, effort: Effort
+) -> CompactReport:
+    small = [file for alike in effort.worthwhile(small) for file in alike]
     free = [each for each in small if not staged.may_bring_back(each)]
     if len(free) < 2:
         return CompactReport(waiting=len(small) - len(free))
@@ -162,7 +181,10 @@ def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, stag
     ready = [each for each in inputs if not staged.holds(each.footer.facts.get("source", ""))]
     report = CompactReport(waiting=len(small) - len(free) + len(inputs) - len(ready))
     in_order = sorted(ready, key=lambda each: each.order)
-    groups = list(group(in_order, limit, Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True)))
+    originals: Limit[Input] = Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True)
+    every = [one for alike in effort.worthwhile(in_order) for one in group(alike, limit, originals)]
+    groups = effort.within(every)
+    report += CompactReport(left=len(every) - len(groups))
     if groups and table.probe(free[0].type, [free[0].day]) is not None:
         return report + CompactReport(dropped=len(groups))
     for portion in portions(groups, BYTES_PER_ENTRY_MAX, Limit(lambda each: len(each.files), FILES_PER_ENTRY_MAX)):

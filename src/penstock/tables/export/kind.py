@@ -74,9 +74,12 @@ class ExportKind:
         mine = job_of(job, ExportSpec)
         if mine.table.format == "delta":
             size = wish.target_bytes or mine.table.compact_bytes
-            tables = open_export(mine, environment).type_tables()
-            return sum((compact_table(each, size, progress) for each in tables), CompactReport())
-        return compact_files(existing(mine, environment), wish.target_bytes, all_days=wish.all_days, progress=progress)
+            report = CompactReport()
+            for table in open_export(mine, environment).type_tables():
+                report += compact_table(table, size, progress, wish.effort.after(report.size_bytes_before))
+            return report
+        files = existing(mine, environment)
+        return compact_files(files, wish.target_bytes, all_days=wish.all_days, progress=progress, effort=wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         """Delete dead files; only where types have no tables of their own, the ledger alone knows which they are."""

@@ -66,7 +66,7 @@ class KeyedKind(SingleKind):
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
         wish.refuse_all_days(f"the table of {job.name} has no days")
-        return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish.target_bytes, progress)
+        return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         wish.refuse_drop_lost(job)

@@ -75,7 +75,7 @@ class RollupKind(SingleKind):
     ) -> CompactReport:
         wish.refuse_all_days(f"{job.name} merges its partials by itself")
         tables = existing_tables(job_of(job, RollupSpec), environment)
-        return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress)
+        return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         wish.refuse_drop_lost(job)

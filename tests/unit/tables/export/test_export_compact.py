@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from penstock.cli.maintenance import compact as compact_command
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.lake.maintenance.compaction import Effort
 from penstock.lake.storage import Entry as Stored
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
@@ -70,6 +71,15 @@ def test_a_complete_day_becomes_one_file_per_type_across_partitions(tmp_path: Pa
     ]
     assert rows_in(root.lake) == root.expected
     assert root.staged() == []
+
+
+def test_a_bounded_compaction_takes_one_group_and_says_that_more_is_left(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    assert compact(root.table, effort=Effort(alike_min=7)).files_removed == 0, "six files of a type have the same size"
+    report = compact(root.open(), effort=Effort(alike_min=6, bytes_max=1))
+    assert (report.files_removed, report.files_added, report.left) == (6, 1, 1)
+    assert compact(root.open(), effort=Effort(alike_min=6)).left == 0
+    assert rows_in(root.lake) == root.expected
 
 
 def test_rows_keep_the_order_of_partition_and_offset(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import refuse_deletion_vectors
 from penstock.lake.delta.compact import compact_groups
 from penstock.lake.delta.table import Table
-from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, group
+from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Group, Limit, Merged, Progress, group
 from penstock.lake.maintenance.reports import CompactReport
 from penstock.tables.keyed.files import by_key, commits_key, read_active
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.plan import OldFile
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
+from penstock.tables.kind import CompactWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +45,29 @@ class BucketFile:
 
 
 def compact(
-    job: JobSpec[KeyedSpec], table: Table, target_bytes: int | None = None, progress: Progress | None = None
+    job: JobSpec[KeyedSpec], table: Table, wish: CompactWish, progress: Progress | None = None
 ) -> CompactReport:
     """Put small chunks together; rows, positions and totals stay."""
     table.refresh()
     refuse_deletion_vectors(table.handle, table.spec.path)
-    groups = list(small_groups(job, table, target_bytes or job.flush.min_bytes_per_file))
-    report = compact_groups(table, groups, partial(_merged, job.table), progress, partial(_counters, table))
+    groups = list(small_groups(job, table, wish.target_bytes or job.flush.min_bytes_per_file, wish.effort))
+    merge, numbers = partial(_merged, job.table), partial(_counters, table)
+    report = compact_groups(table, groups, merge, progress, numbers, wish.effort)
     Tombstones(job, table.environment).expire()
     return report
 
 
-def small_groups(job: JobSpec[KeyedSpec], table: Table, target_bytes: int) -> Iterator[Group[BucketFile]]:
+def small_groups(
+    job: JobSpec[KeyedSpec], table: Table, target_bytes: int, effort: Effort = EVERYTHING
+) -> Iterator[Group[BucketFile]]:
     """Small chunks of one bucket, neighbours in their keys, up to the rows of a chunk or the bytes of the target."""
     spec = job.table
     rows: Limit[BucketFile] = Limit(lambda each: each.file.rows, spec.chunk_rows, firm=True)
     for bucket, files in sorted(read_active(table, spec.layout).by_bucket.items()):
         small = [each for each in files if each.rows < spec.chunk_rows and each.size_bytes < target_bytes]
-        small = by_key(small, spec.layout.row_keys[0])
-        yield from group([BucketFile(bucket, each) for each in small], target_bytes, rows)
+        in_order = [BucketFile(bucket, file) for file in by_key(small, spec.layout.row_keys[0])]
+        for alike in effort.worthwhile(in_order):
+            yield from group(alike, target_bytes, rows)
 
 
 def _merged(spec: KeyedSpec, files: Group[BucketFile], schema: pa.Schema, version_max: int) -> Merged[BucketFile]:

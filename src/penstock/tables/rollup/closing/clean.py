@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.lake.delta.active_files import ActiveFile, active_files
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.tables.rollup.closing.decide import Clean
@@ -30,7 +30,7 @@ def unchanged(partials: Table, closed: int, paths: list[str]) -> list[ActiveFile
     """The files as they are now; None if one is gone, or if a close was begun, which may want them."""
     if (partials.transaction(close_key(partials.job)) or 0) != closed:
         return None
-    active = {each.path: each for each in active_files(partials.handle)}
+    active = {each.path: each for each in partials.active_files()}
     return [active[path] for path in paths] if all(path in active for path in paths) else None
 
 

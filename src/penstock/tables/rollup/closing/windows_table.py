@@ -12,7 +12,7 @@ from penstock.errors import TransientError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import ClosedName, owner_tag
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
+from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_or_create
 from penstock.lake.delta.vacuum import Dead, Kept, by_version
@@ -78,7 +78,7 @@ def _check_active(windows: Table, staged: StagedPortion) -> None:
     if not staged.replaced:
         return
     refuse_deletion_vectors(windows.handle, windows.spec.path)
-    active = {each.path: each for each in active_files(windows.handle)}
+    active = {each.path: each for each in windows.active_files()}
     gone = [each.path for each in staged.replaced if active.get(each.path) != each]
     if gone:
         raise WindowsRewrittenError(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.points.series import BUCKETS
-from penstock.lake.delta.active_files import ActiveFile, active_files
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Unproven
@@ -89,7 +89,7 @@ def compare_closed(
 
 def _groups(windows: Table) -> dict[tuple[str, str], list[ActiveFile]]:
     groups: dict[tuple[str, str], list[ActiveFile]] = {}
-    for file in active_files(windows.handle, SPANNED):
+    for file in windows.active_files(SPANNED):
         interval, day = file.values
         groups.setdefault((interval or "", day or ""), []).append(file)
     return groups

@@ -35,9 +35,9 @@ FENCED_SECONDS = 30.0
 OpenOutput = Callable[[PublishBucket], Output]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Publish:
-    """The chore: the next rows of the buckets of this process."""
+    """The chore: the next rows of the buckets of this process. No two are the same work."""
 
     name = "publish"
     batch = None

@@ -14,7 +14,7 @@ from penstock.errors import InvariantError
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag
-from penstock.lake.delta.active_files import ActiveFile, active_files
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each
@@ -46,7 +46,7 @@ class ClosingJob:
     def run(self, portion: ClosePortion) -> StagedPortion:
         """Write the files of a portion; nobody sees them yet."""
         options = self._options()
-        active = {each.path: each for each in active_files(self.windows.handle, SPANNED)}
+        active = {each.path: each for each in self.windows.active_files(SPANNED)}
         flow = self._flow(portion, options, active)
         reports = run_each(self.spark, partial(close_share, flow), flow.shares, CloseReport)
         updates = tuple(file for each in reports for file in each.updates)

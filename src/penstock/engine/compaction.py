@@ -1,0 +1,64 @@
+"""Compaction as a chore of the running job: it merges its own small files, a bounded part at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.environment import Environment
+from penstock.errors import PenstockError
+from penstock.events import CompactionFailed, FilesCompacted
+from penstock.job.spec import JobSpec, SmallFilesPolicy
+from penstock.lake.maintenance.compaction import Effort
+from penstock.tables.kind import CompactWish, Kind
+
+COMMITS_PER_LOOK = 64
+"""Small files come with commits: so many of them are worth a look."""
+EFFORT = Effort(alike_min=8, bytes_max=256 * 1024**2)
+"""Of one turn, for which new batches wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Merge small files of the table as it is at this version."""
+
+    name: ClassVar[str] = "compact"
+    batch: ClassVar[None] = None
+    version: int
+
+
+class Compaction:
+    """Looks for small files whenever the version of the table passes a multiple of `COMMITS_PER_LOOK`.
+
+    So short runs, one after the other, look as often as one long run; and a process needs no memory of others.
+    """
+
+    def __init__(self, job: JobSpec, kind: Kind, environment: Environment) -> None:
+        self._job = job
+        self._kind = kind
+        self._environment = environment
+        self._enabled = job.on.small_files is SmallFilesPolicy.COMPACT
+        self._version: int | None = None
+        """Of the table at the last look."""
+        self._left = False
+        """Whether the last turn left something to do."""
+
+    def due(self, version: int) -> list[Compact]:
+        if self._version is None:
+            self._version = version
+        passed = version // COMMITS_PER_LOOK > self._version // COMMITS_PER_LOOK
+        return [Compact(version)] if self._enabled and (passed or self._left) else []
+
+    def perform(self, chore: Compact) -> None:
+        """Merge a part of what is small. A table that cannot be compacted does not stop its job."""
+        self._version, self._left = chore.version, False
+        try:
+            report = self._kind.compact(self._job, CompactWish(effort=EFFORT), self._environment, None)
+        except PenstockError as error:
+            self._environment.listener.event(CompactionFailed(reason=error.primary, detail=error.detail))
+            return
+        self._left = report.left > 0 and report.files_removed > 0
+        if report.files_removed:
+            self._environment.listener.event(
+                FilesCompacted(report.files_removed, report.files_added, report.size_bytes_after)
+            )
