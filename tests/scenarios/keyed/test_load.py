@@ -232,3 +232,40 @@ def test_what_a_load_leaves_is_taken_by_vacuum_once_no_commit_can_name_it(tmp_pa
     load(table, files(tmp_path / "in", frame(row(1, 1))))
     report = kind_of(table.job).vacuum(table.job, VacuumWish(), Environment())
     assert report.deleted == () and report.kept["may still be committed"] == 1
+
+
+@pytest.mark.parametrize("by_partition", [False, True])
+def test_a_key_that_an_overwrite_restored_is_replaced_by_later_loads(tmp_path: Path, by_partition: bool) -> None:
+    table = Keyed(tmp_path, KEYED + ", delete: gone")
+    table.put(row(1, 1), row(1, None, gone=True), row(2, 2), row(2, None, gone=True), row(3, 3))
+    table.run()
+    load(table, files(tmp_path / "one", frame(row(1, 10))), mode=SaveMode.OVERWRITE, by_partition=by_partition)
+    load(table, files(tmp_path / "two", frame(row(1, 11), row(2, 21))))
+    assert table.values() == {("a", 1): 11}, "the key that was not restored stays deleted"
+    table.put(row(1, None, gone=True))
+    table.run()
+    assert table.values() == {}
+
+
+def test_an_overwrite_in_a_bulk_job_restores_deleted_keys(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED + ", delete: gone")
+    table.put(row(1, 1), row(1, None, gone=True))
+    table.run()
+    table.keyed = KEYED + ", bulk: true"
+    load(table, files(tmp_path / "one", frame(row(1, 10))), mode=SaveMode.OVERWRITE)
+    assert table.values() == {("a", 1): 10}
+
+
+def test_an_update_older_than_the_delete_does_not_replace_a_restored_row(tmp_path: Path) -> None:
+    """RULES K2 holds for the log, whatever loads do."""
+    table = Keyed(tmp_path, KEYED + ", delete: gone, sequence: seq")
+    table.put(row(1, 1, seq=1), row(1, None, seq=10, gone=True))
+    table.run()
+    restored = frame(row(1, 5)).with_columns(seq=pl.lit(5))
+    load(table, files(tmp_path / "one", restored), mode=SaveMode.OVERWRITE)
+    table.put(row(1, 7, seq=7))
+    table.run()
+    assert table.values() == {("a", 1): 5}
+    table.put(row(1, 11, seq=11))
+    table.run()
+    assert table.values() == {("a", 1): 11}

@@ -101,6 +101,7 @@ class Merger:
         self._spark = spark
         self._seen: tuple[int, ActiveFiles] | None = None
         self._meeting = meeting or (Meeting.NONE if job.table.bulk else Meeting.NEWER)
+        self._is_overwrite = meeting is Meeting.NONE
 
     def merge(self, runs: Runs) -> Merged:
         """Merge every bucket that the runs touch into the loaded version."""
@@ -162,7 +163,8 @@ class Merger:
         spec = self._job.table
         match self._meeting:
             case Meeting.NONE:
-                return replace(plan, tombstones=dead if spec.bulk else ())
+                # An overwrite begins a new table: what was deleted before does not count.
+                return replace(plan, tombstones=() if self._is_overwrite else dead)
             case Meeting.PARTITIONS:
                 return replace(plan, files=files)
             case Meeting.NEWER | Meeting.NOT_OLDER:

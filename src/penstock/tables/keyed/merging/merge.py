@@ -122,7 +122,11 @@ def _newest_deletes(layout: Layout, incoming: Incoming) -> pl.DataFrame:
 
 
 def _after_tombstones(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> Incoming:
-    """The rows that are not older than a delete of their key that was seen before."""
+    """The rows that are not older than a delete of their key that was seen before.
+
+    A key that has a row in spite of that got it from an overwrite. For later loads the delete does not count any more,
+    only that row does.
+    """
     layout = flow.store.layout
     known = known_tombstones(flow, plan.tombstones)
     if known is None:
@@ -131,7 +135,12 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> 
     frame = incoming.frame.join(renamed, on=layout.key_names, how="left", maintain_order="left")
     first, *_ = order_columns(layout)
     swapped = newer_than_mine(layout, "_dead")
-    frame = frame.filter(pl.col(f"{first}_dead").is_null() | ~swapped)
+    alive = pl.col(f"{first}_dead").is_null() | ~swapped
+    if flow.meeting is Meeting.NOT_OLDER:
+        dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
+        held = [found.keys for file in plan.files if (found := _old_rows(flow, file, dead_keys)) is not None]
+        alive = alive | pl.col("key").is_in(np.concatenate(held) if held else [])
+    frame = frame.filter(alive)
     return Incoming(incoming.rows, frame.select(incoming.frame.columns), incoming.sources)
 
 
