@@ -32,13 +32,15 @@ job: {name}
 log: {{kafka: {{bootstrap: "nowhere:9092", topics: [events]}}}}
 decode: {{format: json}}
 schema: {{{schema}}}
-columns: {{kafka_key: kafka.key, kafka_partition: kafka.partition, kafka_offset: kafka.offset}}
+columns: {{{columns}}}
 table:
   keyed: {{path: "{path}", {keyed}}}
 flush: {{max_messages_per_batch: {batch}}}
 on: {{bad_share: 1, {on}}}
+{more}
 """
 SCHEMA = "device: string, number: long, value: long, note: string, gone: boolean, seq: long"
+COLUMNS = "kafka_key: kafka.key, kafka_partition: kafka.partition, kafka_offset: kafka.offset"
 KEYS = "partition_keys: [device], row_keys: [number]"
 
 
@@ -64,6 +66,9 @@ class Keyed:
     batch: int = 1000
     on: str = "bad_record: quarantine"
     name: str = "keyed"
+    columns: str = COLUMNS
+    more: str = ""
+    """Further lines of the job file."""
     log: MemoryLog = field(default_factory=lambda: MemoryLog({ZERO: {}, ONE: {}}))
 
     @property
@@ -74,7 +79,7 @@ class Keyed:
     def job(self) -> JobSpec:
         file = self.folder / f"{self.name}.yaml"
         values = {"keyed": self.keyed, "schema": self.schema, "batch": self.batch, "on": self.on, "name": self.name}
-        file.write_text(JOB.format(path=self.path, **values))
+        file.write_text(JOB.format(path=self.path, columns=self.columns, more=self.more, **values))
         return load_job(file)
 
     def put(self, *records: Mapping[str, Any] | bytes | None, to: Partition = ZERO, key: bytes | None = None) -> None:

@@ -165,3 +165,15 @@ def test_a_source_that_only_spark_reads_is_loaded(tmp_path: Path, spark: SparkSe
         kind.load(table.job, replace(wish, format="nothing", mode=SaveMode.APPEND), spark, Environment())
     with pytest.raises(UserError, match="options"):
         kind.load(table.job, replace(wish, format="parquet"), spark, Environment())
+
+
+def test_a_job_whose_sql_selects_columns_loads_those_of_its_table(tmp_path: Path, spark: SparkSession) -> None:
+    """Files bring them as they are: nothing is computed, and no expression is applied a second time."""
+    more = "sql: {select: [device, number, lower(text) AS shout]}"
+    schema, keys = "device: string, number: long, text: string", "row_keys: [device, number]"
+    table = Keyed(tmp_path, keys, schema, columns="shout: upper(text)", more=more)
+    (tmp_path / "a.json").write_text('{"device": "a", "number": 1, "shout": "As it is"}')
+    kind = kind_of(table.job)
+    assert isinstance(kind, Loading)
+    kind.load(table.job, LoadWish((str(tmp_path / "a.json"),)), spark, Environment())
+    assert [each["shout"] for each in table.rows()] == ["As it is"]

@@ -36,6 +36,8 @@ def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field
     for field in fields:
         clash = found.setdefault(folded(field.name), field)
         if clash is not field:
+            if clash.name == field.name:
+                raise UserError(f"{where} has two columns {field.name}", hint="rename one of them")
             raise UserError(
                 f"{where} has the columns {clash.name} and {field.name}, whose names differ only in case",
                 hint="readers such as Spark take both for one: rename one of them",

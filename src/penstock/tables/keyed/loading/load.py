@@ -18,7 +18,10 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
+from penstock.events import FieldsLeftOut
 from penstock.flow.columns.fitting import folded
+from penstock.flow.columns.seen_types import addable, column_types, from_json, left_out
+from penstock.flow.columns.seen_types import merged as merged_fields
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.library import library_errors
@@ -31,7 +34,7 @@ from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active, r
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout
 from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
 from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
-from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport
+from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport, RowReader
 from penstock.tables.keyed.merger import Merged, Merger, Runs
 from penstock.tables.keyed.merging.plan import Meeting, Naming
 from penstock.tables.keyed.merging.runs import RunTarget
@@ -101,8 +104,9 @@ class Loader:
         by_spark = wish.format is not None and wish.format not in FORMATS
         if wish.options and not by_spark:
             raise UserError("options are for formats that Spark reads", hint=f"and not for {', '.join(FORMATS)}")
-        files = [] if by_spark else source_files(wish.paths, wish.format, self.job.table.storage_options)
         self.data.refresh()
+        fields = self._reader().fields
+        files = [] if by_spark else source_files(wish.paths, wish.format, self.job.table.storage_options, fields)
         known = [each for each in files if self.data.transaction(mark_key(self.job.name, each)) is not None]
         rows = read_active(self.data, self.job.table.layout).rows
         if rows and not known and wish.mode is SaveMode.IGNORE:
@@ -124,13 +128,18 @@ class Loader:
             report += self._part(Files(tuple(part)), Meeting.NOT_OLDER)
         return report
 
+    def _reader(self) -> RowReader:
+        return RowReader.of(self.job, _columns(self.data))
+
     def _part(self, origin: Origin, meeting: Meeting) -> LoadReport:
         """One commit."""
         self._take_columns(origin)
         naming = Naming(version_max=self.data.version + VERSIONS_TO_LAND_MAX)
         reports = self._read(origin, naming)
+        if self._take_new_fields(reports):
+            reports = self._read(origin, naming)
         self.environment.reach("runs_staged")
-        runs = Runs(naming, tuple(run for each in reports for run in each.runs))
+        runs = Runs(naming, tuple(run for report in reports for run in report.runs))
         tombstones = Tombstones(self.job, self.environment)
         merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
         merged = self._commit(origin.files, merger, runs, meeting, tombstones)
@@ -141,37 +150,49 @@ class Loader:
     def _take_columns(self, origin: Origin) -> None:
         """Give the table the columns that rows bring, or say what becomes of them."""
         self.data.refresh()
-        columns = _columns(self.data)
-        known = {folded(name) for name in columns.names}
-        fresh: dict[str, pa.Field] = {}
-        for schema in origin.schemas(columns):
-            for each in schema:
-                if folded(each.name) not in known | {folded(name) for name in HIDDEN}:
-                    fresh.setdefault(folded(each.name), each)
-        policy = self.job.on.new_column
-        if not fresh or policy is NewColumnPolicy.IGNORE:
-            return
-        if policy is not NewColumnPolicy.ADD:
-            names = ", ".join(each.name for each in fresh.values())
-            raise UserError(f"the table has no column for {names}", hint="set `on.new_column: add` or `ignore`")
-        self.data.add_columns(pa.schema([each.with_nullable(True).remove_metadata() for each in fresh.values()]))
+        fields = self._reader().fields
+        known = {folded(name) for name in (*fields.names, *HIDDEN)}
+        new: dict[str, pa.Field] = {}
+        for schema in origin.schemas(fields):
+            for field in schema:
+                # A column without any value has no type yet.
+                if folded(field.name) not in known and not pa.types.is_null(field.type):
+                    new.setdefault(folded(field.name), field)
+        if self._adds([field.name for field in new.values()]):
+            self.data.add_columns(pa.schema([field.with_nullable(True).remove_metadata() for field in new.values()]))
+            self.data.refresh()
+
+    def _take_new_fields(self, reports: Sequence[LoadTaskReport]) -> bool:
+        """The same for what JSON objects have; whether there are new columns, so that the files are read again."""
+        seen = merged_fields(from_json(report.new_fields) for report in reports)
+        fields = {name: types for name, types in seen.items() if name not in {*HIDDEN, *self.job.drop}}
+        if not self._adds(list(fields)):
+            return False
+        before = self.data.schema
+        columns = addable(column_types(fields, self.job.on.mixed_types), before.names, self._reader().fields.names)
+        ignored = left_out(fields, columns)
+        if ignored:
+            reason = "they cannot be names of new columns"
+            self.environment.listener.event(FieldsLeftOut(fields=ignored, reason=reason))
+        if not len(columns):
+            return False
+        self.data.add_columns(columns)
         self.data.refresh()
+        return True
+
+    def _adds(self, names: Sequence[str]) -> bool:
+        """Whether there are columns to add; an error if the job does not want them."""
+        policy = self.job.on.new_column
+        if names and policy not in (NewColumnPolicy.ADD, NewColumnPolicy.IGNORE):
+            hint = "set `on.new_column: add` or `ignore`"
+            raise UserError(f"the table has no column for {', '.join(names)}", hint=hint)
+        return bool(names) and policy is NewColumnPolicy.ADD
 
     def _read(self, origin: Origin, naming: Naming) -> list[LoadTaskReport]:
         spec = self.job.table
         runs = RunTarget(spec.layout, spec.path, dict(spec.storage_options))
-        reports = origin.read(self.spark, LoadTarget(_columns(self.data), runs, naming))
-        unreadable = [each.unreadable for each in reports if each.unreadable]
-        if unreadable:
-            hint = "columns are read in the types that the table has"
-            raise UserError("rows do not fit the table", detail=unreadable[0], hint=hint)
-        bad = sum(each.bad for each in reports)
-        if bad:
-            raise UserError(
-                f"{bad} rows have no place in the table",
-                detail=next(each.first_fault for each in reports if each.first_fault),
-                hint="a load has no quarantine: mend the files, or give partition keys a default by coalesce",
-            )
+        reports = origin.read(self.spark, LoadTarget(_columns(self.data), self._reader(), runs, naming))
+        _check_readable(reports)
         return reports
 
     def _commit(
@@ -224,6 +245,20 @@ class Loader:
         if meeting in (Meeting.NONE, Meeting.PARTITIONS):
             found[overwritten_key(job)] = (lookup(overwritten_key(job)) or 0) + 1
         return found
+
+
+def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
+    unreadable = [report.unreadable for report in reports if report.unreadable]
+    if unreadable:
+        hint = "columns are read in the types that the table has"
+        raise UserError("rows do not fit the table", detail=unreadable[0], hint=hint)
+    bad = sum(report.bad for report in reports)
+    if bad:
+        raise UserError(
+            f"{bad} rows have no place in the table",
+            detail=next(report.first_fault for report in reports if report.first_fault),
+            hint="a load has no quarantine: fix the files, or give partition keys a default by coalesce",
+        )
 
 
 def _columns(data: Table) -> pa.Schema:

@@ -16,7 +16,8 @@ from penstock.flow.compile import collect_reports
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.spark.failures import SPARK_ERRORS, refusal_of, spark_errors
 from penstock.staging.dealing import run_each
-from penstock.tables.keyed.loading.sources import SourceFile, source_schema
+from penstock.tables.keyed.loading.reading import file_schema
+from penstock.tables.keyed.loading.sources import SourceFile
 from penstock.tables.keyed.loading.task import FrameStage, LoadTarget, LoadTaskReport
 from penstock.tables.kind import LoadWish
 
@@ -28,8 +29,8 @@ class Origin(Protocol):
     def files(self) -> tuple[SourceFile, ...]:
         """Those that the commit names, so that they are not loaded again."""
 
-    def schemas(self, columns: pa.Schema) -> Iterator[pa.Schema]:
-        """The columns that the rows bring to a table with these."""
+    def schemas(self, fields: pa.Schema) -> Iterator[pa.Schema]:
+        """The columns that the rows bring to a table that knows these, as far as they can be told before reading."""
 
     def read(self, spark: SparkSession, target: LoadTarget) -> list[LoadTaskReport]:
         """One Spark job, which leaves the rows as runs."""
@@ -41,10 +42,13 @@ class Files:
 
     files: tuple[SourceFile, ...]
 
-    def schemas(self, columns: pa.Schema) -> Iterator[pa.Schema]:
-        return (source_schema(each, columns) for each in self.files)
+    def schemas(self, fields: pa.Schema) -> Iterator[pa.Schema]:
+        return (file_schema(file, fields) for file in self.files)
 
     def read(self, spark: SparkSession, target: LoadTarget) -> list[LoadTaskReport]:
+        if any(file.format == "json" for file in self.files):
+            # Columns that JSON cannot have are refused here, not in a task.
+            target.reader.decoder()
         return run_each(spark, target.take_file, tuple(enumerate(self.files)), LoadTaskReport, of="files")
 
 
@@ -72,7 +76,7 @@ class SparkSource:
     def name(self) -> str:
         return f"{self.wish.format} {' '.join(self.wish.paths)}".strip()
 
-    def schemas(self, columns: pa.Schema) -> Iterator[pa.Schema]:
+    def schemas(self, fields: pa.Schema) -> Iterator[pa.Schema]:
         yield to_arrow_schema(self.frame.schema)
 
     def read(self, spark: SparkSession, target: LoadTarget) -> list[LoadTaskReport]:

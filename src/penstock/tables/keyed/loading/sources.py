@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.json as pajson
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from penstock.errors import UserError
-from penstock.flow.columns.partition_values import partition_value
+from penstock.flow.columns.fitting import folded
+from penstock.flow.columns.partition_values import NULL_FOLDER, partition_value
+from penstock.flow.decode.json.times import timestamps
+from penstock.job.schema import job_type_name
 from penstock.lake.delta.active_files import active_files, refuse_deletion_vectors
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.library import library_errors
-from penstock.lake.storage import Storage, open_storage
+from penstock.lake.storage import open_storage
 
 LoadFormat: TypeAlias = Literal["parquet", "csv", "json", "delta"]
 FORMATS: tuple[LoadFormat, ...] = get_args(LoadFormat)
-BATCH_ROWS = 131_072
 _NAMES: dict[LoadFormat, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
     "csv": (".csv",),
@@ -42,8 +42,8 @@ class SourceFile:
     changed: str
     """Another text for other content: the time of the last change, or the version of a table."""
     options: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    """Columns that are not in the file: the partition values of a Delta table."""
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    """Columns with one value for all rows: of folders `name=value`, or the partition values of a Delta table."""
 
     @property
     def name(self) -> str:
@@ -54,15 +54,17 @@ class SourceFile:
         return f"{fingerprint(f'{self.name} {self.size_bytes} {self.changed}'):016x}"
 
 
-def source_files(paths: Sequence[str], wanted: str | None, options: Mapping[str, str]) -> list[SourceFile]:
-    """Every file under the paths, in their order and the order of names."""
-    found = [file for path in paths for file in _under(path, wanted, options)]
+def source_files(
+    paths: Sequence[str], wanted: str | None, options: Mapping[str, str], fields: pa.Schema
+) -> list[SourceFile]:
+    """Every file under the paths, in their order and the order of names; `fields` are those that rows may have."""
+    found = [file for path in paths for file in _under(path, wanted, options, fields)]
     if not found:
         raise UserError(f"there is nothing to load under {', '.join(paths)}", hint=f"formats: {', '.join(FORMATS)}")
     return found
 
 
-def _under(path: str, wanted: str | None, options: Mapping[str, str]) -> Iterator[SourceFile]:
+def _under(path: str, wanted: str | None, options: Mapping[str, str], fields: pa.Schema) -> Iterator[SourceFile]:
     storage = open_storage(path, options)
     entries = sorted(storage.list(), key=lambda each: each.path)
     if wanted == "delta" or any(each.path.startswith("_delta_log/") for each in entries):
@@ -74,11 +76,52 @@ def _under(path: str, wanted: str | None, options: Mapping[str, str]) -> Iterato
         folder = folder or "."
         entries = [each for each in open_storage(folder, options).list() if each.path == name]
     for entry in entries:
-        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
         kind = wanted or _SUFFIXES.get(PurePosixPath(entry.path).suffix)
-        if hidden or kind is None:
+        if any(map(_is_hidden, entry.path.split("/"))) or kind is None:
             continue
-        yield SourceFile(folder, entry.path, _checked(kind), entry.size_bytes, entry.modified_at.isoformat(), options)
+        changed, constants = entry.modified_at.isoformat(), _folder_values(folder, entry.path, fields)
+        yield SourceFile(folder, entry.path, _checked(kind), entry.size_bytes, changed, options, constants)
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether Spark and Hive pass over a file or folder of this name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _folder_values(folder: str, path: str, fields: pa.Schema) -> dict[str, pa.Scalar]:
+    """The values of folders `name=value`.
+
+    Above the path that the load names, only folders count whose name is a column: others need not be meant as one.
+    """
+    kinds = {folded(each.name): each.type for each in fields}
+    values: dict[str, pa.Scalar] = {}
+    for is_below, part in [(False, each) for each in folder.split("/")] + [
+        (True, each) for each in path.split("/")[:-1]
+    ]:
+        head, sign, text = part.partition("=")
+        name = unquote(head)
+        if sign and name and (is_below or folded(name) in kinds):
+            values[name] = _folder_value(
+                f"{folder.rstrip('/')}/{path}", part, text, kinds.get(folded(name), pa.string())
+            )
+    return values
+
+
+def _folder_value(file: str, part: str, text: str, kind: pa.DataType) -> pa.Scalar:
+    if text == NULL_FOLDER:
+        return pa.scalar(None, kind)
+    try:
+        value = unquote(text, errors="strict")
+        # As in records, a time without a zone is UTC.
+        return (
+            timestamps(pa.array([value])).cast(kind)[0] if pa.types.is_timestamp(kind) else pa.scalar(value).cast(kind)
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{file}: the folder {part} does not fit its column, which is {job_type_name(kind)}",
+            detail=str(error),
+            hint="folders `name=value` are columns of the files below them: rename the folder, or load another one",
+        ) from error
 
 
 def _of_delta(path: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
@@ -97,46 +140,3 @@ def _checked(kind: str) -> LoadFormat:
         if kind == each:
             return each
     raise UserError(f"{kind} is no format of a load", hint=f"one of {', '.join(FORMATS)}")
-
-
-def read_batches(file: SourceFile, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a file; columns of a text format are read in the types that the table has."""
-    storage = open_storage(file.folder, file.options)
-    with storage.open_reader(file.path) as opened:
-        for batch in _batches(file, opened, columns):
-            for name, value in file.constants.items():
-                batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
-            yield batch
-
-
-def _batches(file: SourceFile, opened: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    match file.format:
-        case "parquet" | "delta":
-            parquet = pq.ParquetFile(opened, pre_buffer=False, coerce_int96_timestamp_unit="us")
-            yield from parquet.iter_batches(BATCH_ROWS, use_threads=False)
-        case "csv":
-            kinds = pacsv.ConvertOptions(
-                column_types={each.name: each.type for each in columns}, strings_can_be_null=True
-            )
-            yield from pacsv.open_csv(opened, convert_options=kinds)
-        case "json":
-            options = pajson.ParseOptions(explicit_schema=columns, unexpected_field_behavior="infer")
-            yield from pajson.read_json(opened, parse_options=options).to_batches(BATCH_ROWS)
-
-
-def source_schema(file: SourceFile, columns: pa.Schema, storage: Storage | None = None) -> pa.Schema:
-    """The columns of a file."""
-    try:
-        return _schema(file, columns, storage)
-    except pa.ArrowException as error:
-        raise UserError(f"{file.name} cannot be read as {file.format}", detail=str(error)) from error
-
-
-def _schema(file: SourceFile, columns: pa.Schema, storage: Storage | None) -> pa.Schema:
-    if file.format in ("parquet", "delta"):
-        opened = (storage or open_storage(file.folder, file.options)).open_reader(file.path)
-        with opened:
-            found = pq.read_schema(opened)
-        return pa.schema([*found, *((name, each.type) for name, each in file.constants.items())])
-    first = next(read_batches(file, columns), None)
-    return columns if first is None else first.schema
