@@ -227,11 +227,93 @@ def test_nothing_to_load_is_told(tmp_path: Path) -> None:
         load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))
 
 
-def test_what_a_load_leaves_is_taken_by_vacuum_once_no_commit_can_name_it(tmp_path: Path) -> None:
+def committable(table: Keyed) -> int:
+    """Files that vacuum has to keep because a commit may still name them."""
+    report = kind_of(table.job).vacuum(table.job, VacuumWish(), Environment())
+    assert report.deleted == ()
+    return report.kept.get("may still be committed", 0)
+
+
+def test_a_load_that_landed_or_was_refused_leaves_no_runs(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "in", frame(row(1, 1))))
-    report = kind_of(table.job).vacuum(table.job, VacuumWish(), Environment())
-    assert report.deleted == () and report.kept["may still be committed"] == 1
+    with pytest.raises(UserError, match="no place"):
+        load(table, files(tmp_path / "bad", frame(row(2, 2)), frame({"device": "a"})))
+    assert committable(table) == 0
+
+
+def test_runs_of_a_load_that_died_stay_while_a_commit_could_name_its_files(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+
+    def crash(reached: str) -> None:
+        if reached == "runs_staged":
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        load(table, files(tmp_path / "in", frame(row(1, 1))), environment=Environment(reach=crash))
+    assert committable(table) == 1
+
+
+@pytest.mark.parametrize("by_partition", [False, True])
+def test_files_loaded_before_an_overwrite_are_loaded_again(tmp_path: Path, by_partition: bool) -> None:
+    """The overwrite has removed their rows."""
+    table = Keyed(tmp_path, KEYED)
+    one = files(tmp_path / "one", frame(row(1, 1), row(9, 9, "b")))
+    two = files(tmp_path / "two", frame(row(2, 2)))
+    load(table, one)
+    for _ in range(2):
+        load(table, two, mode=SaveMode.OVERWRITE, by_partition=by_partition)
+        assert load(table, two) == LoadReport(files_known=1)
+        assert load(table, one).files == 1
+        assert table.values() == {("a", 1): 1, ("a", 2): 2, ("b", 9): 9}
+        assert load(table, one) == LoadReport(files_known=1)
+
+
+def test_files_loaded_before_an_overwrite_by_another_job_are_loaded_again(tmp_path: Path) -> None:
+    table, other = Keyed(tmp_path, KEYED), Keyed(tmp_path, KEYED, name="other")
+    one = files(tmp_path / "one", frame(row(1, 1)))
+    load(table, one)
+    load(other, files(tmp_path / "two", frame(row(2, 2))), mode=SaveMode.OVERWRITE)
+    assert load(table, one).files == 1
+    assert table.values() == {("a", 1): 1, ("a", 2): 2}
+
+
+@pytest.mark.parametrize("mode", [SaveMode.ERROR, SaveMode.IGNORE])
+def test_a_known_file_does_not_let_error_and_ignore_write_to_a_table_with_rows(tmp_path: Path, mode: SaveMode) -> None:
+    table = Keyed(tmp_path, KEYED)
+    one = files(tmp_path / "one", frame(row(1, 1)))
+    load(table, one)
+    files(tmp_path / "two", frame(row(2, 2)))
+    for paths in ((one, str(tmp_path / "two")), (one,)):
+        if mode is SaveMode.ERROR:
+            with pytest.raises(UserError, match="1 rows"):
+                load(table, *paths, mode=mode)
+        else:
+            assert load(table, *paths, mode=mode) == LoadReport()
+    assert table.values() == {("a", 1): 1}
+
+
+@pytest.mark.parametrize("mode", [SaveMode.ERROR, SaveMode.IGNORE])
+def test_rows_that_come_while_files_are_read_stop_error_and_ignore(tmp_path: Path, mode: SaveMode) -> None:
+    table = Keyed(tmp_path, KEYED)
+    other = files(tmp_path / "other", frame(row(1, 1)))
+
+    def load_other(reached: str) -> None:
+        if reached == "runs_staged":
+            load(table, other)
+
+    with pytest.raises(UserError, match="1 rows"):
+        load(table, files(tmp_path / "one", frame(row(2, 2))), mode=mode, environment=Environment(reach=load_other))
+    assert table.values() == {("a", 1): 1}
+
+
+def test_a_load_that_began_before_an_overwrite_does_not_go_on_with_mode_error(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    one = files(tmp_path / "one", frame(row(1, 1)))
+    load(table, one, mode=SaveMode.ERROR)
+    load(table, files(tmp_path / "two", frame(row(2, 2))), mode=SaveMode.OVERWRITE)
+    with pytest.raises(UserError, match="1 rows"):
+        load(table, one, mode=SaveMode.ERROR)
 
 
 @pytest.mark.parametrize("by_partition", [False, True])

@@ -3,12 +3,14 @@
 Commits say which files they hold.
 
 A load that was interrupted goes on with the files that no commit names; one that is repeated finds nothing to do. An
-overwrite is one commit: readers see the rows before it or those after it.
+overwrite is one commit: readers see the rows before it or those after it. It takes rows of earlier loads out of the
+table, so what commits before it said of their files does not count any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,13 +19,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment, new_batch_id
-from penstock.errors import TransientError, UserError
+from penstock.errors import PenstockError, TransientError, UserError
 from penstock.events import FieldsLeftOut
 from penstock.flow.columns.fitting import folded
 from penstock.flow.columns.seen_types import addable, column_types, from_json, left_out
 from penstock.flow.columns.seen_types import merged as merged_fields
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, commits_of
 from penstock.lake.delta.table import Change, Table
@@ -48,11 +51,19 @@ FILES_PER_COMMIT_MAX = 1000
 VERSIONS_TO_LAND_MAX = 1000
 COMMITS_SEARCHED = 200
 """For an attempt whose answer was lost."""
+_OVERWRITES = (Meeting.NONE, Meeting.PARTITIONS)
+"""Of a load: rows of earlier loads are taken out of the table."""
 
 
 def mark_key(job: str, file: SourceFile) -> str:
     """Says that the rows of a file are in the table."""
     return f"{job}#load/{file.mark}"
+
+
+def set_key(job: str, files: Sequence[SourceFile]) -> str:
+    """Says that a load of exactly these files began while the table had no rows."""
+    marks = " ".join(sorted(file.mark for file in files))
+    return f"{job}#load-set/{fingerprint(marks):016x}"
 
 
 def overwritten_key(job: str) -> str:
@@ -107,45 +118,74 @@ class Loader:
         self.data.refresh()
         fields = self._reader().fields
         files = [] if by_spark else source_files(wish.paths, wish.format, self.job.table.storage_options, fields)
-        known = [each for each in files if self.data.transaction(mark_key(self.job.name, each)) is not None]
-        rows = read_active(self.data, self.job.table.layout).rows
-        if rows and not known and wish.mode is SaveMode.IGNORE:
+        if not self._takes_rows(wish, files, read_active(self.data, self.job.table.layout).rows):
             return LoadReport()
-        if rows and not known and wish.mode is SaveMode.ERROR:
-            raise UserError(
-                f"the table at {self.job.table.path} has {rows} rows",
-                hint="--mode append adds and replaces by key, overwrite replaces the table, ignore does nothing",
-            )
-        if wish.mode is SaveMode.OVERWRITE:
-            meeting = Meeting.PARTITIONS if wish.by_partition else Meeting.NONE
-            return self._part(SparkSource(self.spark, wish) if by_spark else Files(tuple(files)), meeting)
         if by_spark:
-            return self._part(SparkSource(self.spark, wish), Meeting.NOT_OLDER)
-        fresh = [each for each in files if each not in known]
-        size: Limit[SourceFile] = Limit(lambda each: each.size_bytes, BYTES_PER_COMMIT_MAX)
-        report = LoadReport(files_known=len(known))
-        for part in gather(fresh, size, Limit(lambda _: 1, FILES_PER_COMMIT_MAX)):
-            report += self._part(Files(tuple(part)), Meeting.NOT_OLDER)
+            return self._part(SparkSource(self.spark, wish), wish, files)
+        if wish.mode is SaveMode.OVERWRITE:
+            return self._part(Files(tuple(files)), wish, files)
+        marked = self._generation() + 1
+        unknown = [file for file in files if self.data.transaction(mark_key(self.job.name, file)) != marked]
+        size: Limit[SourceFile] = Limit(lambda file: file.size_bytes, BYTES_PER_COMMIT_MAX)
+        report = LoadReport(files_known=len(files) - len(unknown))
+        for part in gather(unknown, size, Limit(lambda _: 1, FILES_PER_COMMIT_MAX)):
+            report += self._part(Files(tuple(part)), wish, files)
         return report
+
+    def _takes_rows(self, wish: LoadWish, files: Sequence[SourceFile], rows: int) -> bool:
+        """Whether the mode lets the load write: to a table with rows, `error` and `ignore` only what they began."""
+        if not rows or wish.mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
+            return True
+        if files and self.data.transaction(set_key(self.job.name, files)) == self._generation() + 1:
+            return True
+        if wish.mode is SaveMode.IGNORE:
+            return False
+        raise UserError(
+            f"the table at {self.job.table.path} has {rows} rows",
+            hint="--mode append adds and replaces by key, overwrite replaces the table, ignore does nothing",
+        )
+
+    def _generation(self) -> int:
+        """How often any job has overwritten rows of the table. A mark counts only if it is the number after that."""
+        ending = overwritten_key("")
+        return sum(number for key, number in self.data.transactions().items() if key.endswith(ending))
 
     def _reader(self) -> RowReader:
         return RowReader.of(self.job, _columns(self.data))
 
-    def _part(self, origin: Origin, meeting: Meeting) -> LoadReport:
-        """One commit."""
+    def _part(self, origin: Origin, wish: LoadWish, files: Sequence[SourceFile]) -> LoadReport:
+        """One commit of the load of all `files`."""
         self._take_columns(origin)
         naming = Naming(version_max=self.data.version + VERSIONS_TO_LAND_MAX)
-        reports = self._read(origin, naming)
-        if self._take_new_fields(reports):
-            reports = self._read(origin, naming)
-        self.environment.reach("runs_staged")
-        runs = Runs(naming, tuple(run for report in reports for run in report.runs))
-        tombstones = Tombstones(self.job, self.environment)
-        merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
-        merged = self._commit(origin.files, merger, runs, meeting, tombstones)
+        with self._temporary_runs() as temporary:
+            reports = self._read(origin, naming, temporary)
+            if self._take_new_fields(reports):
+                reports = self._read(origin, naming, temporary)
+            self.environment.reach("runs_staged")
+            runs = Runs(naming, tuple(run for report in reports for run in report.runs))
+            merged = self._commit(origin.files, runs, wish, files)
         lost = sum(runs.superseded().values()) + sum(merged.skipped().values())
         unread = sum(each.report.unread for each in merged.buckets.values())
         return LoadReport(len(origin.files), 0, sum(each.rows for each in reports), lost, unread, commits=1)
+
+    @contextmanager
+    def _temporary_runs(self) -> Iterator[list[StagedFile]]:
+        """Takes runs that are deleted once the load has succeeded or failed.
+
+        No commit names them, and no other process reads them. Those of a process that dies are left to vacuum.
+        """
+        runs: list[StagedFile] = []
+        failure: PenstockError | None = None
+        try:
+            yield runs
+        except PenstockError as error:
+            failure = error
+        storage = self.data.storage()
+        with suppress(PenstockError):
+            for run in runs:
+                storage.delete(run.path)
+        if failure is not None:
+            raise failure
 
     def _take_columns(self, origin: Origin) -> None:
         """Give the table the columns that rows bring, or say what becomes of them."""
@@ -188,18 +228,19 @@ class Loader:
             raise UserError(f"the table has no column for {', '.join(names)}", hint=hint)
         return bool(names) and policy is NewColumnPolicy.ADD
 
-    def _read(self, origin: Origin, naming: Naming) -> list[LoadTaskReport]:
+    def _read(self, origin: Origin, naming: Naming, temporary: list[StagedFile]) -> list[LoadTaskReport]:
         spec = self.job.table
         runs = RunTarget(spec.layout, spec.path, dict(spec.storage_options))
         reports = origin.read(self.spark, LoadTarget(_columns(self.data), self._reader(), runs, naming))
+        temporary += [run for report in reports for run in report.runs]
         _check_readable(reports)
         return reports
 
-    def _commit(
-        self, files: Sequence[SourceFile], merger: Merger, runs: Runs, meeting: Meeting, tombstones: Tombstones
-    ) -> Merged:
+    def _commit(self, part: Sequence[SourceFile], runs: Runs, wish: LoadWish, files: Sequence[SourceFile]) -> Merged:
         merged, batch, tried = Merged(), new_batch_id(), False
-        marks = {mark_key(self.job.name, each): 1 for each in files}
+        meeting = _meeting(wish)
+        tombstones = Tombstones(self.job, self.environment)
+        merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
 
         def decide() -> Change | None:
             nonlocal merged, tried
@@ -207,6 +248,8 @@ class Loader:
                 return None
             tried = True
             active = read_active(self.data, self.job.table.layout)
+            if not self._takes_rows(wish, files, active.rows):
+                raise UserError(f"{active.rows} rows came into the table while files were read", hint="load again")
             merged = merger.brought_up(runs, merged)
             if self.data.version >= (runs.naming.version_max or 0):
                 raise TransientError("too many other commits came between: load again")
@@ -215,6 +258,10 @@ class Loader:
             self.environment.reach("tombstones_written")
             removes = _everything(active) if meeting is Meeting.NONE else merger.removed(merged)
             numbers = self._numbers(merger, merged, active, meeting)
+            keys = [mark_key(self.job.name, file) for file in part]
+            if files and not active.rows and wish.mode in (SaveMode.ERROR, SaveMode.IGNORE):
+                keys.append(set_key(self.job.name, files))
+            marks = dict.fromkeys(keys, self._generation() + 1 + (meeting in _OVERWRITES))
             actions: list[AddAction | RemoveAction] = [self.data.remove_action(each) for each in removes]
             actions += [self.data.add_action(each) for each in merged.files]
             return Change(actions, {**numbers, **marks}, _told(self.job.name, batch, merged.files, len(removes)))
@@ -242,9 +289,15 @@ class Loader:
                 found.setdefault(key, (lookup(key) or 0) + 1)
                 before = found.get(rows_key(job, bucket), lookup(rows_key(job, bucket)) or 0)
                 found[rows_key(job, bucket)] = before - sum(each.rows for each in files)
-        if meeting in (Meeting.NONE, Meeting.PARTITIONS):
+        if meeting in _OVERWRITES:
             found[overwritten_key(job)] = (lookup(overwritten_key(job)) or 0) + 1
         return found
+
+
+def _meeting(wish: LoadWish) -> Meeting:
+    if wish.mode is not SaveMode.OVERWRITE:
+        return Meeting.NOT_OLDER
+    return Meeting.PARTITIONS if wish.by_partition else Meeting.NONE
 
 
 def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
