@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_empty_files_and_files_that_say_a_job_is_done(tmp_path: Path) -> None:
     assert load(table, str(folder)) == LoadReport(files=2, commits=1)
     with pytest.raises(UserError, match=r"c\.csv"):
         load(table, written(folder, "c.csv", ""))
+
+
+def test_a_compressed_file_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    written(folder, "a.csv", "device,number,value\na,1,1\n")
+    written(folder, "README.md", "no rows")
+    written(folder, "b.csv.gz", gzip.compress(b"device,number,value\na,2,2\n"))
+    for wanted in (None, "csv"):
+        with pytest.raises(UserError, match=r"b\.csv\.gz"):
+            load(Keyed(tmp_path, KEYED), str(folder), format=wanted)
 
 
 def test_json_is_read_as_records_are(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _NAMES: dict[LoadFormat, tuple[str, ...]] = {
 }
 _SUFFIXES = {suffix: kind for kind, suffixes in _NAMES.items() for suffix in suffixes}
 
+_COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -76,8 +78,15 @@ def _under(path: str, wanted: str | None, options: Mapping[str, str], fields: pa
         folder = folder or "."
         entries = [each for each in open_storage(folder, options).list() if each.path == name]
     for entry in entries:
-        kind = wanted or _SUFFIXES.get(PurePosixPath(entry.path).suffix)
-        if any(map(_is_hidden, entry.path.split("/"))) or kind is None:
+        if any(map(_is_hidden, entry.path.split("/"))):
+            continue
+        *_, inner, outer = ("", "", *PurePosixPath(entry.path).suffixes)
+        if inner in _SUFFIXES and outer in _COMPRESSED:
+            raise UserError(
+                f"{folder.rstrip('/')}/{entry.path} is compressed", hint="decompress it: its rows would be missing"
+            )
+        kind = wanted or _SUFFIXES.get(outer)
+        if kind is None:
             continue
         changed, constants = entry.modified_at.isoformat(), _folder_values(folder, entry.path, fields)
         yield SourceFile(folder, entry.path, _checked(kind), entry.size_bytes, changed, options, constants)
