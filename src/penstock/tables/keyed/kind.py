@@ -19,7 +19,16 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.delta_spark import table_properties
 from penstock.status.model import JobStatus
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, Layout, is_key_type
+from penstock.tables.keyed.layout import (
+    BUCKET,
+    HIDDEN,
+    SEQUENCE,
+    SEQUENCES,
+    TIEBREAK,
+    Layout,
+    is_key_type,
+    sequences_type,
+)
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.proving.prove import prove_keyed
 from penstock.tables.keyed.reading.frame import keyed_frame
@@ -99,9 +108,11 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     _check_delete(layout, columns)
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [each for each in columns if each not in first]
-    hidden = [pa.field(SEQUENCE, pa.int64()), pa.field(BUCKET, pa.int32())]
+    schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
+    if layout.merge:
+        schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
     refuse_earlier_table(job, environment)
-    table = open_or_create(job.table, job.name, pa.schema([*first, *others, *hidden]), policy, environment)
+    table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
     return table
 
