@@ -61,6 +61,17 @@ def test_a_load_into_partial_updates_fills_in_what_the_log_left_out(tmp_path: Pa
     assert table.verified().ok
 
 
+def test_columns_of_files_with_reserved_names_are_left_out(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    extra = [pl.Series("_delete", [True]), pl.Series("_SEQUENCE", [9]), pl.Series("color", ["red"])]
+    load(table, files(tmp_path / "files", frame(row(1, 1)).with_columns(extra)))
+    load(table, files(tmp_path / "more", frame(row(2, 2))))
+    assert table.rows() == [
+        {"device": "a", "number": 1, "value": 1, "note": None, "gone": None, "seq": None, "color": "red"},
+        {"device": "a", "number": 2, "value": 2, "note": None, "gone": None, "seq": None, "color": None},
+    ]
+
+
 def test_files_of_every_format_become_rows(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     frame(row(1, 1)).write_parquet(tmp_path / "a.parquet")

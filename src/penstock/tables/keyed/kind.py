@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import folded
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.maintenance.compaction import Progress
@@ -22,6 +23,7 @@ from penstock.status.model import JobStatus
 from penstock.tables.keyed.layout import (
     BUCKET,
     HIDDEN,
+    RESERVED,
     SEQUENCE,
     SEQUENCES,
     TIEBREAK,
@@ -97,6 +99,7 @@ class KeyedKind(SingleKind):
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:
     """The table with at least the job's columns: those of the key first, for which every reader has statistics."""
     columns, policy = row_columns(job, spark)
+    _refuse_reserved(columns, f"the job {job.name}")
     layout = job.table.layout
     named = [*layout.columns, *([] if layout.delete is None else [layout.delete.column])]
     missing = [name for name in named if name not in columns.names and name not in HIDDEN]
@@ -114,7 +117,17 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     refuse_earlier_table(job, environment)
     table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
+    _refuse_reserved([each for each in table.schema if each.name not in HIDDEN], f"the table at {job.table.path}")
     return table
+
+
+def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:
+    for column in columns:
+        if folded(column.name) in RESERVED:
+            raise UserError(
+                f"{where} has a column {column.name}, a name that keyed tables keep for themselves",
+                hint="rename the column, or write to a new table",
+            )
 
 
 def _check_delete(layout: Layout, columns: pa.Schema) -> None:

@@ -31,6 +31,8 @@ HIDDEN = (SEQUENCE, TIEBREAK, SEQUENCES, BUCKET)
 """Columns that no record has."""
 DELETE = "_delete"
 """Of a row in a run: whether it deletes the row of its key."""
+RESERVED = frozenset((*HIDDEN, DELETE))
+"""Names, in lower case, that no column of a record may have."""
 KEY_BYTES_MAX = 32 * 1024
 OFFSET_BITS = 48
 """Of a sequence; above them is the generation of the log."""

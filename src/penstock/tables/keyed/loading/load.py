@@ -28,7 +28,7 @@ from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.lake.proposal import RemovedFile
 from penstock.lake.staged import check_staged
 from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active, rows_key
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, RESERVED, Layout
 from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
 from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
 from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport
@@ -146,7 +146,7 @@ class Loader:
         fresh: dict[str, pa.Field] = {}
         for schema in origin.schemas(columns):
             for each in schema:
-                if folded(each.name) not in known | {folded(name) for name in HIDDEN}:
+                if folded(each.name) not in known | RESERVED:
                     fresh.setdefault(folded(each.name), each)
         policy = self.job.on.new_column
         if not fresh or policy is NewColumnPolicy.IGNORE:

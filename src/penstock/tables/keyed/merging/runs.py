@@ -17,11 +17,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.task import Flow, RowWriter
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
     BUCKET,
+    RESERVED,
     SEQUENCE,
     TIEBREAK,
     Layout,
@@ -50,6 +52,9 @@ class KeyedFlow(Flow):
     """By partition, from which offset on the log is in which generation (RULES K2)."""
     tombstones_delete: bool = False
     """Whether the key of a row can be told from the record without its value."""
+
+    def decoder(self) -> Decoder:
+        return decoder_for(self.decode, self.decoded, self.on, stated=self.stated, reserved=RESERVED)
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> dict[int, str]:
         faults = key_faults(self.layout, rows)
