@@ -19,7 +19,7 @@ from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming, Ol
 from penstock.tables.keyed.merging.runs import DELETE, RunTarget, RunWriter, parts_of
 from tests.tries import tries
 
-STREAMS = 60
+STREAMS = 50
 """Of each of the four layouts."""
 COLUMNS = [("key", pa.int64()), ("seq", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int64()))]
 NAMES = ("a", "b", "c")
@@ -76,8 +76,10 @@ class Bucket:
             runs += [part for file in writer.finish() for _, part in parts_of(file)]
         joined = frozenset(path for path in self.files if self.chance.random() < 0.1)
         self.chance.shuffle(runs)
-        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), joined, tuple(self.tombstones))
+        dead_joined = frozenset(path for path in self.tombstones if self.chance.random() < 0.2)
+        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), joined, tuple(self.tombstones), dead_joined)
         report = merge_bucket(flow, plan)
+        self.tombstones = [path for path in self.tombstones if path not in report.tombstones_removed]
         self.tombstones += [file.path for file in report.tombstones]
         if dies:
             return

@@ -190,7 +190,7 @@ class Loader:
             if self.data.version >= (runs.naming.version_max or 0):
                 raise TransientError("too many other commits came between: load again")
             check_staged(self.data.storage(), merged.files)
-            tombstones.append(merged.tombstones, self.data.schema)
+            tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
             self.environment.reach("tombstones_written")
             removes = _everything(active) if meeting is Meeting.NONE else merger.removed(merged)
             numbers = self._numbers(merger, merged, active, meeting)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
@@ -23,7 +22,7 @@ from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newe
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile
 from penstock.tables.keyed.merging.runs import read_parts
-from penstock.tables.keyed.merging.tombstones import known_tombstones, write_tombstones
+from penstock.tables.keyed.merging.tombstones import DELETED_AT, newest, read_tombstones, write_tombstones
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,16 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
     incoming, unread = _without_known(flow, plan, incoming)
     deletes = _newest_deletes(layout, incoming)
-    incoming = _after_tombstones(flow, plan, incoming)
+    dead = read_tombstones(flow, plan.tombstones)
+    incoming = _after_tombstones(layout, dead, incoming)
     incoming, rewrites = _MEETINGS[flow.meeting](flow, plan, incoming)
     files, removed, added, used = _written(flow, plan, incoming, rewrites)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
-    tombstones = _tombstones(flow, plan, deletes)
+    joined = tuple(sorted(plan.tombstones_joined))
+    tombstones = tuple(write_tombstones(flow, plan.bucket, deletes, [dead[path] for path in joined]))
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, added, skipped, tombstones, unread)
+    return BucketReport(plan.bucket, files, removed, added, skipped, tombstones, joined, unread)
 
 
 def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
@@ -123,12 +124,11 @@ def _newest_deletes(layout: Layout, incoming: Incoming) -> pl.DataFrame:
     return gone.unique("key", keep="last", maintain_order=True)
 
 
-def _after_tombstones(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> Incoming:
+def _after_tombstones(layout: Layout, dead: Mapping[str, pl.DataFrame], incoming: Incoming) -> Incoming:
     """The rows that are not older than a delete of their key that was seen before."""
-    layout = flow.store.layout
-    known = known_tombstones(flow, plan.tombstones)
-    if known is None:
+    if not dead:
         return incoming
+    known = newest(layout, pl.concat(dead.values())).drop(DELETED_AT)
     renamed = known.rename({name: f"{name}_dead" for name in order_columns(layout)})
     frame = incoming.frame.join(renamed, on=layout.key_names, how="left", maintain_order="left")
     first, *_ = order_columns(layout)
@@ -293,13 +293,6 @@ def _replaced(
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
     both = pa.concat_tables([rows, fresh.rows]).combine_chunks()
     return both.take(pa.array(places[kept])), fresh.used
-
-
-def _tombstones(flow: MergeFlow, plan: BucketPlan, deletes: pl.DataFrame) -> tuple[StagedFile, ...]:
-    if not len(deletes):
-        return ()
-    now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
-    return tuple(write_tombstones(flow, plan.bucket, deletes, now))
 
 
 _Meet = Callable[[MergeFlow, BucketPlan, Incoming], tuple[Incoming, list[_Rewrite]]]
