@@ -245,7 +245,7 @@ RESERVED = ["_sequence", "_Sequence", "_BUCKET", "_delete", "_Delete", "_tiebrea
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_record_with_a_reserved_field_is_quarantined_and_the_others_written(tmp_path: Path, name: str) -> None:
     table = Keyed(tmp_path, "row_keys: [number]", on="new_column: add")
-    table.put(row(1, 1), row(2, 2, **{name: 7}), row(3, 3, **{name: {"a": 1}}), row(4, 4, **{name: None}, color="red"))
+    table.put(row(1, 1), {**row(2, 2), name: 7}, {**row(3, 3), name: {"a": 1}}, {**row(4, 4, color="red"), name: None})
     table.run()
     table.put(row(1, 11))
     table.run()
@@ -260,7 +260,7 @@ def test_a_record_with_a_reserved_field_is_quarantined_and_the_others_written(tm
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_reserved_field_is_ignored_like_any_other_where_the_job_says_so(tmp_path: Path, name: str) -> None:
     table = Keyed(tmp_path, "row_keys: [number]", on="new_column: ignore")
-    table.put(row(1, 1), row(2, 2, **{name: 7}))
+    table.put(row(1, 1), {**row(2, 2), name: 7})
     table.run()
     assert table.values() == {("a", 1): 1, ("a", 2): 2} and table.verified().ok
 
