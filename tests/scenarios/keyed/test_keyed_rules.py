@@ -16,7 +16,7 @@ from penstock.engine.round import Rounds
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import content_of
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, job_of
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
@@ -24,6 +24,7 @@ from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
 from penstock.tables.keyed.merger import Merger
 from penstock.tables.keyed.merging.chunks import ChunkStore
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
@@ -364,9 +365,23 @@ def test_a_change_of_keys_is_refused(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(1, 1))
     table.run()
+    before = table.table().version
     for keyed in ("row_keys: [device]", "row_keys: [number], buckets: 4", "row_keys: [number], sequence: seq"):
         with pytest.raises(UserError, match="keys"):
-            Keyed(tmp_path, keyed, log=table.log).open()
+            Keyed(tmp_path, keyed, schema=f"{table.schema}, more: long", log=table.log).open()
+    assert table.table().version == before
+
+
+def test_a_table_of_an_earlier_format_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.run()
+    earlier = encode_layout(job_of(table.job, KeyedSpec).table.layout).replace('"version":2', '"version":1')
+    DeltaTable(table.path).alter.set_table_properties({LAYOUT_PROPERTY: earlier}, raise_if_not_exists=False)
+    before = table.table().version
+    with pytest.raises(UserError, match=LAYOUT_PROPERTY):
+        table.open()
+    assert table.table().version == before
 
 
 def test_positions_of_all_partitions_move_together_or_not_at_all(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import Table, find_table, open_or_create
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -115,6 +115,10 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     if layout.merge:
         schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
     refuse_earlier_table(job, environment)
+    existing = find_table(job.table, job.name, environment)
+    if existing is not None:
+        # Before the table gets columns of a job that is not its own.
+        _refuse_other_keys(existing, job.table)
     table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
     _refuse_reserved([each for each in table.schema if each.name not in HIDDEN], f"the table at {job.table.path}")
