@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,27 @@ def test_keys_of_every_type_are_found_by_their_values(spark: SparkSession, tmp_p
     whole = penstock.read(spark, table.path, keys={"device": [None], "at": times[3], "kafka_partition": 1})
     assert [each["value"] for each in whole.collect()] == [-3]
     assert len(whole.inputFiles()) == 1
+
+
+DAYS = ["0001-01-01", "0999-12-31", "1582-10-04", "1582-10-15", "1900-01-01", "2026-03-01", "9999-12-31"]
+TIMES = [f"{day}T01:02:03.000004Z" for day in DAYS]
+
+
+@pytest.mark.parametrize(("kind", "texts"), [("date", DAYS), ("timestamp", TIMES)])
+def test_days_and_times_of_every_year_are_found(
+    spark: SparkSession, tmp_path: Path, kind: str, texts: list[str]
+) -> None:
+    table = Keyed(tmp_path, "row_keys: [at], buckets: 1, chunk_rows: 1", schema=f"at: {kind}, value: long")
+    table.put(*({"at": text, "value": number} for number, text in enumerate(texts)))
+    table.run()
+    read = date.fromisoformat if kind == "date" else datetime.fromisoformat
+    for number, text in enumerate(texts):
+        for asked in (text, read(text)):
+            frame = penstock.read(spark, table.path, keys={"at": asked}).select("value")
+            assert [each["value"] for each in frame.collect()] == [number], asked
+            assert len(frame.inputFiles()) == 1
+    many = penstock.read(spark, table.path, keys={"at": texts * 30})
+    assert many.count() == len(texts)
 
 
 def test_what_cannot_be_read_is_told(spark: SparkSession, filled: Keyed, tmp_path: Path) -> None:

@@ -79,4 +79,15 @@ def test_fields_that_are_dropped_bring_no_columns(tmp_path: Path) -> None:
     log.append(ZERO, MemoryRecord(json.dumps(create).encode(), at=1_770_000_000.0))
     run(job, log)
     frame = pl.read_delta(str(tmp_path / "customers"))
-    assert set(frame.columns) == {"id", "lsn", "name", "email", "changed_at", "op", "seen", "_sequence", "_bucket"}
+    assert set(frame.columns) == {
+        "id",
+        "lsn",
+        "name",
+        "email",
+        "changed_at",
+        "op",
+        "seen",
+        "_sequence",
+        "_tiebreak",
+        "_bucket",
+    }

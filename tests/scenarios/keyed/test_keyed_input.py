@@ -9,7 +9,8 @@ import polars as pl
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
@@ -236,6 +237,42 @@ def test_new_columns_are_taken_and_older_files_keep_their_rows(tmp_path: Path) -
     found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
     assert found == {1: (11, "red"), 2: (20, None)}
     assert table.verified().ok
+
+
+RESERVED = ["_sequence", "_Sequence", "_BUCKET", "_delete", "_Delete", "_tiebreak", "_sequences"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_record_with_a_reserved_field_is_quarantined_and_the_others_written(tmp_path: Path, name: str) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]", on="new_column: add")
+    table.put(row(1, 1), {**row(2, 2), name: 7}, {**row(3, 3), name: {"a": 1}}, {**row(4, 4, color="red"), name: None})
+    table.run()
+    table.put(row(1, 11))
+    table.run()
+    assert table.values() == {("a", 1): 11, ("a", 4): 4}
+    assert table.totals() == (5, 3, 2, 0)
+    errors = pl.read_delta(f"{table.path}_quarantine")["error"].to_list()
+    assert len(errors) == 2 and all(error.startswith(f"{name}: ") for error in errors)
+    assert "color" in pl.read_delta(table.path).columns
+    assert table.verified().ok
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_reserved_field_is_ignored_like_any_other_where_the_job_says_so(tmp_path: Path, name: str) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]", on="new_column: ignore")
+    table.put(row(1, 1), {**row(2, 2), name: 7})
+    table.run()
+    assert table.values() == {("a", 1): 1, ("a", 2): 2} and table.verified().ok
+
+
+@pytest.mark.parametrize("name", ["_delete", "_DELETE"])
+def test_a_table_to_which_another_writer_added_a_reserved_column_is_refused(tmp_path: Path, name: str) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.run()
+    DeltaTable(table.path).alter.add_columns([Field(name, PrimitiveType("boolean"))])
+    with pytest.raises(UserError, match=name):
+        table.open()
 
 
 def test_a_column_that_another_process_adds_between_merge_and_commit_is_not_lost(tmp_path: Path) -> None:

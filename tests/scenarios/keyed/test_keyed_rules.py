@@ -16,7 +16,7 @@ from penstock.engine.round import Rounds
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import content_of
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, job_of
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
@@ -24,9 +24,11 @@ from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
 from penstock.tables.keyed.merger import Merger
 from penstock.tables.keyed.merging.chunks import ChunkStore
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.pipes import CrashError, crash_at
 from tests.scenarios.local_spark import local_session
 
 TWO = Partition("events", "id-1", 2)
@@ -216,6 +218,72 @@ def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
 
 
+def test_k2_a_bucket_with_many_tombstone_files_puts_them_together(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
+    most = 0
+    for number in range(30):
+        table.put(row(number % 25, None, gone=True, seq=10 + number), row(100, number, seq=number))
+        table.run()
+        most = max(most, len(DeltaTable(f"{table.path}_tombstones").file_uris()))
+    assert most <= 8
+    assert len(pl.read_delta(f"{table.path}_tombstones").unique("key0")) == 25
+    table.put(*(row(number, 1, seq=9) for number in range(25)), to=ONE)
+    table.run()
+    assert table.values() == {("a", 100): 29}
+    table.put(row(3, 5, seq=37), row(4, 6, seq=40), to=ONE)
+    table.run()
+    # The newest delete of 3 has the sequence 38, that of 4 has 39.
+    assert table.values() == {("a", 4): 6, ("a", 100): 29}
+    assert table.verified().ok
+
+
+@pytest.mark.parametrize("deletes", [True, False], ids=["with-deletes", "without"])
+def test_k2_tombstones_that_are_put_together_are_forgotten_when_their_time_is_over(
+    tmp_path: Path, deletes: bool
+) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 1, tombstone_retention: 1h")
+    for number in range(8):
+        table.put(row(number, None, gone=True))
+        table.run()
+    now = Environment().now
+    table.put(row(9, None, gone=True) if deletes else row(9, 9))
+    table.run(Environment(now=lambda: now() + 7200))
+    assert pl.read_delta(f"{table.path}_tombstones")["key0"].to_list() == ([9] if deletes else [])
+
+
+def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path) -> None:
+    """The process dies between the commit of the tombstones and that of the deletes; the next one does both again."""
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
+    table.put(row(8, 1, seq=1))
+    for number in range(8):
+        table.put(row(number, None, gone=True, seq=5))
+        table.run()
+    table.put(row(8, None, gone=True, seq=5))
+    with pytest.raises(CrashError):
+        table.run(Environment(reach=crash_at("tombstones_written")))
+    assert table.values() == {("a", 8): 1}
+    table.put(*(row(number, 2, seq=4) for number in range(9)), to=ONE)
+    table.run(None, ONE)
+    assert table.values() == {("a", 8): 1}
+    table.run()
+    assert table.values() == {} and table.verified().ok
+
+
+def test_k2_two_processes_that_put_the_same_tombstones_together_lose_none(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
+    for number in range(8):
+        table.put(row(number, None, gone=True, seq=5))
+        table.run()
+    table.put(row(8, None, gone=True, seq=5))
+    table.put(row(9, None, gone=True, seq=5), to=ONE)
+    rival = table.open(None, ONE)
+    table.run(once_at("merged", lambda: finish(rival)), ZERO)
+    assert set(pl.read_delta(f"{table.path}_tombstones")["key0"].to_list()) == set(range(10))
+    table.put(*(row(number, 2, seq=4) for number in range(10)), to=ONE)
+    table.run()
+    assert table.values() == {} and table.verified().ok
+
+
 # K3
 
 
@@ -262,12 +330,12 @@ def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch
 
 def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, buckets: 1")
-    table.put(*(row(number, number, seq=1) for number in range(10)))
+    table.put(*(row(number, number, seq=1) for number in range(10)), to=ONE)
     table.run()
-    table.put(*(row(number, number, seq=2 if number == 3 else 1) for number in range(10)), to=ONE)
+    table.put(*(row(number, number, seq=2 if number == 3 else 1) for number in range(10)))
     table.run()
-    # Nine have the sequence of those that are there, and a greater offset of none.
-    assert table.totals(ONE) == (10, 1, 0, 9)
+    # Nine have the sequence and the offset of those that are there, and a lower partition.
+    assert table.totals() == (10, 1, 0, 9)
 
 
 def test_k4_a_replay_in_other_batches_is_looked_at_row_by_row(tmp_path: Path) -> None:
@@ -297,9 +365,23 @@ def test_a_change_of_keys_is_refused(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(1, 1))
     table.run()
+    before = table.table().version
     for keyed in ("row_keys: [device]", "row_keys: [number], buckets: 4", "row_keys: [number], sequence: seq"):
         with pytest.raises(UserError, match="keys"):
-            Keyed(tmp_path, keyed, log=table.log).open()
+            Keyed(tmp_path, keyed, schema=f"{table.schema}, more: long", log=table.log).open()
+    assert table.table().version == before
+
+
+def test_a_table_of_an_earlier_format_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.run()
+    earlier = encode_layout(job_of(table.job, KeyedSpec).table.layout).replace('"version":2', '"version":1')
+    DeltaTable(table.path).alter.set_table_properties({LAYOUT_PROPERTY: earlier}, raise_if_not_exists=False)
+    before = table.table().version
+    with pytest.raises(UserError, match=LAYOUT_PROPERTY):
+        table.open()
+    assert table.table().version == before
 
 
 def test_positions_of_all_partitions_move_together_or_not_at_all(tmp_path: Path) -> None:

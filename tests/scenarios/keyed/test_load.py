@@ -45,6 +45,33 @@ def load(table: Keyed, *paths: str, mode: SaveMode = SaveMode.APPEND, **more: An
     return found
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_a_load_into_partial_updates_fills_in_what_the_log_left_out(tmp_path: Path, first: bool) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], partial_updates: merge")
+    source = files(tmp_path / "files", frame(row(1, 10, "loaded"), row(2, 20, "loaded")))
+    if first:
+        load(table, source)
+    table.put({"number": 1, "device": "log"}, {"number": 3, "value": 30})
+    table.run()
+    if not first:
+        load(table, source)
+    assert table.values() == {("log", 1): 10, ("loaded", 2): 20, (None, 3): 30}
+    load(table, files(tmp_path / "more", frame(row(1, 11, "again"))))
+    assert table.values() == {("log", 1): 11, ("loaded", 2): 20, (None, 3): 30}
+    assert table.verified().ok
+
+
+def test_columns_of_files_with_reserved_names_are_left_out(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    extra = [pl.Series("_delete", [True]), pl.Series("_SEQUENCE", [9]), pl.Series("color", ["red"])]
+    load(table, files(tmp_path / "files", frame(row(1, 1)).with_columns(extra)))
+    load(table, files(tmp_path / "more", frame(row(2, 2))))
+    assert table.rows() == [
+        {"device": "a", "number": 1, "value": 1, "note": None, "gone": None, "seq": None, "color": "red"},
+        {"device": "a", "number": 2, "value": 2, "note": None, "gone": None, "seq": None, "color": None},
+    ]
+
+
 def test_files_of_every_format_become_rows(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     frame(row(1, 1)).write_parquet(tmp_path / "a.parquet")

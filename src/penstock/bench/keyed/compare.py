@@ -22,6 +22,7 @@ from penstock.bench.keyed.measurements import Measurements, job_text, write_file
 from penstock.bench.meters import BenchResult, Meter, Say
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
+from penstock.tables.keyed.layout import HIDDEN
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: newest of each key, Delta MERGE INTO with a range predicate"
 BASELINE_SPARK = SparkSpec(conf={**DELTA_SETTINGS, "spark.driver.memory": "4g"})
@@ -51,7 +52,7 @@ def penstock(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
 
 def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
     """Load the rows of the measured table from files: for the first time, again, and from files of other names."""
-    rows = pl.read_delta(str(folder / "table")).drop("_sequence", "_bucket")
+    rows = pl.read_delta(str(folder / "table")).drop(HIDDEN, strict=False)
     write_files(rows, folder / "files", FILES)
     load = sides.loader(spark, sides.written_job(folder, job_text("nowhere:9092", 1, folder / "loaded")))
     shutil.copytree(folder / "files", folder / "copies")

@@ -45,11 +45,13 @@ def decoder_for(
     on: Policies,
     message: MessageName | None = None,
     stated: pa.Schema | None = None,
+    reserved: frozenset[str] = frozenset(),
 ) -> Decoder:
     """The decoder of a job, or of one of its types; raises `UserError` if it cannot produce the schema.
 
     `message` is that of the type, where types have different ones. `stated` are the fields that the job file states:
-    only others may take numbers as text; None if it states them all. The decoder can be pickled.
+    only others may take numbers as text; None if it states them all. `reserved` are names in lower case that no new
+    field may have. The decoder can be pickled.
     """
     wanted = (decode.defaults, decode.wrapping, on.tombstone)
     match decode.format:
@@ -61,7 +63,7 @@ def decoder_for(
             check_schema(schema)
             loose = on.mixed_types is MixedTypesPolicy.TEXT and stated is not None
             texts = loosened(schema, stated) if loose else schema
-            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, texts)
+            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, texts, reserved)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

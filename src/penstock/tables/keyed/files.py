@@ -20,7 +20,9 @@ from penstock.tables.keyed.merging.plan import OldFile
 
 JOIN_FILES_MIN = 8
 """So many small files of a like size become one, so that a row is written again only as often as files grow in size. A
-file is small if as many like it make one chunk at most."""
+file is small if as many like it make one chunk at most, and no more bytes than are put together at once."""
+JOIN_BYTES_MAX = 128 * 1024 * 1024
+"""Of the files that a task puts together, which holds all of their rows in memory (I6)."""
 
 
 def commits_key(job: str, bucket: int) -> str:
@@ -100,14 +102,16 @@ def small_alike(files: Sequence[OldFile], chunk_rows: int, column: str) -> froze
     """Small files worth putting together: of a like size, enough of them, neighbours in the values of a column."""
     tiers: dict[int, list[OldFile]] = {}
     for each in by_key(files, column):
-        if each.rows * JOIN_FILES_MIN <= chunk_rows:
+        if each.rows * JOIN_FILES_MIN <= chunk_rows and each.size_bytes * JOIN_FILES_MIN <= JOIN_BYTES_MAX:
             tiers.setdefault(each.rows.bit_length() // 3, []).append(each)
     for _, alike in sorted(tiers.items()):
         if len(alike) >= JOIN_FILES_MIN:
             chosen: list[OldFile] = []
+            rows = size_bytes = 0
             for each in alike:
-                if sum(file.rows for file in chosen) + each.rows <= chunk_rows:
+                if rows + each.rows <= chunk_rows and size_bytes + each.size_bytes <= JOIN_BYTES_MAX:
                     chosen.append(each)
+                    rows, size_bytes = rows + each.rows, size_bytes + each.size_bytes
             return frozenset(each.path for each in chosen) if len(chosen) > 1 else frozenset()
     return frozenset()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import folded
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import Table, find_table, open_or_create
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -19,7 +20,17 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.delta_spark import table_properties
 from penstock.status.model import JobStatus
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, Layout, is_key_type
+from penstock.tables.keyed.layout import (
+    BUCKET,
+    HIDDEN,
+    RESERVED,
+    SEQUENCE,
+    SEQUENCES,
+    TIEBREAK,
+    Layout,
+    is_key_type,
+    sequences_type,
+)
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.proving.prove import prove_keyed
 from penstock.tables.keyed.reading.frame import keyed_frame
@@ -88,6 +99,7 @@ class KeyedKind(SingleKind):
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:
     """The table with at least the job's columns: those of the key first, for which every reader has statistics."""
     columns, policy = row_columns(job, spark)
+    _refuse_reserved(columns, f"the job {job.name}")
     layout = job.table.layout
     named = [*layout.columns, *([] if layout.delete is None else [layout.delete.column])]
     missing = [name for name in named if name not in columns.names and name not in HIDDEN]
@@ -99,11 +111,27 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     _check_delete(layout, columns)
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [each for each in columns if each not in first]
-    hidden = [pa.field(SEQUENCE, pa.int64()), pa.field(BUCKET, pa.int32())]
+    schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
+    if layout.merge:
+        schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
     refuse_earlier_table(job, environment)
-    table = open_or_create(job.table, job.name, pa.schema([*first, *others, *hidden]), policy, environment)
+    existing = find_table(job.table, job.name, environment)
+    if existing is not None:
+        # Before the table gets columns of a job that is not its own.
+        _refuse_other_keys(existing, job.table)
+    table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
+    _refuse_reserved([each for each in table.schema if each.name not in HIDDEN], f"the table at {job.table.path}")
     return table
+
+
+def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:
+    for column in columns:
+        if folded(column.name) in RESERVED:
+            raise UserError(
+                f"{where} has a column {column.name}, a name that keyed tables keep for themselves",
+                hint="rename the column, or write to a new table",
+            )
 
 
 def _check_delete(layout: Layout, columns: pa.Schema) -> None:

@@ -23,13 +23,23 @@ from penstock.errors import InvariantError
 
 BUCKET = "_bucket"
 SEQUENCE = "_sequence"
-HIDDEN = (SEQUENCE, BUCKET)
+TIEBREAK = "_tiebreak"
+"""Decides between records of two partitions that have the same offset."""
+SEQUENCES = "_sequences"
+"""With partial updates: the columns whose value is older than the row, and how old. Only then a table has it."""
+HIDDEN = (SEQUENCE, TIEBREAK, SEQUENCES, BUCKET)
 """Columns that no record has."""
+DELETE = "_delete"
+"""Of a row in a run: whether it deletes the row of its key."""
+RESERVED = frozenset((*HIDDEN, DELETE))
+"""Names, in lower case, that no column of a record may have."""
 KEY_BYTES_MAX = 32 * 1024
 OFFSET_BITS = 48
 """Of a sequence; above them is the generation of the log."""
 LOG_PARTITION_MAX = 1 << 17
 """Beyond every partition that a topic can have; with it the numbers of buckets fit into 32 bits."""
+TOPIC_BITS = 46
+"""Of a tiebreak; above them is the partition."""
 WORDS_KEPT_MAX = 4_096
 """Texts whose hash a process remembers."""
 
@@ -108,7 +118,7 @@ class Layout:
     @property
     def order_names(self) -> list[str]:
         """The columns that order the rows of one key, the weightiest first."""
-        return [*([] if self.sequence is None else [self.sequence]), SEQUENCE]
+        return [*([] if self.sequence is None else [self.sequence]), SEQUENCE, TIEBREAK]
 
     @property
     def columns(self) -> list[str]:
@@ -138,7 +148,7 @@ def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
 
 
 def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """What orders the rows of one key, as columns `order0`, `order1`."""
+    """What orders the rows of one key, as columns `order0`, `order1`, ..."""
     return pl.DataFrame(
         [_series(rows.column(name)).alias(f"order{number}") for number, name in enumerate(layout.order_names)]
     )
@@ -146,6 +156,18 @@ def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame
 
 def order_columns(layout: Layout) -> list[str]:
     return [f"order{number}" for number in range(len(layout.order_names))]
+
+
+def log_order(layout: Layout) -> str:
+    """The column of an order that is the place in the log."""
+    return order_columns(layout)[-2]
+
+
+def sequences_type(layout: Layout, columns: pa.Schema) -> pa.DataType:
+    """The type of `_sequences`: names of columns, each with the order of its value."""
+    kinds = [columns.field(name).type for name in layout.order_names]
+    orders = zip(order_columns(layout), kinds, strict=True)
+    return pa.list_(pa.struct([("column", pa.string()), *orders]))
 
 
 def newer(layout: Layout, than: str) -> pl.Expr:
@@ -228,6 +250,13 @@ def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.A
     values = np.array([number for _, number in generations] or [0], np.int64)
     at = np.maximum(np.searchsorted(starts, numbers, side="right") - 1, 0)
     return pa.array((values[at] << OFFSET_BITS) | numbers, pa.int64())
+
+
+def tiebreaks(sequence: pa.ChunkedArray, topic: str, partition: int) -> pa.Array:
+    """What orders records of the same offset: their partition, then their topic. Rows of loads have none."""
+    of_topic = int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little") >> (64 - TOPIC_BITS)
+    of_log = (partition << TOPIC_BITS | of_topic) if 0 <= partition < LOG_PARTITION_MAX else 0
+    return pa.array(np.where(sequence.to_numpy() < 0, 0, of_log), pa.int64())
 
 
 def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.Array:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import refuse_deletion_vectors
+from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
@@ -23,7 +23,7 @@ from penstock.tables.keyed.merging.merge import merge_bucket
 from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, Naming, OldFile
 from penstock.tables.keyed.merging.runs import RunPart, parts_of, superseded
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.tombstones import Tombstones
+from penstock.tables.keyed.tombstones import Tombstones, small_tombstones
 
 RunEntry = Mapping[str, Any]
 TASKS_PER_CORE = 2
@@ -74,6 +74,10 @@ class Merged:
     @property
     def tombstones(self) -> tuple[StagedFile, ...]:
         return tuple(file for each in self.buckets.values() for file in each.report.tombstones)
+
+    @property
+    def tombstones_removed(self) -> tuple[str, ...]:
+        return tuple(path for each in self.buckets.values() for path in each.report.tombstones_removed)
 
     def skipped(self) -> dict[PartitionKey, int]:
         """By partition, the records that lost to a newer one."""
@@ -158,9 +162,10 @@ class Merger:
         return tuple(plans)
 
     def _plan(
-        self, plan: BucketPlan, entries: list[RunEntry], files: tuple[OldFile, ...], dead: tuple[str, ...]
+        self, plan: BucketPlan, entries: list[RunEntry], files: tuple[OldFile, ...], tombstones: tuple[ActiveFile, ...]
     ) -> BucketPlan:
         spec = self._job.table
+        dead = tuple(each.path for each in tombstones)
         match self._meeting:
             case Meeting.NONE:
                 # An overwrite begins a new table: what was deleted before does not count.
@@ -170,7 +175,8 @@ class Merger:
             case Meeting.NEWER | Meeting.NOT_OLDER:
                 met = meeting(files, entries, spec.layout.bounded)
                 joined = small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
-                return replace(plan, files=met, joined=joined, tombstones=dead)
+                dead_joined = small_tombstones(tombstones, spec.chunk_rows)
+                return replace(plan, files=met, joined=joined, tombstones=dead, tombstones_joined=dead_joined)
             case _:
                 assert_never(self._meeting)
 
@@ -178,7 +184,9 @@ class Merger:
         spec = self._job.table
         options = dict(spec.storage_options)
         store = ChunkStore(spec.path, options, file_schema(schema), spec.layout, spec.chunk_rows)
-        merge = partial(merge_bucket, MergeFlow(store, naming, spec.tombstones_path, self._meeting))
+        now = self._data.environment.now()
+        flow = MergeFlow(store, naming, spec.tombstones_path, self._meeting, now, spec.tombstone_retention_seconds)
+        merge = partial(merge_bucket, flow)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
         return run_each(self._spark, merge, plans, BucketReport, tasks, of="buckets")

@@ -8,6 +8,7 @@ from typing import Annotated, get_args
 
 import pyarrow as pa
 
+from penstock.flow.columns.fitting import folded
 from penstock.job.checks.columns import Output
 from penstock.job.checks.single_table import read_single_table
 from penstock.job.expressions import KafkaField
@@ -18,7 +19,7 @@ from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.sections.scalars import Duration, Flag, Positive, Text, Texts, one_of
 from penstock.job.sections.section import stated
 from penstock.job.spec import TableSpec, TombstonePolicy
-from penstock.tables.keyed.layout import HIDDEN, DeleteRule, KeyFunction, KeyPart, Layout, is_key_type
+from penstock.tables.keyed.layout import RESERVED, DeleteRule, KeyFunction, KeyPart, Layout, is_key_type
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, PartialUpdates, encode_layout
 
 AT: KeyPath = ("table", KeyedSpec.kind)
@@ -167,8 +168,8 @@ def _key_findings(section: KeyedTableSection, output: Output | None) -> Iterator
                 continue
             known.add(text.casefold())
             yield from _part_findings(text, output, at, computed=key == "partition_keys")
-    for name in HIDDEN:
-        if output is not None and name in {each.casefold() for each in output.types}:
+    for name in () if output is None else output.types:
+        if folded(name) in RESERVED:
             yield Finding(AT, f"the job has a column {name}, which keyed tables keep for themselves", "rename it")
 
 

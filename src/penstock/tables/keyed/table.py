@@ -94,7 +94,7 @@ class KeyedTable(SingleTable):
 
     def remember_deleted(self, merged: Merged) -> None:
         """Tombstones are there before the deletes that they stand for (RULES K2)."""
-        self.tombstones.append(merged.tombstones, self.data.schema)
+        self.tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
         self.environment.reach("tombstones_written")
 
     def bulk_number(self) -> dict[str, int]:

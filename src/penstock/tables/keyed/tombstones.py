@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import pyarrow as pa
@@ -14,17 +13,19 @@ from penstock.environment import Environment
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.proposal import RemovedFile
 from penstock.tables.keyed.layout import BUCKET
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
-from penstock.tables.keyed.merging.tombstones import DELETED_AT, newest, tombstone_schema
+from penstock.tables.keyed.merging.tombstones import newest, tombstone_schema, unexpired
 from penstock.tables.keyed.spec import KeyedSpec
 
 VERSIONS_TO_LAND_MAX = 1000
+TOMBSTONE_FILES_MAX = 8
+"""Of a bucket, beside whole chunks: the next batch that touches it puts them together."""
 
 
 class Tombstones:
@@ -40,20 +41,24 @@ class Tombstones:
             self._table = find_table(_place(self._job.table), self._job.name, self._environment)
         return self._table
 
-    def files(self) -> dict[int, tuple[str, ...]]:
+    def files(self) -> dict[int, tuple[ActiveFile, ...]]:
         """The files of the newest version, by bucket."""
         table = self.table()
         if table is None:
             return {}
         table.refresh()
-        found: dict[int, list[str]] = {}
+        found: dict[int, list[ActiveFile]] = {}
         for each in active_files(table.handle):
-            found.setdefault(int(each.values[0] or 0), []).append(each.path)
-        return {bucket: tuple(sorted(paths)) for bucket, paths in found.items()}
+            found.setdefault(int(each.values[0] or 0), []).append(each)
+        return {bucket: tuple(sorted(files, key=lambda file: file.path)) for bucket, files in found.items()}
 
-    def append(self, files: Sequence[StagedFile], schema: pa.Schema) -> None:
-        """Make staged tombstones count, before the deletes themselves do; those that are there already stay once."""
-        if not files:
+    def append(self, files: Sequence[StagedFile], schema: pa.Schema, removed: Sequence[str] = ()) -> None:
+        """Make staged tombstones count, before the deletes themselves do; those that are there already stay once.
+
+        `removed` are files that the staged ones contain. One that another process has removed meanwhile is in a file of
+        that process too: a delete that is there twice does no harm.
+        """
+        if not files and not removed:
             return
         table = self.table()
         if table is None:
@@ -64,10 +69,12 @@ class Tombstones:
         target = table
 
         def decide() -> Change | None:
-            known = {each.path for each in active_files(target.handle)}
-            fresh = [each for each in files if each.path not in known]
-            actions: list[AddAction | RemoveAction] = [target.add_action(each) for each in fresh]
-            return Change(actions, {}, _told(target, "tombstones")) if fresh else None
+            known = {each.path: each for each in active_files(target.handle)}
+            actions: list[AddAction | RemoveAction] = [
+                target.remove_action(_removed(known[path])) for path in removed if path in known
+            ]
+            actions += [target.add_action(each) for each in files if each.path not in known]
+            return Change(actions, {}, _told(target, "tombstones")) if actions else None
 
         target.swap(decide)
 
@@ -76,17 +83,16 @@ class Tombstones:
         table = self.table()
         if table is None:
             return 0
-        oldest = datetime.fromtimestamp(self._environment.now(), UTC) - timedelta(
-            seconds=self._job.table.tombstone_retention_seconds
-        )
-        return sum(self._expire_bucket(table, bucket, paths, oldest) for bucket, paths in self.files().items())
+        oldest = self._environment.now() - self._job.table.tombstone_retention_seconds
+        return sum(self._expire_bucket(table, bucket, files, oldest) for bucket, files in self.files().items())
 
-    def _expire_bucket(self, table: Table, bucket: int, paths: tuple[str, ...], oldest: datetime) -> int:
+    def _expire_bucket(self, table: Table, bucket: int, before: tuple[ActiveFile, ...], oldest: float) -> int:
         spec, layout = self._job.table, self._job.table.layout
+        paths = [each.path for each in before]
         schema = file_schema(table.schema)
         store = ChunkStore(spec.tombstones_path, dict(spec.storage_options), schema, layout, spec.chunk_rows)
         there = pl.concat([pl.DataFrame(pl.from_arrow(store.read(path))) for path in paths])
-        kept = newest(layout, there.filter(pl.col(DELETED_AT) >= oldest))
+        kept = newest(layout, unexpired(there, oldest))
         if len(kept) == len(there) and len(paths) == 1:
             return 0
         version_max = table.version + VERSIONS_TO_LAND_MAX
@@ -96,8 +102,7 @@ class Tombstones:
             active = {each.path: each for each in active_files(table.handle)}
             if not all(path in active for path in paths) or table.version >= version_max:
                 return None
-            values = {BUCKET: str(bucket)}
-            gone = [RemovedFile(path, active[path].size_bytes, values) for path in paths]
+            gone = [_removed(active[path]) for path in paths]
             return Change([*map(table.remove_action, gone), *map(table.add_action, files)], {}, _told(table, "expired"))
 
         return len(there) - len(kept) if table.swap(decide) else 0
@@ -107,6 +112,16 @@ def _place(spec: KeyedSpec) -> TablePlace:
     return TablePlace(
         spec.tombstones_path, spec.quarantine_path, spec.storage_options, spec.shared, partition_by=(BUCKET,)
     )
+
+
+def small_tombstones(files: Sequence[ActiveFile], chunk_rows: int) -> frozenset[str]:
+    """The files of a bucket to put together: every batch reads all of them. Whole chunks stay as they are."""
+    small = [each.path for each in files if each.rows is None or each.rows < chunk_rows]
+    return frozenset(small) if len(small) >= TOMBSTONE_FILES_MAX else frozenset()
+
+
+def _removed(file: ActiveFile) -> RemovedFile:
+    return RemovedFile(file.path, file.size_bytes, {BUCKET: file.values[0]})
 
 
 def _name(version_max: int) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
-from penstock.flow.compile import decoded_schema, flow_of, table_job, visible_schema
+from penstock.flow.compile import flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
 from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
@@ -70,7 +70,7 @@ class SingleWriter:
         return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
 
     def _written(self, flow: Flow, found: Gathered, started_at: float) -> Written | None:
-        if self._added_columns(found):
+        if self._added_columns(flow, found):
             return None
         check_conserved(flow, found)
         return Written(found, started_at, flow.table.schema)
@@ -92,19 +92,24 @@ class SingleWriter:
     def _flow_to(self, batch: Batch, columns: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
         return replace(flow_of(self.job, batch, columns, partition_by), failpoint=self.failpoint)
 
-    def _added_columns(self, found: Gathered) -> bool:
-        """Give the table the fields that records brought; those that cannot be columns are told and left out."""
+    def _added_columns(self, flow: Flow, found: Gathered) -> bool:
+        """Give the table the fields that records brought; those that cannot be columns are told and left out.
+
+        Returns whether the table has other columns than the flow knows, so that the batch has to run again.
+        """
         fields = {name: seen for name, seen in found.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
         before = self.data.schema
         types = column_types(fields, self.job.on.mixed_types)
-        columns = addable(types, before.names, decoded_schema(self.job, before).names)
+        columns = addable(types, before.names, flow.decoded.names)
         ignored = left_out(fields, columns)
         if ignored:
             self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
         if not len(columns):
             return False
         self.data.add_columns(columns)
+        if self.data.schema == before:
+            return False
         self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
         return True

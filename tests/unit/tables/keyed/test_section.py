@@ -112,9 +112,10 @@ def test_a_fault_is_told_with_its_place(load: Load, more: str, key: str, words: 
     assert words in found[0][1]
 
 
-def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load) -> None:
-    [(key, message)] = faults(load, "row_keys: [number]", "columns: {_sequence: kafka.offset}")
-    assert key == "table.keyed" and "_sequence" in message
+@pytest.mark.parametrize("name", ["_sequence", "_Bucket", "_DELETE", "_tiebreak", "_sequences"])
+def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load, name: str) -> None:
+    [(key, message)] = faults(load, "row_keys: [number]", f"columns: {{{name}: kafka.offset}}")
+    assert key == "table.keyed" and name in message
 
 
 def test_tombstones_delete_or_are_left_out(load: Load) -> None:

@@ -7,7 +7,8 @@ fate does not depend on its neighbours. Schemas with maps take the exact path fo
 the speed.
 
 New fields (`on.new_column`), at every level: `add` reports what their values show, and makes a record bad whose field
-differs from a known one only in case; `ignore` drops them, `quarantine` makes the record bad, `fail` raises an error.
+differs from a known one only in case, or is reserved; `ignore` drops them, `quarantine` makes the record bad, `fail`
+raises an error.
 """
 
 from __future__ import annotations
@@ -76,12 +77,15 @@ class JsonDecoder:
         tombstone: TombstonePolicy,
         new_column: NewColumnPolicy,
         loose: pa.Schema | None = None,
+        reserved: frozenset[str] = frozenset(),
     ) -> None:
+        """`reserved` are names of no field that may become a column, in lower case."""
         self._schema = schema
         self._loose = schema if loose is None else loose
         self._wrapping = wrapping
         self._tombstone = tombstone
         self._new_column = new_column
+        self._reserved = reserved
         self._known = known_fields(schema)
         self._known_only = new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         # Arrow's JSON reader does not know maps.
@@ -102,12 +106,12 @@ class JsonDecoder:
             if len(harvest.errors) == len(opened.errors):
                 self._caution = _Caution()
         columns, rows = _joined(self._schema, harvest)
-        odd = misspelled(piece, harvest.new_fields, self._known, rows)
+        odd = misspelled(piece, harvest.new_fields, self._known, rows, self._reserved)
         if odd:
             harvest.errors.update(odd)
             kept = np.flatnonzero(~np.isin(rows, list(odd)))
             columns, rows = take(columns, kept), rows[kept]
-        new_fields = well_spelled(harvest.new_fields, self._known)
+        new_fields = well_spelled(harvest.new_fields, self._known, self._reserved)
         return gathered(batch, columns, rows, harvest.errors, opened, new_fields)
 
     def _read_at_once(self, piece: Piece, harvest: _Harvest) -> bool:

@@ -1,5 +1,7 @@
 """Records with a field whose name differs from a column's only in case: to a table both are one name.
 
+The table's own columns, which no record may have, are reserved names in any case.
+
 Which of both holds the value nobody can tell from one record, and a column of its own is impossible; so the record is
 bad, and nothing of it is lost.
 """
@@ -22,24 +24,26 @@ from penstock.flow.decode.json.text import JsonObject
 from penstock.flow.rows import RowNumbers
 
 
-def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good: RowNumbers) -> dict[int, str]:
+def misspelled(
+    piece: Piece, found: Mapping[str, SeenTypes], known: Known, good: RowNumbers, reserved: frozenset[str]
+) -> dict[int, str]:
     """Those of the good rows of the piece that have such a field with a value, each with the reason."""
-    names = set(_clashes(found, known))
+    names = set(_clashes(found, known, reserved))
     if not names:
         return {}
     errors: dict[int, str] = {}
     kept = frozenset(map(int, good))
     for number in _suspects(piece.records, names):
         row = int(piece.rows[number])
-        fault = _fault(members_of(piece.records[number].as_py()), known) if row in kept else None
+        fault = _fault(members_of(piece.records[number].as_py()), known, reserved) if row in kept else None
         if fault is not None:
             errors[row] = fault
     return errors
 
 
-def well_spelled(found: Mapping[str, SeenTypes], known: Known) -> NewFields:
+def well_spelled(found: Mapping[str, SeenTypes], known: Known, reserved: frozenset[str] = frozenset()) -> NewFields:
     """The new fields with values, without those of records that are bad; of known ones those with new members."""
-    spelled = {folded(name) for name in known}
+    spelled = {*map(folded, known), *reserved}
     fields: NewFields = {}
     for name, seen in found.items():
         if name in known:
@@ -59,9 +63,9 @@ def _well_spelled(seen: SeenTypes, known: Known) -> SeenTypes | None:
     return SeenTypes(objects=seen.objects, members=members) if members else None
 
 
-def _clashes(found: Mapping[str, SeenTypes], known: Known) -> Iterator[str]:
-    """Names of new fields with values that differ only in case from a known neighbour."""
-    spelled = {folded(name) for name in known}
+def _clashes(found: Mapping[str, SeenTypes], known: Known, reserved: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Names of new fields with values that are reserved, or differ only in case from a known neighbour."""
+    spelled = {*map(folded, known), *reserved}
     for name, seen in found.items():
         below = known.get(name)
         if name not in known and folded(name) in spelled:
@@ -83,7 +87,7 @@ def _suspects(records: pa.Array, names: set[str]) -> list[int]:
     return list(pc.indices_nonzero(suspect).to_pylist())
 
 
-def _fault(members: JsonObject, known: Known) -> str | None:
+def _fault(members: JsonObject, known: Known, reserved: frozenset[str] = frozenset()) -> str | None:
     spelled = {folded(name): name for name in known}
     for name, value in members.items():
         if value is None:
@@ -92,6 +96,8 @@ def _fault(members: JsonObject, known: Known) -> str | None:
             column = spelled.get(folded(name))
             if column is not None:
                 return f"{name}: differs only in case from the column {column}"
+            if folded(name) in reserved:
+                return f"{name}: the name is reserved, the table keeps a column of its own under it"
         elif (below := known[name]) is not None and (inner := _fault_within(value, below)) is not None:
             return f"{name}.{inner}"
     return None

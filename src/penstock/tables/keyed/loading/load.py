@@ -34,7 +34,7 @@ from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.lake.proposal import RemovedFile
 from penstock.lake.staged import check_staged
 from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active, rows_key
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, RESERVED, Layout
 from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
 from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
 from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport, RowReader
@@ -191,7 +191,7 @@ class Loader:
         """Give the table the columns that rows bring, or say what becomes of them."""
         self.data.refresh()
         fields = self._reader().fields
-        known = {folded(name) for name in (*fields.names, *HIDDEN)}
+        known = {*map(folded, fields.names), *RESERVED}
         new: dict[str, pa.Field] = {}
         for schema in origin.schemas(fields):
             for field in schema:
@@ -205,7 +205,9 @@ class Loader:
     def _take_new_fields(self, reports: Sequence[LoadTaskReport]) -> bool:
         """The same for what JSON objects have; whether there are new columns, so that the files are read again."""
         seen = merged_fields(from_json(report.new_fields) for report in reports)
-        fields = {name: types for name, types in seen.items() if name not in {*HIDDEN, *self.job.drop}}
+        fields = {
+            name: types for name, types in seen.items() if name not in self.job.drop and folded(name) not in RESERVED
+        }
         if not self._adds(list(fields)):
             return False
         before = self.data.schema
@@ -254,7 +256,7 @@ class Loader:
             if self.data.version >= (runs.naming.version_max or 0):
                 raise TransientError("too many other commits came between: load again")
             check_staged(self.data.storage(), merged.files)
-            tombstones.append(merged.tombstones, self.data.schema)
+            tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
             self.environment.reach("tombstones_written")
             removes = _everything(active) if meeting is Meeting.NONE else merger.removed(merged)
             numbers = self._numbers(merger, merged, active, meeting)

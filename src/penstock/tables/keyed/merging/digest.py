@@ -1,8 +1,13 @@
-"""128 bits that stand for rows: keys, values and sequences, the same in every version of every library (RULES K4)."""
+"""128 bits that stand for rows: keys, values and sequences, the same in every version of every library (RULES K4).
+
+What is hashed can be read back, so that different rows never give the same bytes: each name and type has its length
+before it, each null mask a byte that says whether it is there, and every other length follows from what came before.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -15,28 +20,43 @@ def digest_of(rows: pa.Table) -> str:
     """The digest of rows in their order, as hex. A column without a value does not count: it may be younger."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     whole.update(rows.num_rows.to_bytes(8, "little"))
-    for name in sorted(rows.schema.names):
-        column = rows.column(name)
-        if column.null_count == rows.num_rows:
-            continue
-        # Readers name the parts of nested types in several ways.
-        kind = "nested" if pa.types.is_nested(column.type) else str(column.type)
-        whole.update(f"\x00{name}\x00{kind}\x00".encode())
-        chunk = column.combine_chunks()
-        _add(whole, chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk)
+    _add_fields(whole, ((name, _whole(rows.column(name))) for name in sorted(rows.schema.names)))
     return whole.hexdigest()
 
 
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _add_fields(whole: hashlib.blake2b, fields: Iterable[tuple[str, pa.Array]]) -> None:
+    """Columns, or the members of a struct, in the order of their names; those without a value do not count."""
+    for name, values in fields:
+        if values.null_count < len(values):
+            _add_text(whole, name)
+            _add(whole, values)
+    # No name is empty: this ends the list of fields.
+    _add_text(whole, "")
+
+
+def _add_text(whole: hashlib.blake2b, text: str) -> None:
+    data = text.encode()
+    whole.update(len(data).to_bytes(4, "little") + data)
+
+
 def _add(whole: hashlib.blake2b, values: pa.Array) -> None:
+    """Values, whose number is known from what was added before."""
     kind = values.type
+    # Readers name the parts of nested types in several ways.
+    _add_text(whole, "struct" if pa.types.is_struct(kind) else "list" if pa.types.is_nested(kind) else str(kind))
     if values.null_count:
-        whole.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+        whole.update(b"\x01" + np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())
     else:
-        whole.update(b"\x01")
+        whole.update(b"\x00")
     if pa.types.is_struct(kind):
-        for number in range(kind.num_fields):
-            _add(whole, pc.struct_field(values, number))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        numbers = sorted(range(kind.num_fields), key=lambda number: kind.field(number).name)
+        _add_fields(whole, ((kind.field(number).name, pc.struct_field(values, number)) for number in numbers))
+    elif pa.types.is_nested(kind):
         _add_lists(whole, values)
     elif _is_bytes(kind):
         present = values.drop_null().cast(pa.large_binary())

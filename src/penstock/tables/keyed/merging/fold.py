@@ -1,4 +1,8 @@
-"""What the records of one key come to: the last one, or each value as the last record that has one left it. Pure."""
+"""What the records of one key come to. Pure.
+
+Either the newest record is the row, or, with partial updates, each value is that of the newest record that has one. In
+both cases the order of the records decides alone: it does not matter in which batches they arrived.
+"""
 
 from __future__ import annotations
 
@@ -7,69 +11,153 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.tables.keyed.layout import Layout
-from penstock.tables.keyed.merging.packing import Places, last_of_key
+from penstock.tables.keyed.layout import SEQUENCES, Layout, order_columns, order_frame
+from penstock.tables.keyed.merging.packing import Mask, Places, last_of_key, packed
 
-PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "anew": pl.Boolean}
+PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "dead": pl.Int64, "alive": pl.Boolean}
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """The keys that have a row afterwards, and which records count."""
+class Combined:
+    """What keys come to, one after another."""
 
-    puts: pl.DataFrame
-    """`key`, and the numbers `first` to `last` of the records that make its row; `anew` where one deleted it before."""
-    counts: pl.Series
-    """Of each record that came in: whether it had an effect. The others lost to a newer one."""
-    merge: bool
-
-    def rows(self, records: pa.Table, puts: pl.DataFrame, base: pa.Table | None = None) -> pa.Table:
-        """The rows of these keys; `old` of a key is the row of `base` whose values stand where records have none."""
-        if not self.merge:
-            return records.take(puts["last"].to_arrow())
-        columns = [_last_values(records.column(name), puts) for name in records.schema.names]
-        if base is not None and "old" in puts.columns:
-            kept = puts.select(pl.when(~pl.col("anew")).then("old"))["old"].to_arrow().cast(pa.int64())
-            columns = [
-                pa.chunked_array([pa.compute.coalesce(mine, base.column(name).take(kept).combine_chunks())])
-                for name, mine in zip(records.schema.names, map(_whole, columns), strict=True)
-            ]
-        return pa.Table.from_arrays(columns, schema=records.schema)
+    rows: pa.Table
+    alive: Mask
+    """Whether a key has a row."""
+    changed: Mask
+    """Whether it has another row than before, or none any more."""
+    used: Places
+    """The records that had an effect."""
 
 
-def fold(layout: Layout, frame: pl.DataFrame) -> Folded:
-    """Fold records that are in the order of key and sequence, none of them older than what is there."""
+def fold(frame: pl.DataFrame) -> pl.DataFrame:
+    """Fold records that are in the order of key and sequence to a row for each `key`.
+
+    It has one if it is `alive`: its last record does not delete. Then its values are of the records `first` to `last`.
+    `dead` is the last record that deletes the key, or -1.
+    """
     key, gone, place = (frame[name].to_numpy() for name in ("key", "gone", "place"))
     ends = last_of_key(key)
     index = np.arange(len(key))
     starts = index[np.concatenate([[True], ends[:-1]])[: len(key)]]
-    # Of each key the last record that deletes it, if there is one.
     dead = np.maximum.accumulate(np.where(gone, index, -1))[ends]
-    anew = dead >= starts
-    alive = ~gone[ends]
-    first = np.where(anew, dead + 1, starts) if layout.merge else index[ends]
-    counts = (
-        index >= np.repeat(np.where(anew, dead, starts), np.diff(starts, append=len(key))) if layout.merge else ends
-    )
+    deleted = dead >= starts
+    first = np.where(deleted, np.minimum(dead + 1, index[ends]), starts)
     puts = {
-        "key": key[ends][alive],
-        "first": place[first[alive]],
-        "last": place[ends][alive],
-        "anew": anew[alive],
+        "key": key[ends],
+        "first": place[first],
+        "last": place[ends],
+        "dead": np.where(deleted, place[dead], -1),
+        "alive": ~gone[ends],
     }
-    return Folded(pl.DataFrame(puts, schema=PUTS), pl.Series(counts, dtype=pl.Boolean), layout.merge)
+    return pl.DataFrame(puts, schema=PUTS)
 
 
-def _last_values(column: pa.ChunkedArray, puts: pl.DataFrame) -> pa.ChunkedArray:
-    """Of each key the last value among its records that is not null."""
+def newest_rows(records: pa.Table, puts: pl.DataFrame) -> Combined:
+    """The newest record of each key."""
+    last = puts["last"].to_numpy()
+    return Combined(records.take(pa.array(last)), puts["alive"].to_numpy(), np.ones(len(puts), np.bool_), last)
+
+
+def merged_rows(
+    layout: Layout, records: pa.Table, puts: pl.DataFrame, base: pa.Table | None = None, *, ties_replace: bool = False
+) -> Combined:
+    """Of each key and column the newest value after the last delete.
+
+    `base` has the row of each key that is there. The order of its values is its own, but for those that `_sequences`
+    names: they are older. With `ties_replace` a record also replaces what has its very order.
+    """
+    ranks = _Ranks.of(layout, records, records.slice(0, 0) if base is None else base)
+    first, last, dead_at, inserts = (puts[name].to_numpy() for name in ("first", "last", "dead", "alive"))
+    there = np.zeros(len(puts), np.int64) if base is None else ranks.base
+    dead = np.where(dead_at >= 0, ranks.records[dead_at], 0)
+    newest = np.maximum(ranks.records[last], there)
+    taken, dropped = np.zeros(len(puts), np.bool_), np.zeros(len(puts), np.bool_)
+    used = np.zeros(records.num_rows, np.bool_)
+    columns, older = [], []
+    for name in records.schema.names:
+        if name == SEQUENCES:
+            continue
+        column = records.column(name)
+        at = np.where(inserts, _newest_values(column, first, last), -1)
+        mine = np.where(at >= 0, ranks.records[at], 0)
+        theirs = np.zeros(len(puts), np.int64) if base is None else ranks.of_values(base, name)
+        kept = np.where(theirs > dead, theirs, 0)
+        takes = (mine >= kept if ties_replace else mine > kept) & (mine > 0)
+        taken |= takes
+        dropped |= kept < theirs
+        used[at[takes]] = True
+        winner = np.where(takes, mine, kept)
+        both = column if base is None else pa.chunked_array([*column.chunks, *base.column(name).chunks])
+        places = np.where(takes, at, np.where(winner > 0, records.num_rows + np.arange(len(puts)), 0))
+        columns.append(both.take(pa.array(places, mask=winner == 0)))
+        rows = np.flatnonzero((winner > 0) & (winner < newest))
+        older.append((name, rows, winner[rows]))
+    used[dead_at[(dead_at >= 0) & (dropped | (there == 0))]] = True
+    kind = records.schema.field(SEQUENCES).type
+    columns.insert(records.schema.get_field_index(SEQUENCES), ranks.listed(older, len(puts), kind))
+    rows = pa.Table.from_arrays(columns, schema=records.schema)
+    return Combined(rows, inserts | (there > dead), taken | dropped, np.flatnonzero(used))
+
+
+def _newest_values(column: pa.ChunkedArray, first: Places, last: Places) -> Places:
+    """Of each key the last of its records that has a value; -1 if none has."""
     present = column.is_valid().to_numpy()
     newest: Places = np.maximum.accumulate(np.where(present, np.arange(len(column)), -1))
-    at = newest[puts["last"].to_numpy()] if len(puts) else np.array([], np.int64)
-    found = at >= puts["first"].to_numpy()
-    return column.take(pa.array(np.maximum(at, 0), mask=~found))
+    at = newest[last] if len(last) else np.array([], np.int64)
+    return np.where(at >= first, at, -1)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Orders as numbers from 1 on, the newer the greater; 0 is older than all."""
+
+    records: Places
+    base: Places
+    older_rows: Places
+    """The rows of the base that have values with orders of their own, once for each."""
+    older_names: pa.Array
+    older: Places
+    orders: pl.DataFrame
+    """By rank, less 1."""
+
+    @classmethod
+    def of(cls, layout: Layout, records: pa.Table, base: pa.Table) -> _Ranks:
+        lists = _whole(base.column(SEQUENCES))
+        items = pc.list_flatten(lists)
+        named = {name: pl.Series(pl.from_arrow(pc.struct_field(items, name))) for name in order_columns(layout)}
+        frames = [order_frame(layout, records), order_frame(layout, base), pl.DataFrame(named)]
+        orders = pl.concat(frames)
+        _, first, ranks = np.unique(packed(orders.get_columns()), return_index=True, return_inverse=True)
+        ranks = ranks.reshape(-1).astype(np.int64) + 1
+        counts = np.cumsum([len(frame) for frame in frames])
+        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        of_records, of_base, older, _ = np.split(ranks, counts)
+        return cls(of_records, of_base, rows, pc.struct_field(items, "column"), older, orders[first])
+
+    def of_values(self, base: pa.Table, name: str) -> Places:
+        """The rank of each value in a column of the base; 0 where there is none."""
+        found = self.base.copy()
+        mine = pc.equal(self.older_names, name).to_numpy(zero_copy_only=False)
+        found[self.older_rows[mine]] = self.older[mine]
+        return np.where(base.column(name).is_valid().to_numpy(), found, 0)
+
+    def listed(self, older: list[tuple[str, Places, Places]], count: int, kind: pa.DataType) -> pa.Array:
+        """What `_sequences` says of rows: which columns have an older value, and its order."""
+        rows = np.concatenate([each for _, each, _ in older])
+        names = np.repeat(np.array([name for name, _, _ in older], np.object_), [len(each) for _, each, _ in older])
+        orders = self.orders[np.concatenate([each for *_, each in older]) - 1]
+        by_row = np.argsort(rows, kind="stable")
+        fields = [pa.array(names[by_row], pa.string()), *orders[by_row].to_arrow().columns]
+        arrays = [_whole(each).cast(field.type) for each, field in zip(fields, kind.value_type, strict=True)]
+        items = pa.StructArray.from_arrays(arrays, fields=list(kind.value_type))
+        lengths = np.bincount(rows, minlength=count)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        return pa.ListArray.from_arrays(offsets, items, type=kind, mask=pa.array(lengths == 0))
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array

@@ -8,8 +8,7 @@ New keys make chunks of their own. Everything is worked out on row numbers; the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -17,13 +16,13 @@ import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.tables.keyed.layout import Layout, key_frame, newer, order_columns, order_frame
+from penstock.tables.keyed.layout import DELETE, Layout, key_frame, newer, order_columns, order_frame
 from penstock.tables.keyed.merging.digest import digest_of
-from penstock.tables.keyed.merging.fold import Folded, fold
+from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile
-from penstock.tables.keyed.merging.runs import DELETE, read_parts
-from penstock.tables.keyed.merging.tombstones import known_tombstones, write_tombstones
+from penstock.tables.keyed.merging.runs import read_parts
+from penstock.tables.keyed.merging.tombstones import DELETED_AT, newest, read_tombstones, write_tombstones
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +32,19 @@ class Incoming:
     rows: pa.Table
     """In the columns of the table's files."""
     frame: pl.DataFrame
-    """By key and order: parts of the key, order, `key` (a number for each key, ascending), `gone`, `source`, and
-    `place`, the number of the row."""
+    """By key and order: parts of the key, order, `key` (a number for each key, ascending), `gone`, and `place`, the
+    number of the row."""
     sources: tuple[PartitionKey, ...]
+    source: Places
+    """Of each row the number of its source."""
 
     def filter(self, kept: pl.Series | pl.Expr) -> Incoming:
-        return Incoming(self.rows, self.frame.filter(kept), self.sources)
+        return replace(self, frame=self.frame.filter(kept))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """A file of which rows are replaced: the keys that meet it, and beside each the number of its row there."""
+    """A file of which rows may be replaced: the keys that meet it, and beside each the number of its row there."""
 
     file: OldFile
     keys: Places
@@ -54,18 +55,19 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     """Merge the runs of a bucket into its files; what is written is staged and not yet committed."""
     layout = flow.store.layout
     incoming = read_incoming(flow, plan)
-    counted = np.bincount(incoming.frame["source"], minlength=len(incoming.sources))
+    counted = np.bincount(incoming.source, minlength=len(incoming.sources))
     incoming, unread = _without_known(flow, plan, incoming)
     deletes = _newest_deletes(layout, incoming)
-    incoming = _after_tombstones(flow, plan, incoming)
+    dead = read_tombstones(flow, plan.tombstones)
+    incoming = _after_tombstones(flow, plan, dead, incoming)
     incoming, rewrites = _MEETINGS[flow.meeting](flow, plan, incoming)
-    folded = fold(layout, incoming.frame)
-    files, removed, added = _written(flow, plan, incoming, folded, rewrites)
-    kept = np.bincount(incoming.frame["source"].filter(folded.counts), minlength=len(incoming.sources))
-    tombstones = _tombstones(flow, plan, deletes)
+    files, removed, added, used = _written(flow, plan, incoming, rewrites)
+    kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
+    joined = tuple(sorted(plan.tombstones_joined))
+    tombstones = tuple(write_tombstones(flow, plan.bucket, deletes, [dead[path] for path in joined]))
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, added, skipped, tombstones, unread)
+    return BucketReport(plan.bucket, files, removed, added, skipped, tombstones, joined, unread)
 
 
 def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
@@ -77,18 +79,19 @@ def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
     rows = pa.Table.from_batches([_fitted(batch, schema) for batch in batches]).combine_chunks()
     frame = key_frame(layout, rows).hstack(order_frame(layout, rows))
     keys = packed([frame[name] for name in layout.key_names])
-    source = pl.Series("source", np.repeat(numbers, [batch.num_rows for batch in batches]))
-    places = in_order(keys, [*(frame[name] for name in order_columns(layout)), source])
+    source: Places = np.repeat(numbers, [batch.num_rows for batch in batches])
+    # Rows of one load have the same order: those of a later file are the newer ones.
+    places = in_order(keys, [*(frame[name] for name in order_columns(layout)), pl.Series(source)])
     if layout.merge:
         # Values of several records make a row: those of one key have to be neighbours.
-        rows = rows.take(pa.array(places))
+        rows, source = rows.take(pa.array(places)), source[places]
     gone = pl.Series("gone", pl.from_arrow(pa.chunked_array([batch.column(DELETE) for batch in batches])))
     ends = last_of_key(keys[places])
-    frame = frame.with_columns(gone, source)[places].with_columns(
+    frame = frame.with_columns(gone)[places].with_columns(
         pl.Series("key", np.cumsum(ends) - ends, pl.Int64),
         pl.Series("place", np.arange(len(places)) if layout.merge else places),
     )
-    return Incoming(rows, frame, sources)
+    return Incoming(rows, frame, sources, source)
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -121,16 +124,18 @@ def _newest_deletes(layout: Layout, incoming: Incoming) -> pl.DataFrame:
     return gone.unique("key", keep="last", maintain_order=True)
 
 
-def _after_tombstones(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> Incoming:
+def _after_tombstones(
+    flow: MergeFlow, plan: BucketPlan, dead: Mapping[str, pl.DataFrame], incoming: Incoming
+) -> Incoming:
     """The rows that are not older than a delete of their key that was seen before.
 
     A key that has a row in spite of that got it from an overwrite. For later loads the delete does not count any more,
     only that row does.
     """
     layout = flow.store.layout
-    known = known_tombstones(flow, plan.tombstones)
-    if known is None:
+    if not dead:
         return incoming
+    known = newest(layout, pl.concat(dead.values())).drop(DELETED_AT)
     renamed = known.rename({name: f"{name}_dead" for name in order_columns(layout)})
     frame = incoming.frame.join(renamed, on=layout.key_names, how="left", maintain_order="left")
     first, *_ = order_columns(layout)
@@ -141,7 +146,7 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> 
         held = [found.keys for file in plan.files if (found := _old_rows(flow, file, dead_keys)) is not None]
         alive = alive | pl.col("key").is_in(np.concatenate(held) if held else [])
     frame = frame.filter(alive)
-    return Incoming(incoming.rows, frame.select(incoming.frame.columns), incoming.sources)
+    return replace(incoming, frame=frame.select(incoming.frame.columns))
 
 
 def newer_than_mine(layout: Layout, other: str) -> pl.Expr:
@@ -151,7 +156,10 @@ def newer_than_mine(layout: Layout, other: str) -> pl.Expr:
 
 
 def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
-    """The rows that are newer than those that are there, and the files of which rows are replaced."""
+    """The rows that are newer than those that are there, and the files of which rows are replaced.
+
+    With partial updates an older row may have a value that the row there lacks: which ones count is seen later.
+    """
     layout, frame = flow.store.layout, incoming.frame
     key = frame["key"].to_numpy()
     keys = frame.filter(last_of_key(key)).select("key", *layout.key_names)
@@ -160,6 +168,9 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
     for file in plan.files:
         found = _old_rows(flow, file, keys)
         if found is None:
+            continue
+        if layout.merge:
+            rewrites.append(_Rewrite(file, found.keys, found.old))
             continue
         # Of each key its row in the file, which has it at most once.
         row_of = np.full(int(key[-1]) + 1, -1)
@@ -227,20 +238,28 @@ def _within(layout: Layout, file: OldFile) -> pl.Expr:
 
 
 def _written(
-    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, folded: Folded, rewrites: list[_Rewrite]
-) -> tuple[tuple[StagedFile, ...], tuple[str, ...], int]:
-    """Write what changes: files whose rows are replaced, small ones that are put together, and new keys."""
+    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, rewrites: list[_Rewrite]
+) -> tuple[tuple[StagedFile, ...], tuple[str, ...], int, Places]:
+    """Write what changes: files whose rows are replaced, small ones that are put together, and new keys.
+
+    Returns the files, those that they replace, how many rows there are more, and the records that had an effect.
+    """
+    puts = fold(incoming.frame)
     files: list[StagedFile] = []
     removed: list[str] = []
     by_path = {each.file.path: each for each in rewrites}
     joined: list[pa.Table] = []
+    used: list[Places] = []
     gone = 0
     for path in [*by_path, *sorted(plan.joined - by_path.keys())]:
-        rows = flow.store.read(path)
-        removed.append(path)
-        gone += rows.num_rows
+        before = rows = flow.store.read(path)
         if path in by_path:
-            rows = _replaced(incoming, folded, by_path[path], rows)
+            rows, effective = _replaced(flow, incoming, puts, by_path[path], before)
+            used.append(effective)
+        if rows is before and path not in plan.joined:
+            continue
+        removed.append(path)
+        gone += before.num_rows
         if path in plan.joined:
             joined.append(rows)
         else:
@@ -249,29 +268,43 @@ def _written(
         together = flow.store.sorted(pa.concat_tables(joined).combine_chunks())
         files += flow.store.write(together, plan.bucket, flow.naming.fresh)
     placed = np.concatenate([np.array([], np.int64), *(each.keys for each in rewrites)])
-    fresh = folded.puts.filter(pl.Series(~np.isin(folded.puts["key"].to_numpy(), placed)))
-    files += flow.store.write(folded.rows(incoming.rows, fresh), plan.bucket, flow.naming.fresh)
-    return tuple(files), tuple(removed), sum(file.rows for file in files) - gone
+    fresh = _combined(flow, incoming, puts.filter(pl.Series(~np.isin(puts["key"].to_numpy(), placed))))
+    used.append(fresh.used)
+    rows = fresh.rows if fresh.alive.all() else fresh.rows.filter(pa.array(fresh.alive))
+    files += flow.store.write(rows, plan.bucket, flow.naming.fresh)
+    return tuple(files), tuple(removed), sum(file.rows for file in files) - gone, np.concatenate(used)
 
 
-def _replaced(incoming: Incoming, folded: Folded, rewrite: _Rewrite, rows: pa.Table) -> pa.Table:
-    """The rows of a file, with others in the places of those that the batch replaces; deleted ones are gone."""
+def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:
+    if not flow.store.layout.merge:
+        return newest_rows(incoming.rows, puts)
+    ties_replace = flow.meeting is Meeting.NOT_OLDER
+    return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=ties_replace)
+
+
+def _replaced(
+    flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rewrite: _Rewrite, rows: pa.Table
+) -> tuple[pa.Table, Places]:
+    """The rows of a file, with others in the places of those that the batch replaces; deleted ones are gone.
+
+    Without a change they are the same object. Also returns the records that had an effect.
+    """
     kept = np.ones(rows.num_rows, np.bool_)
     kept[rewrite.old] = False
-    met = pl.DataFrame({"key": rewrite.keys, "old": rewrite.old[: len(rewrite.keys)]})
-    puts = folded.puts.join(met, on="key", how="inner", maintain_order="left")
-    kept[puts["old"].to_numpy()] = True
+    if not len(rewrite.keys):
+        return rows.filter(pa.array(kept)), rewrite.keys
+    met = pl.DataFrame({"key": rewrite.keys, "old": rewrite.old})
+    puts = puts.join(met, on="key", how="inner", maintain_order="left")
+    old = puts["old"].to_numpy()
+    base = rows.take(pa.array(old)) if flow.store.layout.merge else None
+    fresh = _combined(flow, incoming, puts, base)
+    if not fresh.changed.any():
+        return rows, fresh.used
+    kept[old] = fresh.alive
     places = np.arange(rows.num_rows)
-    places[puts["old"].to_numpy()] = rows.num_rows + np.arange(len(puts))
-    both = pa.concat_tables([rows, folded.rows(incoming.rows, puts, rows)]).combine_chunks()
-    return both.take(pa.array(places[kept]))
-
-
-def _tombstones(flow: MergeFlow, plan: BucketPlan, deletes: pl.DataFrame) -> tuple[StagedFile, ...]:
-    if not len(deletes):
-        return ()
-    now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
-    return tuple(write_tombstones(flow, plan.bucket, deletes, now))
+    places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
+    both = pa.concat_tables([rows, fresh.rows]).combine_chunks()
+    return both.take(pa.array(places[kept])), fresh.used
 
 
 _Meet = Callable[[MergeFlow, BucketPlan, Incoming], tuple[Incoming, list[_Rewrite]]]

@@ -42,6 +42,8 @@ class BucketPlan:
     joined: frozenset[str] = frozenset()
     """Small ones among them that are put together, whether the batch touches them or not."""
     tombstones: tuple[str, ...] = ()
+    tombstones_joined: frozenset[str] = frozenset()
+    """Small ones among them that are put together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class MergeFlow:
     naming: Naming
     tombstones_url: str
     meeting: Meeting = Meeting.NEWER
+    now: float = 0.0
+    """When rows are deleted."""
+    tombstone_retention_seconds: float = float("inf")
 
 
 class BucketReport(msgspec.Struct, frozen=True):
@@ -106,5 +111,7 @@ class BucketReport(msgspec.Struct, frozen=True):
     skipped: tuple[tuple[PartitionKey, int], ...] = ()
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
+    tombstones_removed: tuple[str, ...] = ()
+    """Paths of the tombstones that the new ones contain, but for those whose time is over."""
     unread: int = 0
     """Rows that were found to be there already by the names of files alone."""

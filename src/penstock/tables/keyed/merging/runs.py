@@ -17,12 +17,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.task import Flow, RowWriter
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
     BUCKET,
+    RESERVED,
     SEQUENCE,
+    TIEBREAK,
     Layout,
     buckets_of,
     deletions,
@@ -30,11 +33,11 @@ from penstock.tables.keyed.layout import (
     key_frame,
     order_frame,
     sequences,
+    tiebreaks,
 )
+from penstock.tables.keyed.layout import DELETE as DELETE
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 
-DELETE = "_delete"
-"""Of a row in a run: whether it deletes the row of its key."""
 RUN_BYTES_MAX = 192 * 1024 * 1024
 """Of rows that wait in memory for a run (I6)."""
 TOMBSTONE_WITHOUT_KEY = "a record without a value: the key of its row cannot be told from its Kafka key alone"
@@ -49,6 +52,9 @@ class KeyedFlow(Flow):
     """By partition, from which offset on the log is in which generation (RULES K2)."""
     tombstones_delete: bool = False
     """Whether the key of a row can be told from the record without its value."""
+
+    def decoder(self) -> Decoder:
+        return decoder_for(self.decode, self.decoded, self.on, stated=self.stated, reserved=RESERVED)
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> dict[int, str]:
         faults = key_faults(self.layout, rows)
@@ -104,6 +110,7 @@ class RunWriter:
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting)
+        rows = rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *self._key))
         self._waiting, self._waiting_bytes = [], 0
         layout = self._target.layout
         # A replay counts every record that it takes out of quarantine, also one that another replaces at once.

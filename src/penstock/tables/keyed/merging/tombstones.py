@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import polars as pl
 import pyarrow as pa
@@ -31,13 +32,10 @@ def store_of(flow: MergeFlow) -> ChunkStore:
     return replace(flow.store, table_url=flow.tombstones_url, schema=kept)
 
 
-def known_tombstones(flow: MergeFlow, paths: tuple[str, ...]) -> pl.DataFrame | None:
-    """The newest delete of each key; None if there is none."""
-    if not paths:
-        return None
-    store, layout = store_of(flow), flow.store.layout
-    frames = [pl.DataFrame(pl.from_arrow(store.read(path))) for path in paths]
-    return newest(layout, pl.concat(frames)).drop(DELETED_AT)
+def read_tombstones(flow: MergeFlow, paths: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """The deletes in each of the files."""
+    store = store_of(flow)
+    return {path: pl.DataFrame(pl.from_arrow(store.read(path))) for path in paths}
 
 
 def newest(layout: Layout, tombstones: pl.DataFrame) -> pl.DataFrame:
@@ -46,12 +44,23 @@ def newest(layout: Layout, tombstones: pl.DataFrame) -> pl.DataFrame:
     return ordered.unique(layout.key_names, keep="last", maintain_order=True)
 
 
-def write_tombstones(flow: MergeFlow, bucket: int, gone: pl.DataFrame, deleted_at: pa.Scalar) -> Iterator[StagedFile]:
-    """Stage what is remembered of deleted keys."""
+def write_tombstones(
+    flow: MergeFlow, bucket: int, deletes: pl.DataFrame, joined: Sequence[pl.DataFrame]
+) -> Iterator[StagedFile]:
+    """Stage the deletes of a batch, together with earlier ones whose time is not over."""
     layout, store = flow.store.layout, store_of(flow)
     names = [*layout.key_names, *order_columns(layout)]
-    rows = gone.select(names).to_arrow().append_column(DELETED_AT, pa.repeat(deleted_at, len(gone)))
-    return store.write(rows.cast(store.schema), bucket, flow.naming.fresh)
+    now = datetime.fromtimestamp(flow.now, UTC)
+    rows = deletes.select(names).with_columns(pl.lit(now, pl.Datetime("us", "UTC")).alias(DELETED_AT))
+    if joined:
+        oldest = flow.now - flow.tombstone_retention_seconds
+        rows = newest(layout, unexpired(pl.concat([rows, *joined]), oldest))
+    return store.write(rows.to_arrow().cast(store.schema), bucket, flow.naming.fresh)
+
+
+def unexpired(tombstones: pl.DataFrame, oldest: float) -> pl.DataFrame:
+    """Those of deletes since then."""
+    return tombstones.filter(pl.col(DELETED_AT).dt.epoch("us") >= oldest * 1_000_000)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
@@ -29,11 +30,20 @@ from penstock.proof.offsets.table import origin_frames
 from penstock.proof.values.digests import column_digests
 from penstock.tables.keyed.files import ActiveFiles, read_active
 from penstock.tables.keyed.generations import generations_of
-from penstock.tables.keyed.layout import HIDDEN, OFFSET_BITS, Layout, key_frame, order_columns, order_frame
+from penstock.tables.keyed.layout import (
+    HIDDEN,
+    OFFSET_BITS,
+    SEQUENCES,
+    Layout,
+    key_frame,
+    log_order,
+    order_columns,
+    order_frame,
+)
 from penstock.tables.keyed.loading.load import overwritten_key
 from penstock.tables.keyed.merger import Runs
 from penstock.tables.keyed.merging.chunks import ChunkStore
-from penstock.tables.keyed.merging.fold import fold
+from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import read_incoming
 from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
@@ -113,17 +123,17 @@ def check_records(
         detail,
         bool(tally.wrong),
         violations=violations,
-        unproven=_open_questions(job, with_values),
+        unproven=_open_questions(job, with_values, held.whole and not given_up),
         warnings=[] if held.whole else ["rows of records that the log no longer has are not compared"],
         facts={"keys": tally.keys},
         partitions=said.bounds,
     )
 
 
-def _open_questions(job: JobSpec[KeyedSpec], with_values: bool) -> list[Unproven]:
-    if not (with_values and job.table.layout.merge):
+def _open_questions(job: JobSpec[KeyedSpec], with_values: bool, whole: bool) -> list[Unproven]:
+    if whole or not (with_values and job.table.layout.merge):
         return []
-    what = "the values of rows that are merged from several records: they depend on the order in which these came"
+    what = "the values of rows that are merged from several records: the log no longer has all of them"
     return [Unproven(what, "compare a query of the table with the records of a key")]
 
 
@@ -208,6 +218,8 @@ def _compare(
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
     active = read_active(facts.table, job.table.layout)
     touched = Runs(Naming.of(flow), files).by_bucket() if files else {}
+    # Values of partial updates may be of records that the log no longer has.
+    with_values = with_values and (not job.table.layout.merge or (whole and SEQUENCES in stored.schema.names))
     for bucket in sorted({*touched, *active.by_bucket}):
         wanted = None
         if bucket in touched:
@@ -223,11 +235,11 @@ def _wanted(flow: MergeFlow, plan: BucketPlan, with_values: bool) -> pl.DataFram
     incoming = read_incoming(flow, plan)
     last = incoming.frame.unique("key", keep="last", maintain_order=True)
     names = [*layout.key_names, *order_columns(layout), "gone"]
-    if not with_values or layout.merge:
+    if not with_values:
         return last.select(names)
-    folded = fold(layout, incoming.frame)
-    rows = folded.rows(incoming.rows, folded.puts)
-    values = folded.puts.select("key").with_columns(pl.Series("value", _digests(rows)))
+    puts = fold(incoming.frame)
+    combined = merged_rows(layout, incoming.rows, puts) if layout.merge else newest_rows(incoming.rows, puts)
+    values = puts.select("key").with_columns(pl.Series("value", _digests(combined.rows)))
     return last.join(values, on="key", how="left").select(*names, "value")
 
 
@@ -236,10 +248,21 @@ def _there(store: ChunkStore, active: ActiveFiles, bucket: int, with_values: boo
     for file in active.of(bucket):
         rows = store.read(file.path, None if with_values else store.layout.columns)
         frame = key_frame(store.layout, rows).hstack(order_frame(store.layout, rows))
-        if with_values and not store.layout.merge:
-            frame = frame.with_columns(pl.Series("value", _digests(rows)))
+        if with_values:
+            value = pl.Series("value", _digests(rows))
+            value = value.set(_partly_loaded(store.layout, rows), None) if store.layout.merge else value
+            frame = frame.with_columns(value)
         frames.append(frame)
     return pl.concat(frames) if frames else None
+
+
+def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
+    """Rows with a value that no record has: a load brought it."""
+    lists = rows.column(SEQUENCES).combine_chunks()
+    loaded = pc.less(pc.struct_field(pc.list_flatten(lists), log_order(layout)), 0)
+    found = np.zeros(rows.num_rows, np.bool_)
+    found[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
+    return pl.Series(found)
 
 
 def _digests(rows: pa.Table) -> np.typing.NDArray[np.uint64]:
@@ -260,7 +283,7 @@ def _compare_bucket(
         return
     tally.keys += len(wanted)
     # Rows of a load are older than every record, and come from none.
-    loaded = (layout.sequence is not None) and there is not None and (there[order_columns(layout)[-1]] < 0).any()
+    loaded = (layout.sequence is not None) and there is not None and (there[log_order(layout)] < 0).any()
     whole = whole and not loaded
     alive = wanted.filter(~pl.col("gone"))
     if there is None:
@@ -287,11 +310,11 @@ def _compare_bucket(
 
 def _of_log(layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
     """Without the rows of loads."""
-    return rows.filter(pl.col(order_columns(layout)[-1]) >= 0)
+    return rows.filter(pl.col(log_order(layout)) >= 0)
 
 
 def _offsets(layout: Layout, frame: pl.DataFrame) -> pl.Series:
-    return frame[order_columns(layout)[-1]] % (1 << OFFSET_BITS)
+    return frame[log_order(layout)] % (1 << OFFSET_BITS)
 
 
 def _key(partition: Partition) -> PartitionKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -39,8 +40,15 @@ def _in_buckets(buckets: Buckets) -> Column:
 
 
 def _among(column: Column, values: Sequence[Any]) -> Column:
-    known = [each for each in values if each is not None]
+    known = [_literal(each) for each in values if each is not None]
     # Of a list Delta knows only the least and the greatest value when it skips files.
     each_apart = 0 < len(known) <= APART_MAX
     found = reduce(or_, (column == each for each in known)) if each_apart else column.isin(known)
     return found | column.isNull() if len(known) < len(values) else found
+
+
+def _literal(value: Any) -> Any:
+    """The value as Spark compares it: PySpark itself takes days and times through Java's calendar of 1582."""
+    if isinstance(value, datetime):
+        return F.timestamp_micros(F.lit((value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)))
+    return F.lit(value.isoformat()).cast("date") if isinstance(value, date) else value
