@@ -195,4 +195,4 @@ def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(
     given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)
     table.commit(Proposal(lake.job.name, "given-up", (given_up,)))
     state = table.state([partition(0)]).of(partition(0))
-    assert (state.position, state.numbers["moved_ms"]) == (1, 1_000_000)
+    assert (state.position, state.numbers["last_point_ms"]) == (1, 1_000_000)

@@ -123,12 +123,7 @@ class Closing:
         # The log is asked after the table: a position that is its end then has been its end since it moved.
         bounds = self._log.bounds(partitions)
         times = {
-            each: PartitionTime(
-                (here := state.of(each)).position,
-                bounds[each].end,
-                here.numbers.get("event_ms"),
-                here.numbers.get("moved_ms"),
-            )
+            each: PartitionTime.of((here := state.of(each)).position, bounds[each].end, here.numbers)
             for each in partitions
         }
         committed = self._partials.transaction(watermark_key(self._name))
