@@ -264,6 +264,22 @@ def test_10_what_is_late_or_left_out_is_counted(tmp_path: Path) -> None:
     assert {each.name: each.verdict.value for each in report.checks}["points"] == "proven"
 
 
+def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> None:
+    decode = "{format: telegraf, non_numeric: parse, blacklist: [{name: secret}]}"
+    rollup = Rollup(tmp_path, decode=decode)
+    record = b'{"name":"cpu","tags":{},"timestamp":%d,"fields":{"s":"text","f":"NaN","secret":1,"ok":1}}'
+    rollup.send(0, record % (START + 365 * 86400), record % START, record.replace(b'"ok":1', b'"ok":1,"ok":2') % START)
+    rollup.run()
+    told = rollup.status()
+    assert {name: told[name] for name in ("points", "non_numeric", "non_finite", "blacklisted", "future")} == {
+        "points": 1,
+        "non_numeric": 1,
+        "non_finite": 1,
+        "blacklisted": 1,
+        "future": 1,
+    }
+
+
 def test_11_a_name_with_an_escape_is_a_name_like_others(rollup: Rollup) -> None:
     rollup.send(0, rb'{"name":"c\u0070u","fields":{"l\u006fad":2},"tags":{"host":"\"a\""},"timestamp":1770000000}')
     rollup.send(1, point(START))
