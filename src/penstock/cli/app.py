@@ -15,6 +15,7 @@ from penstock.cli.maintenance import compact, vacuum
 from penstock.cli.run import run
 from penstock.cli.status import status
 from penstock.cli.verify import verify
+from penstock.cli.windows import windows
 from penstock.errors import PenstockError
 
 EXIT_INTERRUPTED = 130
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, check, run, load, status, verify, compact, vacuum):
+for verb in (demo, check, run, load, status, windows, verify, compact, vacuum):
     app.command()(verb)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(claims.app, name="claims")

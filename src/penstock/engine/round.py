@@ -80,6 +80,8 @@ class Seen:
     """Partitions that were read to their end at least once, so that newer records arrived since."""
     mirrored: dict[Partition, int] = field(default_factory=dict)
     """The positions that this process last tried to show in the consumer group."""
+    ends_asked_at: float | None = None
+    """The clock just before the log was asked for the ends of a bounded run."""
     chore_last: bool = False
     """Whether the last round gave its turn to a chore."""
     chore: str = ""
@@ -117,6 +119,7 @@ class Rounds(Generic[S]):
         """Carry one batch or chore through, or say how long to wait. `ends` bounds the partitions, as `run --once`."""
         partitions = self.log.partitions()
         tokens = self.claim(partitions)
+        asked_at = self.environment.now()
         bounds = self.log.bounds(tokens)
         tokens, state = self.starter.begin(tokens, partitions, bounds)
         self._tell_progress(tokens, state, bounds)
@@ -127,6 +130,8 @@ class Rounds(Generic[S]):
         alone = {each: token for each, token in tokens.items() if each not in shared}
         planned_at = self.environment.now()
         planned = self.plan(alone, state, bounds, flush_now, ends)
+        if isinstance(planned, Batch):
+            planned = replace(planned, read_to_end_at=self._read_to_end(planned, bounds, asked_at, ends))
         view = View(
             alone,
             bounds,
@@ -204,7 +209,16 @@ class Rounds(Generic[S]):
 
     def present_ends(self) -> dict[Partition, int]:
         """Where the log ends now, for a run that stops there."""
+        self.seen.ends_asked_at = self.environment.now()
         return {each: bounds.end for each, bounds in self.log.bounds(self.log.partitions()).items()}
+
+    def _read_to_end(self, batch: Batch, bounds: LogBounds, asked_at: float, ends: Ends) -> dict[Partition, float]:
+        """The partitions that the batch reads to the log's end, with the clock before that end was asked for."""
+        reached = {each.partition: asked_at for each in batch.slices if each.end == bounds[each.partition].end}
+        if ends is not None and self.seen.ends_asked_at is not None:
+            at_ends = (each.partition for each in batch.slices if each.end == ends.get(each.partition))
+            reached = {**dict.fromkeys(at_ends, self.seen.ends_asked_at), **reached}
+        return reached
 
     # claim
 

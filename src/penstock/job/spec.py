@@ -26,7 +26,8 @@ DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegr
 POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 """Those whose records are points of series; records of the others are rows."""
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
-MetricNames: TypeAlias = Literal["opentsdb", "raw"]
+NameStyle: TypeAlias = Literal["opentsdb", "raw"]
+NameCase: TypeAlias = Literal["keep", "lower"]
 NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
 NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
@@ -195,12 +196,20 @@ class BlacklistEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricNames:
+    """How names of metrics and their tags are stored; `opentsdb` has metrics in lower case anyway."""
+
+    style: NameStyle = "opentsdb"
+    case: NameCase = "keep"
+
+
+@dataclass(frozen=True, slots=True)
 class PointsSpec:
     """How fields of metrics become points of series."""
 
     timestamps: PointTimes | None = None
     """The unit; `auto` tells it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
-    names: MetricNames = "opentsdb"
+    names: MetricNames = MetricNames()
     non_numeric: NonNumeric = "skip"
     non_finite: NonFinite = "skip"
     blacklist: tuple[BlacklistEntry, ...] = ()

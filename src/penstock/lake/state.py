@@ -98,11 +98,13 @@ class Numbers:
     sums: Mapping[str, int] = field(default_factory=dict)
     peaks: Mapping[str, int] = field(default_factory=dict)
     """These never fall (RULES W4)."""
+    latest: Mapping[str, int] = field(default_factory=dict)
+    """These replace what was there."""
 
     def on(self, before: Mapping[str, int]) -> dict[str, int]:
         sums = {name: before.get(name, 0) + number for name, number in self.sums.items()}
         peaks = {name: max(before.get(name, number), number) for name, number in self.peaks.items()}
-        return {**before, **sums, **peaks}
+        return {**before, **sums, **peaks, **self.latest}
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class Batch:
     slices: tuple[Slice, ...]
     flush: bool = False
     """Whether everything is due with it: a bounded run, or a shutdown."""
+    read_to_end_at: Mapping[Partition, float] = field(default_factory=dict, compare=False)
+    """The partitions whose slice ends where the log ended, with the clock just before the log was asked for its end."""
 
     @property
     def offsets(self) -> int:

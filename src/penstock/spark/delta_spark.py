@@ -35,10 +35,11 @@ def open_delta_spark(name: str, *more: JarSet) -> SparkSession:
     return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.DELTA, *more))
 
 
-def delta_frame(spark: SparkSession, path: str) -> DataFrame:
-    """The rows of the newest version."""
+def delta_frame(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """The rows of a version; None: of the newest."""
     with _explained(spark, path):
-        return spark.read.format("delta").load(spark_path(path))
+        read = spark.read.format("delta")
+        return (read if version is None else read.option("versionAsOf", version)).load(spark_path(path))
 
 
 def table_properties(spark: SparkSession, path: str) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.active_files import active_files
 from penstock.reading import read
+from penstock.tables.kind import WindowsWish
 from penstock.tables.rollup.closing.portion import closing_job
+from penstock.tables.rollup.open_windows import open_windows as without_spark_of
 from penstock.tables.rollup.reading import closed_windows, open_windows
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
 from tests.full_disk import no_room_for, spark_workers
@@ -71,8 +75,45 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
         **{("10m", host, 0): (8.0, 1.0, 2.0) for host in HOSTS[:5]},
         **{("10m", host, 0): (4.0, 1.0, 2.0) for host in HOSTS[5:]},
     }
+    without_spark = without_spark_of(lake.job, WindowsWish(limit=100)).windows
+    assert {(each.tags["host"], each.values["sum"]) for each in without_spark if each.interval == "10m"} >= {
+        *((host, 8.0) for host in HOSTS[:5]),
+        *((host, 4.0) for host in HOSTS[5:]),
+    }
     lake.close_all(600_000)
     assert seen(read(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
+
+
+PLAIN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from penstock.errors import UserError
+from penstock.reading import read
+from penstock.tables.rollup.reading import open_windows
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for show in (read, open_windows):
+    try:
+        show(spark, sys.argv[1])
+    except UserError as error:
+        print(error.primary, "|", error.hint)
+"""
+
+
+def test_a_session_that_does_not_know_delta_is_told_how_to_learn_it(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path)
+    lake.land([Point("a", 0, 1.0)])
+    job = tmp_path / "rollups.yaml"
+    job.write_text(
+        "job: rollups\n"
+        "log: {kafka: {bootstrap: 'nowhere:9092', topics: [metrics]}}\n"
+        "decode: telegraf\n"
+        f"table: {{rollup: {{path: {tmp_path}/rollups, partials: {tmp_path}/partials, windows: [1m]}}}}\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", PLAIN_SESSION, str(job)], capture_output=True, text=True, check=False)
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 2, ran.stderr
+    assert all(line.startswith("this Spark session does not know Delta | start Spark with") for line in lines)
 
 
 def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ ROUNDS_MAX = 200
 JOB = """\
 job: rollups
 log: {{kafka: {{bootstrap: "nowhere:9092", topics: [{topics}]}}}}
-decode: telegraf
+decode: {decode}
 on: {{bad_share: 1{on}}}
 {head}
 table:
@@ -68,6 +68,7 @@ class Rollup:
     head: str = ""
     """Further lines of the file."""
     on: str = ""
+    decode: str = "telegraf"
     log: MemoryLog = field(default_factory=lambda: MemoryLog({partition(0): {}, partition(1): {}}))
 
     @property
@@ -83,6 +84,7 @@ class Rollup:
                 topics=self.topics,
                 head=self.head,
                 on=self.on,
+                decode=self.decode,
             )
         )
         return load_job(path)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from tests.scenarios.rollup.rollups import START, Rollup, expected, partition, point
+from tests.scenarios.rollup.walk import Ownership, Sharing
 
 SERIES = 'cpu.load{"host":"a"}'
 
@@ -66,6 +67,68 @@ def test_3_an_idle_partition_stops_nothing(rollup: Rollup) -> None:
     fill(rollup, range(10, 200))
     rollup.run()
     assert rollup.counts("1m") == {START: 60, START + 60: 60, START + 120: 60}
+
+
+WITHOUT_POINTS = {
+    "bad": b"no json",
+    "tombstone": None,
+    "text only": b'{"name": "cpu", "tags": {}, "fields": {"state": "on"}, "timestamp": %d}' % START,
+    "blacklisted": point(START, field_name="secret"),
+    "too old": point(0),
+}
+
+
+@pytest.mark.parametrize("record", WITHOUT_POINTS.values(), ids=WITHOUT_POINTS.keys())
+def test_3_a_partition_whose_records_hold_no_points_stops_nothing(tmp_path: Path, record: bytes | None) -> None:
+    """Whenever tables and log are looked at, the partition has an unread record."""
+    rollup = Rollup(tmp_path, decode="{format: telegraf, blacklist: [{name: 'cpu\\.secret'}]}")
+    rounds = rollup.open()
+    for second in range(0, 200, 5):
+        fill(rollup, range(second, second + 5))
+        rollup.send(1, record)
+        rounds.round(flush_now=True)
+        rollup.send(1, record)
+    assert rollup.counts("1m") == {START: 60, START + 60: 60}
+    assert rollup.late() == {"1m": 0, "10m": 0}
+    told = rollup.status()
+    assert (told["without_points"], told["held_by"]) == (["metrics/1"], "metrics/0")
+
+
+def test_3_a_run_up_to_the_present_end_closes_windows_beside_a_partition_without_points(rollup: Rollup) -> None:
+    fill(rollup, range(200))
+    rollup.send(1, b"no json")
+    rollup.run()
+    rollup.clock += 31
+    fill(rollup, range(231, 300))
+    rollup.send(1, b"no json")
+    rounds = rollup.open()
+    ends = rounds.present_ends()
+    rollup.send(1, b"came after the run began")
+    while not rounds.round(flush_now=True, ends=ends).done:
+        pass
+    assert rollup.status()["held_because"] == "it is read to its end, and not idle yet"
+    assert rollup.counts("1m") == {START: 60, START + 60: 60, START + 120: 60, START + 180: 29}
+
+
+def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_points(rollup: Rollup) -> None:
+    """The process of partition 1 is away for as long as partition 0 goes on."""
+    ownership = Ownership({0: (0, 1), 1: (1, 1)})
+    one, other = (rollup.open(Sharing(ownership, process)) for process in (0, 1))
+    for second in range(0, 40, 10):
+        fill(rollup, range(second, second + 10))
+        rollup.send(1, b"no json")
+        one.round(flush_now=True)
+        other.round(flush_now=True)
+    rollup.send(1, *(point(START + each) for each in range(40, 100)))
+    fill(rollup, range(40, 200))
+    rollup.run(one)
+    told = rollup.status()
+    assert (told["held_by"], told["held_because"]) == ("metrics/1", "it has unread records")
+    assert rollup.counts("1m") == {}
+    rollup.run(other)
+    rollup.run(one)
+    assert rollup.counts("1m") == {START: 60 + 20}
+    assert rollup.late() == {"1m": 0, "10m": 0}
 
 
 def test_3_a_removed_topic_stops_nothing(rollup: Rollup) -> None:
@@ -199,6 +262,22 @@ def test_10_what_is_late_or_left_out_is_counted(tmp_path: Path) -> None:
     assert sum(rollup.counts("1m").values()) == 202
     report = rollup.verify()
     assert {each.name: each.verdict.value for each in report.checks}["points"] == "proven"
+
+
+def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> None:
+    decode = "{format: telegraf, non_numeric: parse, blacklist: [{name: secret}]}"
+    rollup = Rollup(tmp_path, decode=decode)
+    record = b'{"name":"cpu","tags":{},"timestamp":%d,"fields":{"s":"text","f":"NaN","secret":1,"ok":1}}'
+    rollup.send(0, record % (START + 365 * 86400), record % START, record.replace(b'"ok":1', b'"ok":1,"ok":2') % START)
+    rollup.run()
+    told = rollup.status()
+    assert {name: told[name] for name in ("points", "non_numeric", "non_finite", "blacklisted", "future")} == {
+        "points": 1,
+        "non_numeric": 1,
+        "non_finite": 1,
+        "blacklisted": 1,
+        "future": 1,
+    }
 
 
 def test_11_a_name_with_an_escape_is_a_name_like_others(rollup: Rollup) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,15 @@ SEEDS = range(tries(1))
 """More of them find more: each is another life."""
 
 
-def lived(folder: Path, seed: int, policy: str, publish: bool, monkeypatch: pytest.MonkeyPatch) -> Walk:
-    """A life up to its last record."""
+def lived(
+    folder: Path,
+    seed: int,
+    policy: str,
+    publish: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    pointless: Sequence[int] | None = None,
+) -> Walk:
+    """A life up to its last record. `pointless`: the partitions of three that carry no points; None: drawn."""
     rng = random.Random(f"{seed}/{policy}/{publish}")
     monkeypatch.setattr(decide, "PORTION_ROWS_MAX", rng.choice((10, 40, 1000)))
     monkeypatch.setattr(decide, "MERGE_FILES_MIN", rng.choice((2, 8)))
@@ -33,7 +41,10 @@ def lived(folder: Path, seed: int, policy: str, publish: bool, monkeypatch: pyte
     grace = "update_grace: 30d\n" if policy == "update" or rng.random() < 0.5 else ""
     more = f"late: {policy}\n{grace}aggregates: [first, last, mean]\nquantiles: [0.5, 0.9]\n"
     rollup = Rollup(folder, more + (PUBLISH if publish else ""), windows_asked=", ".join(INTERVALS))
-    walk = Walk(rng, rollup, rng.randint(1, 4))
+    partitions = rng.randint(1, 4) if pointless is None else 3
+    if pointless is None:
+        pointless = rng.sample(range(partitions), k=rng.randrange(partitions))
+    walk = Walk(rng, rollup, partitions, pointless=frozenset(pointless))
     walk.steps(60)
     return walk
 
@@ -55,6 +66,18 @@ def test_whatever_happens_every_point_is_where_plain_python_puts_it(
     if policy == "update":
         everything = ((each.series, each.at, each.value) for each in walk.points)
         assert rollup.windows() == expected(everything, INTERVALS), "no point is left out, however late it came"
+
+
+@pytest.mark.parametrize("pointless", [(0,), (1, 2)], ids=["first", "others"])
+@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{each}" for each in SEEDS])
+def test_every_point_is_where_plain_python_puts_it_beside_partitions_without_points(
+    seed: int, pointless: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = lived(tmp_path, seed, "drop", False, monkeypatch, pointless)
+    walk.settle()
+    check(walk, "drop")
+    walk.finish()
+    check(walk, "drop")
 
 
 def check(walk: Walk, policy: str) -> None:

@@ -57,6 +57,16 @@ def test_corrections_are_counted_and_nothing_left_out_is_said_so(tmp_path: Path)
     assert "closes 2 complete, 1 row corrected by late points" in lines
 
 
+def test_a_partition_whose_records_hold_no_points_is_named(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    rounds = rollup.run()
+    rollup.clock += 31
+    rollup.send(0, point(START + 20))
+    rollup.send(1, b"no json")
+    rollup.run(rounds)
+    assert "no points metrics/1: records arrive, none of them held a point for idle_after" in lines_of(rollup)
+
+
 def test_without_the_log_the_watermark_is_that_of_the_last_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

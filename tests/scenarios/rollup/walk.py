@@ -21,6 +21,7 @@ from tests.scenarios.rollup.rollups import ROUNDS_MAX, START, Rollup, partition
 HOSTS = ("a", "b", "c", "d")
 YEAR = 365 * 86400
 DAY = 86400
+HOUR = 3600
 PROCESSES = 2
 
 
@@ -70,6 +71,8 @@ class Walk:
     fuse: int | str | None = None
     """Steps until the process that reaches the last of them dies, or the name of the step at which one dies."""
     crashes: int = 0
+    pointless: frozenset[int] = frozenset()
+    """Partitions whose records hold no points."""
     ownership: Ownership = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +105,8 @@ class Walk:
 
     def _record(self, place: tuple[int, int]) -> bytes | None:
         kind = self.rng.random()
+        if place[0] in self.pointless:
+            kind *= 0.11
         if kind < 0.03:
             return None
         if kind < 0.06:
@@ -186,8 +191,20 @@ class Walk:
         raise AssertionError("there was always something due")
 
     def finish(self) -> None:
-        """The stream stops, and time goes on until all windows are closed."""
+        """No point comes any more, and time goes on until all windows are closed."""
         self.rounds.clear()
+        self.settle()
+        for _ in range(ROUNDS_MAX if self.pointless else 0):
+            self.rollup.clock += HOUR
+            for process in (*range(PROCESSES), *range(PROCESSES)):
+                # Whenever tables and log are looked at, these partitions have an unread record.
+                for number in self.pointless:
+                    self.rollup.send(number, b"no json")
+                self._round(process, survive=False)
+            if not any(each["open"] for each in self.rollup.status()["windows"]):
+                break
+        else:
+            assert not self.pointless, "a partition without points kept windows open"
         self.settle()
         self.rollup.clock += DAY
         self.settle()

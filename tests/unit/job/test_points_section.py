@@ -10,7 +10,7 @@ from penstock.job.faults import Finding
 from penstock.job.schema import parse_schema
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.models import JobFile, TableSection
-from penstock.job.spec import BlacklistEntry, PointsSpec, TableSpec
+from penstock.job.spec import BlacklistEntry, MetricNames, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import BASE, Faults, Load
@@ -67,7 +67,7 @@ def test_every_option_is_read(load: Load) -> None:
     )
     assert load(text).decode.points == PointsSpec(
         timestamps="ms",
-        names="raw",
+        names=MetricNames("raw"),
         non_numeric="parse",
         non_finite="quarantine",
         blacklist=(
@@ -76,6 +76,19 @@ def test_every_option_is_read(load: Load) -> None:
             BlacklistEntry("a", {"b": ""}),
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("{case: lower}", MetricNames("opentsdb", "lower")),
+        ("{style: raw, case: keep}", MetricNames("raw", "keep")),
+        ("{style: raw, case: lower}", MetricNames("raw", "lower")),
+        ("{}", MetricNames()),
+    ],
+)
+def test_names_have_a_style_and_a_case(load: Load, names: str, expected: MetricNames) -> None:
+    assert load(job(f"{{format: telegraf, names: {names}}}")).decode.points.names == expected
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,7 @@ def test_every_option_is_read(load: Load) -> None:
             (3, "decode.timestamps", "'min' is not one of auto, s, ms, us, ns"),
         ),
         (job("{format: influx, names: graphite}"), (3, "decode.names", "is not one of opentsdb, raw")),
+        (job("{format: influx, names: {case: upper}}"), (3, "decode.names.case", "is not one of keep, lower")),
         (
             job("{format: influx, non_numeric: fail}"),
             (3, "decode.non_numeric", "is not one of skip, parse, quarantine"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import add
+from operator import add, sub
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -32,6 +32,9 @@ class PointCounts(msgspec.Struct, frozen=True):
 
     def __add__(self, other: PointCounts) -> PointCounts:
         return PointCounts(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: PointCounts) -> PointCounts:
+        return PointCounts(*map(sub, astuple(self), astuple(other)))
 
 
 class OtherValue(NamedTuple):

@@ -1,7 +1,8 @@
 """Names of metrics and tags as they are stored.
 
 A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not take are
-deleted, in tags too. Nothing is mixed up by that: what becomes equal or empty is a misfit of the record.
+deleted, in tags too. With `case: lower` tags are in lower case as well. Nothing is mixed up by that: what becomes equal
+or empty is a misfit of the record.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 
 
 @lru_cache(maxsize=_PARTS_KEPT_MAX)
-def name_part(text: str, style: MetricNames) -> str:
+def name_part(text: str, names: MetricNames) -> str:
     """A metric's name, or the key of one of its fields, as a part of the stored name. Raises `MisfitError`."""
-    stored = text if style == "raw" else _FOREIGN.sub("", text).lower()
+    stored = _stored(text, names) if names.style == "raw" else _stored(text, names).lower()
     if not stored:
         found = f"{quoted(text)} has no character that a metric name may have" if text else "is empty"
         raise MisfitError(found)
@@ -39,15 +40,15 @@ def name_part(text: str, style: MetricNames) -> str:
     return stored
 
 
-def canonical_tags(tags: Mapping[str, str], style: MetricNames) -> str:
+def canonical_tags(tags: Mapping[str, str], names: MetricNames) -> str:
     """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
     texts = "".join([*tags, *tags.values()])
-    if style == "raw" or not _FOREIGN.search(texts):
+    if texts == _stored(texts, names):
         stored = tags if all(tags) and all(tags.values()) else {key: tags[key] for key in tags if key and tags[key]}
     else:
-        stored = _cleaned(tags)
+        stored = _cleaned(tags, names)
     try:
         encoded = _ENCODE_SORTED(stored)
     except UnicodeEncodeError:
@@ -57,11 +58,16 @@ def canonical_tags(tags: Mapping[str, str], style: MetricNames) -> str:
     return encoded.decode()
 
 
-def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:
+def _stored(text: str, names: MetricNames) -> str:
+    cleaned = text if names.style == "raw" else _FOREIGN.sub("", text)
+    return cleaned.lower() if names.case == "lower" else cleaned
+
+
+def _cleaned(tags: Mapping[str, str], names: MetricNames) -> dict[str, str]:
     stored: dict[str, str] = {}
     sources: dict[str, str] = {}
     for key, value in tags.items():
-        name, text = _FOREIGN.sub("", key), _FOREIGN.sub("", value)
+        name, text = _stored(key, names), _stored(value, names)
         if not name or not text:
             continue
         if name in stored:

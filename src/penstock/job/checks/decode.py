@@ -25,6 +25,7 @@ from penstock.job.spec import (
     DecodeFormat,
     DecodeSpec,
     MessageName,
+    MetricNames,
     PointsSpec,
     Secret,
     TombstonePolicy,
@@ -163,7 +164,8 @@ def _points_spec(section: DecodeSection) -> PointsSpec:
     """What the section states about points."""
     entries = [BlacklistEntry(each.name or "", each.tags or {}) for each in section.blacklist or ()]
     own = {name: getattr(section, name) for name in POINT_KEYS}
-    return replace(PointsSpec(), **stated(**{**own, "blacklist": tuple(entries) or None}))
+    names = section.names and replace(MetricNames(), **stated(style=section.names.style, case=section.names.case))
+    return replace(PointsSpec(), **stated(**{**own, "names": names, "blacklist": tuple(entries) or None}))
 
 
 def _point_findings(file: JobFile, document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:

@@ -78,6 +78,13 @@ class ShortSection(Section):
         return {cls.SHORT: value} if isinstance(value, str) else value
 
 
+class NamesSection(ShortSection):
+    SHORT = "style"
+
+    style: Annotated[spec.NameStyle | None, one_of(get_args(spec.NameStyle))] = None
+    case: Annotated[spec.NameCase | None, one_of(get_args(spec.NameCase))] = None
+
+
 class DecodeSection(ShortSection):
     SHORT = "format"
     REQUIRED = ("format",)
@@ -90,7 +97,7 @@ class DecodeSection(ShortSection):
     defaults: Annotated[spec.Defaults | None, one_of(get_args(spec.Defaults))] = None
     uri_names: Settings = None
     timestamps: Annotated[spec.PointTimes | None, one_of(get_args(spec.PointTimes))] = None
-    names: Annotated[spec.MetricNames | None, one_of(get_args(spec.MetricNames))] = None
+    names: NamesSection | None = None
     non_numeric: Annotated[spec.NonNumeric | None, one_of(get_args(spec.NonNumeric))] = None
     non_finite: Annotated[spec.NonFinite | None, one_of(get_args(spec.NonFinite))] = None
     blacklist: list[BlacklistSection] | None = None

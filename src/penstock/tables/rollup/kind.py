@@ -18,8 +18,9 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
+from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
 from penstock.tables.quarantine.discard import Listings
+from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.opening import existing_tables, open_tables
 from penstock.tables.rollup.proof.verification import prove_rollup
 from penstock.tables.rollup.reading import closed_windows
@@ -84,6 +85,9 @@ class RollupKind(SingleKind):
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")
         return closed_windows(spark, job)
+
+    def open_windows(self, job: JobSpec, wish: WindowsWish) -> OpenWindows:
+        return open_windows(job_of(job, RollupSpec), wish)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

@@ -13,13 +13,12 @@ from pyspark.sql import functions as F
 
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.delta.table import find_table, open_table
 from penstock.logs.registry import SECTIONS
 from penstock.spark.delta_spark import delta_frame
-from penstock.tables.rollup.closing.decide import Span, spans_of
-from penstock.tables.rollup.closing.standing import LEAST_MS, closed_until_key
+from penstock.tables.rollup.closing.decide import Span
+from penstock.tables.rollup.open_windows import unclosed
 from penstock.tables.rollup.section import RollupSection
-from penstock.tables.rollup.spec import Aggregates, RollupSpec, partials_job
+from penstock.tables.rollup.spec import Aggregates, RollupSpec
 
 _MILLI = 1000
 """Microseconds."""
@@ -36,13 +35,9 @@ def open_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
     A view of one version of the partials: windows that close later stay in it.
     """
     rollup = _spec(job)
-    spec, closed_until = rollup.table, _closed_until_ms(rollup)
-    # Opened after the other table was asked: what was cleaned in between was closed, and is not shown here.
-    partials = open_table(partials_job(rollup).table, rollup.name)
-    read = spark.read.format("delta").option("versionAsOf", partials.version)
-    rows = read.load(spec.partials_path)
-    spans = spans_of(spec.windows, closed_until, closed_until, LEAST_MS)
-    return reduce(DataFrame.unionByName, (_open(rows, each, spec.aggregates) for each in spans))
+    view = unclosed(rollup)
+    rows = delta_frame(spark, rollup.table.partials_path, view.partials.version)
+    return reduce(DataFrame.unionByName, (_open(rows, span, rollup.table.aggregates) for span in view.spans))
 
 
 def _spec(job: JobSpec | Path | str) -> JobSpec[RollupSpec]:
@@ -51,19 +46,13 @@ def _spec(job: JobSpec | Path | str) -> JobSpec[RollupSpec]:
     return job_of(load_job(Path(job), [RollupSection()], SECTIONS), RollupSpec)
 
 
-def _closed_until_ms(job: JobSpec[RollupSpec]) -> int:
-    windows = find_table(job.table.windows_place, job.name)
-    found = None if windows is None else windows.transaction(closed_until_key(job.name))
-    return LEAST_MS if found is None else found
-
-
 def _open(rows: DataFrame, span: Span, aggregates: Aggregates) -> DataFrame:
     """The windows of one interval that end after the last close."""
     length = span.window.millis * _MILLI
     micros = F.unix_micros("window_start")
     start = F.timestamp_micros(micros - F.pmod(micros, F.lit(length)))
     grouped = (
-        rows.where(micros >= span.start_ms * _MILLI)
+        rows.where(micros >= span.emitted_from_ms * _MILLI)
         .groupBy("metric", F.col("tags").alias("tags_text"), start.alias("window_start"))
         .agg(*_aggregated(aggregates))
     )

@@ -11,8 +11,8 @@ from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec
 
-PARTITION_PEAKS = ("event_ms", "moved_ms")
-"""Of a partition: the greatest event time seen, up to the clock, and the clock when its position last moved (W1)."""
+PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
+"""Of a partition: the greatest event time seen, up to the clock, and three clocks (`closing/watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
 """Of a partition: points that were aggregated or left out, and records that were too far ahead."""
 
@@ -95,7 +95,7 @@ def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
         storage_options=spec.storage_options,
         shared=spec.shared,
         partition_by=("day", "epoch"),
-        numbers=(*PARTITION_PEAKS, *PARTITION_SUMS),
+        numbers=(*PARTITION_TIMES, *PARTITION_SUMS),
     )
     whole: JobSpec = job
     return cast("JobSpec[PartialsSpec]", replace(whole, table=place))

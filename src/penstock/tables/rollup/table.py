@@ -37,19 +37,23 @@ class RollupTable(SingleTable):
         self.publishing = publishing
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """A partition that starts, or passes over what was given up, has moved: now it may become idle (RULES W1)."""
-        moved = Numbers(peaks={"moved_ms": self._now_ms()})
+        """Let a partition that starts, or passes over what was given up, become idle `idle_after` later (RULES W1)."""
+        moved = Numbers(
+            peaks=dict.fromkeys(("moved_ms", "last_point_ms"), self._now_ms()), latest={"read_to_end_ms": 0}
+        )
         parts = tuple(
             replace(each, numbers=moved) if isinstance(each, StartPart | GivenUpPart) else each
             for each in proposal.parts
         )
         return super().commit(replace(proposal, parts=parts))
 
-    def numbers(self, share: Share) -> Numbers:
+    def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:
         """A time that the clock has not reached is not seen yet: it would make the points of now late."""
         now_ms = self._now_ms()
-        seen = {} if share.event_ms_max is None else {"event_ms": min(share.event_ms_max, now_ms)}
-        return Numbers(share.sums, {**seen, "moved_ms": now_ms})
+        peaks = {"moved_ms": now_ms}
+        if share.event_ms_max is not None:
+            peaks |= {"event_ms": min(share.event_ms_max, now_ms), "last_point_ms": now_ms}
+        return Numbers(share.sums, peaks, {"read_to_end_ms": int((read_to_end_at or 0) * 1000)})
 
     def chores(self, view: View) -> Sequence[Chore]:
         """What is published goes before what is closed next: a close waits until the one before it is out."""

@@ -72,7 +72,7 @@ class SingleTable:
                 share.files,
                 share.quarantine_files,
                 staged.found.mark_of(piece.partition),
-                self.numbers(share),
+                self.numbers(share, batch.read_to_end_at.get(piece.partition)),
             )
             for piece in batch.slices
         )
@@ -87,8 +87,8 @@ class SingleTable:
         counts = sum((part.counts for part in landed), Counts())
         return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files))
 
-    def numbers(self, share: Share) -> Numbers:
-        """What a share adds to the further numbers of its partition."""
+    def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:
+        """What a share adds to the further numbers of its partition; `read_to_end_at` as in a batch."""
         return Numbers()
 
     def own(self, partitions: Iterable[Partition]) -> None:

@@ -7,11 +7,11 @@ import gzip
 import pytest
 
 from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import Payload, PointsSpec
+from penstock.job.spec import MetricNames, Payload, PointsSpec
 from tests.unit.flow.kafka_batches import WRITTEN_AT_MICROS
 from tests.unit.flow.points.decoded import decode, error_of
 
-RAW = PointsSpec(names="raw")
+RAW = PointsSpec(names=MetricNames("raw"))
 
 
 def test_every_field_is_a_point_of_its_own_series() -> None:

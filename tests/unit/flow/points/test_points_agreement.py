@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.points.decoder import TextPoints
 from penstock.flow.points.fast import Remembered
-from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, TombstonePolicy
+from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, MetricNames, PointsSpec, TombstonePolicy
 from tests.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
@@ -22,7 +22,9 @@ EXAMPLES = tries(30)
 SPECS = st.sampled_from(
     [
         PointsSpec(),
-        PointsSpec(names="raw"),
+        PointsSpec(names=MetricNames("raw")),
+        PointsSpec(names=MetricNames(case="lower")),
+        PointsSpec(names=MetricNames("raw", "lower")),
         PointsSpec(non_numeric="parse", timestamps="ms"),
         PointsSpec(non_numeric="quarantine", non_finite="quarantine"),
         PointsSpec(blacklist=(BlacklistEntry("a$"), BlacklistEntry("", {"^a": "1"}))),

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import Payload, PointsSpec, TombstonePolicy
+from penstock.job.spec import MetricNames, Payload, PointsSpec, TombstonePolicy
 from tests.unit.flow.points.decoded import decode, error_of
 
 AT = 1_700_000_400
-RAW = PointsSpec(names="raw")
+RAW = PointsSpec(names=MetricNames("raw"))
 PARSE = PointsSpec(non_numeric="parse")
 
 
@@ -129,6 +129,25 @@ def test_values_that_are_no_numbers_can_make_the_record_bad(value: str, found: s
 def test_tags_are_stored_as_sorted_json(tags: str, stored: str) -> None:
     [(_, _, found, _, _)] = decode("telegraf", [record('{"f":1}', tags=tags)]).points
     assert found == stored
+
+
+LOWER = PointsSpec(names=MetricNames(case="lower"))
+
+
+def test_with_lower_case_tags_are_lowered_like_metrics() -> None:
+    """As the program of the source document does it: `dc: "A,B=c"` was `abc` there."""
+    value = record('{"usage.User":1}', name='"CPU Load"', tags='{"Host":"host 00","dc":"A,B=c"}')
+    [(_, metric, tags, _, _)] = decode("telegraf", [value], LOWER).points
+    assert (metric, tags) == ("cpuload.usage.user", '{"dc":"abc","host":"host00"}')
+    raw = PointsSpec(names=MetricNames("raw", "lower"))
+    [(_, metric, tags, _, _)] = decode("telegraf", [value], raw).points
+    assert (metric, tags) == ("cpu load.usage.user", '{"dc":"a,b=c","host":"host 00"}')
+
+
+@pytest.mark.parametrize("second", ["b", "a"])
+def test_tags_that_differ_only_in_case_make_the_record_bad_with_lower_case(second: str) -> None:
+    value = record('{"f":1}', tags=f'{{"Host":"a","host":"{second}"}}')
+    assert error_of("telegraf", value, LOWER) == 'tags: "Host" and "host" both become "host"'
 
 
 def test_raw_tags_are_stored_as_they_are() -> None:

@@ -135,7 +135,7 @@ class RollupLake:
         )
 
     def start(self, number: int) -> None:
-        moved = Numbers(peaks={"moved_ms": int(self.clock.at * 1000)})
+        moved = Numbers(peaks=dict.fromkeys(("moved_ms", "last_point_ms"), int(self.clock.at * 1000)))
         part = StartPart(partition(number), 0, TOKEN, moved)
         self.partials.commit(Proposal(self.job.name, new_batch_id(), (part,)))
 
@@ -149,7 +149,8 @@ class RollupLake:
         start = self.partials.state([partition(number)]).of(partition(number)).position or 0
         files = self._staged(points, number, start)
         piece = Slice(partition(number), start, start + len(points), start)
-        seen = {"event_ms": max(each.at_ms for each in points), "moved_ms": int(self.clock.at * 1000)}
+        now_ms = int(self.clock.at * 1000)
+        seen = {"event_ms": max(each.at_ms for each in points), "moved_ms": now_ms, "last_point_ms": now_ms}
         numbers = Numbers({"points": len(points)}, seen)
         part = SlicePart(piece, TOKEN, Counts(len(points), len(points)), files, numbers=numbers)
         stamps = {EPOCH: close_key(self.job.name)}

@@ -120,9 +120,11 @@ def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: P
     clean = lake.due(stopped)
     assert isinstance(clean, Clean)
     lake.land([Point("clock", 120_000, 0.0)])
-    begin = lake.due()
+    # It has done nothing yet: a close is what it does first.
+    other = lake.another_process()
+    begin = lake.due(other)
     assert isinstance(begin, BeginClose)
-    lake.perform(begin)
+    lake.perform(begin, other)
     lake.perform(clean, stopped)
     assert lake.number("points_removed") == 0
     lake.work()

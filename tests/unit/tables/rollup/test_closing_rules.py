@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.lake.delta.active_files import active_files
 from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
 from penstock.tables.rollup.closing.decide import BeginClose, Clean, ClosePortion
@@ -151,6 +152,20 @@ def test_w4_event_time_and_watermark_never_fall_also_for_another_process(tmp_pat
     assert lake.another_process().watermark(0.0).at_ms == 600_000, "a partition that nobody knows holds it where it is"
 
 
+def test_partials_are_cleaned_and_merged_although_a_close_is_always_due(tmp_path: Path) -> None:
+    """Before every look a point arrives that passes the end of another window."""
+    lake = RollupLake(tmp_path, windows=(MINUTE, TEN_MINUTES))
+    done: list[str] = []
+    for minute in range(60):
+        lake.land([Point("a", minute * 60_000, 1.0)])
+        if (chore := lake.due()) is not None:
+            lake.perform(chore)
+            done.append(type(chore).__name__)
+    assert set(done) == {"BeginClose", "ClosePortion", "Clean", "Merge"}
+    lake.partials.refresh()
+    assert len(active_files(lake.partials.handle)) < 30, "half of the files that were committed"
+
+
 @pytest.mark.parametrize("mine", [(), (1,)])
 def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, mine: tuple[int, ...]) -> None:
     lake = RollupLake(tmp_path, partitions=2)
@@ -195,4 +210,4 @@ def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(
     given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)
     table.commit(Proposal(lake.job.name, "given-up", (given_up,)))
     state = table.state([partition(0)]).of(partition(0))
-    assert (state.position, state.numbers["moved_ms"]) == (1, 1_000_000)
+    assert (state.position, state.numbers["last_point_ms"]) == (1, 1_000_000)

@@ -175,6 +175,20 @@ def test_small_files_of_a_day_are_merged_when_there_are_enough_of_about_the_same
     assert due(closed(2, 60), [*files[1:], file(600, 600, rows=10**5)], 0) is None
 
 
+def test_cleaning_and_merging_take_turns_with_closes_that_are_always_due() -> None:
+    files = [file(0, 0, rows=1000), file(600, 600, epoch=1)]
+    files += [file(600, 600, rows=9, path=str(number)) for number in range(MERGE_FILES_MIN)]
+    standing, last, done = closed(1, 600), "merge", []
+    for _ in range(6):
+        work = decide(standing, files, SPEC, Moment(660, last=last))
+        assert work is not None
+        last = work.name
+        done.append(last)
+    assert done == ["close", "clean", "merge"] * 2
+    begun = replace(standing, close=2, until_ms=660)
+    assert isinstance(decide(begun, files, SPEC, Moment(None, last="close")), ClosePortion), "it is completed first"
+
+
 def test_tables_that_do_not_belong_together_are_refused() -> None:
     for begun, complete in ((0, 1), (2, 0), (5, 3)):
         with pytest.raises(UserError):

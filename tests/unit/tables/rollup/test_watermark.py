@@ -7,18 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logs.log import Partition
-from penstock.tables.rollup.closing.watermark import HeldBy, Holder, PartitionTime, Watermark, watermark
+from penstock.tables.rollup.closing.watermark import (
+    READ_LATELY_MS,
+    HeldBy,
+    Holder,
+    PartitionTime,
+    Watermark,
+    watermark,
+)
 
 IDLE_MS = 60_000
 P0, P1 = Partition("metrics", "id", 0), Partition("metrics", "id", 1)
 
 
 def read_to_end(event_ms: int | None, moved_ms: int) -> PartitionTime:
-    return PartitionTime(10, 10, event_ms, moved_ms)
+    """Its last record had a point."""
+    return PartitionTime(10, 10, event_ms, moved_ms, moved_ms)
 
 
 def with_unread(event_ms: int | None, moved_ms: int) -> PartitionTime:
-    return PartitionTime(10, 11, event_ms, moved_ms)
+    return PartitionTime(10, 11, event_ms, moved_ms, moved_ms)
+
+
+def without_points(event_ms: int | None, last_point_ms: int, read_to_end_ms: int, moved_ms: int) -> PartitionTime:
+    """Records arrive all the time: some are unread, whenever one looks."""
+    return PartitionTime(10, 11, event_ms, moved_ms, last_point_ms, read_to_end_ms)
 
 
 def test_the_slowest_partition_that_is_not_idle_decides() -> None:
@@ -38,14 +51,14 @@ def test_w1_a_partition_that_is_read_to_its_end_lets_go_after_idle_after_and_not
 
 
 def test_w1_a_partition_created_later_enters_at_the_present_watermark() -> None:
-    unstarted = {P0: with_unread(900_000, 0), P1: PartitionTime(None, 5, None, None)}
+    unstarted = {P0: with_unread(900_000, 0), P1: PartitionTime(None, 5, None, None, None)}
     assert watermark(unstarted, 800_000, IDLE_MS, 10**9) == Watermark(800_000, Holder(P1, HeldBy.UNSTARTED))
-    started = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 5, None, 10**9)}
+    started = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 5, None, 10**9, 10**9)}
     assert watermark(started, 800_000, IDLE_MS, 10**9) == Watermark(800_000, Holder(P1, HeldBy.UNREAD))
 
 
 def test_an_empty_partition_holds_the_watermark_only_until_it_is_idle() -> None:
-    times = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 0, None, 1_000)}
+    times = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 0, None, 1_000, 1_000)}
     assert watermark(times, None, IDLE_MS, 60_999) == Watermark(None, Holder(P1, HeldBy.SILENT))
     assert watermark(times, None, IDLE_MS, 61_000).at_ms == 900_000
 
@@ -53,6 +66,50 @@ def test_an_empty_partition_holds_the_watermark_only_until_it_is_idle() -> None:
 def test_when_all_are_idle_time_goes_on_by_the_clock_from_the_last_event() -> None:
     times = {P0: read_to_end(500_000, 1_000_000), P1: read_to_end(700_000, 900_000)}
     assert watermark(times, None, IDLE_MS, 1_090_000) == Watermark(790_000, None)
+
+
+def test_a_partition_started_later_does_not_set_the_clock_of_a_silent_stream_back() -> None:
+    times = {P0: read_to_end(500_000, 1_000_000), P1: read_to_end(None, 1_500_000)}
+    assert watermark(times, None, IDLE_MS, 1_600_000) == Watermark(1_100_000, None)
+
+
+def test_w1_a_partition_is_idle_after_idle_after_without_a_point_although_its_position_moves() -> None:
+    times = {P0: with_unread(900_000, 160_000), P1: PartitionTime(10, 10, 3_000, 159_000, 100_000)}
+    assert watermark(times, None, IDLE_MS, 159_999) == Watermark(3_000, Holder(P1, HeldBy.SILENT))
+    assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, Holder(P0, HeldBy.UNREAD))
+
+
+def test_w1_a_partition_without_points_that_always_has_unread_records_holds_time_only_where_it_was_read() -> None:
+    p0, now_ms = with_unread(155_000, 161_000), 161_000
+    times = {P0: p0, P1: without_points(None, 100_000, read_to_end_ms=160_000, moved_ms=161_000)}
+    assert watermark(times, None, IDLE_MS, now_ms) == Watermark(155_000, Holder(P0, HeldBy.UNREAD))
+    assert times[P1].without_points(now_ms, IDLE_MS)
+    # Another process has read partition 0 further: what arrived in partition 1 since may hold points of that time.
+    ahead = {**times, P0: with_unread(190_000, 191_000)}
+    assert watermark(ahead, None, IDLE_MS, 191_000) == Watermark(160_000, Holder(P1, HeldBy.WITHOUT_POINTS))
+
+
+def test_w1_records_read_without_a_point_for_less_than_idle_after_make_no_idle_partition() -> None:
+    times = {P0: with_unread(900_000, 0), P1: without_points(3_000, 100_000, read_to_end_ms=159_999, moved_ms=161_000)}
+    assert watermark(times, None, IDLE_MS, 170_000) == Watermark(3_000, Holder(P1, HeldBy.UNREAD))
+
+
+def test_w1_a_backlog_holds_the_watermark_although_the_records_read_so_far_had_no_points() -> None:
+    behind = PartitionTime(10, 5_000, None, moved_ms=900_000, last_point_ms=0, read_to_end_ms=None)
+    times = {P0: with_unread(900_000, 900_000), P1: behind}
+    assert watermark(times, 1_000, IDLE_MS, 900_000) == Watermark(1_000, Holder(P1, HeldBy.UNREAD))
+
+
+def test_w1_a_partition_without_points_holds_the_watermark_if_its_process_is_away() -> None:
+    read_ms = 1_000_000
+    times = {P0: with_unread(5_000, 0), P1: without_points(3_000, 100_000, read_ms, moved_ms=read_ms)}
+    assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS - 1).at_ms == 5_000, "an old event time"
+    assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS) == Watermark(3_000, Holder(P1, HeldBy.UNREAD))
+
+
+def test_when_no_partition_has_points_any_more_time_goes_on_as_far_as_records_are_read() -> None:
+    times = {P0: without_points(500_000, 100_000, 190_000, 191_000), P1: read_to_end(400_000, 90_000)}
+    assert watermark(times, None, IDLE_MS, 195_000) == Watermark(590_000, None)
 
 
 @pytest.mark.parametrize("committed", [None, 4_000])
@@ -67,6 +124,8 @@ TIMES = st.builds(
     log_end=st.integers(3, 4),
     event_ms=st.none() | st.integers(0, 10**6),
     moved_ms=st.none() | st.integers(0, 10**6),
+    last_point_ms=st.none() | st.integers(0, 10**6),
+    read_to_end_ms=st.none() | st.integers(0, 10**6),
 )
 
 
@@ -87,7 +146,7 @@ def test_w4_the_watermark_never_falls_whatever_partitions_say(
 def test_the_watermark_never_passes_what_a_partition_with_unread_records_has_seen(
     times: dict[Partition, PartitionTime], now_ms: int
 ) -> None:
-    unread = [each for each in times.values() if each.position is None or each.position < each.log_end]
+    unread = [each for each in times.values() if each.unread and not each.idle(now_ms, IDLE_MS)]
     found = watermark(times, None, IDLE_MS, now_ms).at_ms
     if any(each.event_ms is None for each in unread):
         assert found is None

@@ -21,6 +21,7 @@ from penstock.logs.log import Log
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing.clean import clean
 from penstock.tables.rollup.closing.decide import (
+    TURNS,
     BeginClose,
     Clean,
     ClosePortion,
@@ -87,6 +88,7 @@ class Closing:
         self._leads = False
         self._files: tuple[int, tuple[PartialsFile, ...]] | None = None
         self._progress = _Progress()
+        self._last = TURNS[-1]
 
     def chores(self, view: View) -> Sequence[Due]:
         """What is due, for the process that leads."""
@@ -104,6 +106,8 @@ class Closing:
         return self._leads and self._due(self._environment.now(), flush_late=True) is not None
 
     def perform(self, chore: Chore) -> None:
+        # Also of work that fails: it must not take the turn of the others.
+        self._last = chore.name
         match chore:
             case BeginClose():
                 self._begin(chore)
@@ -123,12 +127,7 @@ class Closing:
         # The log is asked after the table: a position that is its end then has been its end since it moved.
         bounds = self._log.bounds(partitions)
         times = {
-            each: PartitionTime(
-                (here := state.of(each)).position,
-                bounds[each].end,
-                here.numbers.get("event_ms"),
-                here.numbers.get("moved_ms"),
-            )
+            each: PartitionTime.of((here := state.of(each)).position, bounds[each].end, here.numbers)
             for each in partitions
         }
         committed = self._partials.transaction(watermark_key(self._name))
@@ -139,7 +138,7 @@ class Closing:
         if standing is None:
             return None
         at_ms = None if standing.close > standing.closed else self.watermark(now).at_ms
-        moment = Moment(at_ms, flush_late, self._published(standing.closed))
+        moment = Moment(at_ms, flush_late, self._published(standing.closed), self._last)
         return decide(standing, self._partials_files(), self._spec, moment)
 
     def _standing(self) -> Standing | None:

@@ -9,7 +9,7 @@ attempt of every portion reads the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -136,25 +136,35 @@ class Merge:
 
 
 Due = BeginClose | ClosePortion | Clean | Merge
+TURNS = (BeginClose.name, Clean.name, Merge.name)
+"""The order in which kinds of work take turns, so that none waits for ever while others are always due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What else decides whether a close is begun."""
+    """What else decides what is due."""
 
     watermark_ms: int | None
     flush_late: bool = False
     """Late rows are due by themselves; else they wait until event time passes a window's end."""
     published: bool = True
     """Whether the last close has gone where its rows are published."""
+    last: str = TURNS[-1]
+    """The kind of work that was done last, or tried."""
 
 
 def decide(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> Due | None:
-    """The most urgent work; None if nothing is due."""
+    """The next work; None if nothing is due. A close that is begun is completed first, all else takes turns."""
     if standing.close > standing.closed:
         return _portion(standing, files, spec)
-    begun = _begin(standing, files, spec, moment) if moment.published else None
-    return begun or _clean(standing, files, spec) or _merge(standing, files)
+    looks: dict[str, Callable[[], Due | None]] = {
+        BeginClose.name: lambda: _begin(standing, files, spec, moment) if moment.published else None,
+        Clean.name: lambda: _clean(standing, files, spec),
+        Merge.name: lambda: _merge(standing, files),
+    }
+    next_turn = TURNS.index(moment.last) + 1
+    due = (looks[name]() for name in (*TURNS[next_turn:], *TURNS[:next_turn]))
+    return next((work for work in due if work is not None), None)
 
 
 def _begin(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> BeginClose | None:

@@ -1,7 +1,8 @@
 """The watermark of a rollup: how far event time has come, and what holds it back (RULES W1, W4). Pure.
 
-Idleness needs no memory: the end of a log never falls, so a partition whose position is the end now has been read to
-its end since its position last moved.
+A partition is idle if no point came for `idle_after` while all its records were read. That needs no memory of a
+process. The end of a log never falls, so a partition whose position is the end now has been read to its end since its
+position last moved. Where records arrive all the time, the last commit says up to which instant it read all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.logs.log import Partition
+
+READ_LATELY_MS = 60_000
+"""How long after its last commit a partition with unread records may count as read up to that commit's plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,45 @@ class PartitionTime:
     """The greatest event time seen; None: no point yet."""
     moved_ms: int | None
     """The clock when the position last moved."""
+    last_point_ms: int | None
+    """The clock when a point was last committed, or the partition started."""
+    read_to_end_ms: int | None = None
+    """The last commit read all records that had arrived at this clock; None: it left some unread."""
+
+    @classmethod
+    def of(cls, position: int | None, log_end: int, numbers: Mapping[str, int]) -> PartitionTime:
+        return cls(
+            position,
+            log_end,
+            numbers.get("event_ms"),
+            numbers.get("moved_ms"),
+            numbers.get("last_point_ms"),
+            numbers.get("read_to_end_ms") or None,
+        )
+
+    @property
+    def unread(self) -> bool:
+        return self.position is None or self.position < self.log_end
+
+    def all_read_ms(self, now_ms: int) -> int | None:
+        """The clock up to which all records that had arrived are read; None if that is not known or too long ago."""
+        if not self.unread:
+            return now_ms
+        return self.read_to_end_ms if self._moved_lately(now_ms) else None
 
     def idle(self, now_ms: int, idle_after_ms: int) -> bool:
-        if self.position is None or self.moved_ms is None or self.position < self.log_end:
+        all_read_ms = self.all_read_ms(now_ms)
+        if all_read_ms is None or self.last_point_ms is None:
             return False
-        return now_ms - self.moved_ms >= idle_after_ms
+        return all_read_ms - self.last_point_ms >= idle_after_ms
+
+    def without_points(self, now_ms: int, idle_after_ms: int) -> bool:
+        """Whether it is idle although records arrive."""
+        moved = self._moved_lately(now_ms) and (self.moved_ms or 0) > (self.last_point_ms or 0)
+        return moved and self.idle(now_ms, idle_after_ms)
+
+    def _moved_lately(self, now_ms: int) -> bool:
+        return self.moved_ms is not None and now_ms - self.moved_ms < READ_LATELY_MS
 
 
 class HeldBy(StrEnum):
@@ -36,6 +74,7 @@ class HeldBy(StrEnum):
     UNSTARTED = "it has no position yet"
     UNREAD = "it has unread records"
     SILENT = "it is read to its end, and not idle yet"
+    WITHOUT_POINTS = "its records hold no points, and are read up to this time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +98,44 @@ def watermark(
 ) -> Watermark:
     """The least event time over the partitions of the log that are not idle; it never falls below `committed_ms`.
 
-    One that has seen nothing holds the watermark where it is. Where all are idle, time goes on by the clock.
+    One that has seen nothing holds the watermark where it is. An idle one with unread records holds it at the clock up
+    to which its records are read: a point among the others is not older, unless it came late to the log. Where all are
+    idle, time goes on by the clock.
     """
-    awake = {each: time for each, time in sorted(partitions.items()) if not time.idle(now_ms, idle_after_ms)}
-    if not awake:
+    idle = {partition for partition, time in partitions.items() if time.idle(now_ms, idle_after_ms)}
+    if len(idle) == len(partitions):
         return Watermark(_highest(_by_clock(partitions, now_ms), committed_ms), None)
-    unseen = next((each for each, time in awake.items() if time.event_ms is None), None)
-    if unseen is not None:
-        return Watermark(committed_ms, Holder(unseen, _reason(awake[unseen])))
-    times = {each: time.event_ms for each, time in awake.items() if time.event_ms is not None}
-    slowest = min(times, key=lambda each: times[each])
-    return Watermark(_highest(times[slowest], committed_ms), Holder(slowest, _reason(awake[slowest])))
+    times: dict[Partition, int] = {}
+    for partition, time in sorted(partitions.items()):
+        if partition in idle:
+            if time.unread and time.read_to_end_ms is not None:
+                times[partition] = time.read_to_end_ms
+        elif time.event_ms is None:
+            return Watermark(committed_ms, Holder(partition, _reason(time)))
+        else:
+            times[partition] = time.event_ms
+    slowest = min(times, key=lambda partition: times[partition])
+    reason = HeldBy.WITHOUT_POINTS if slowest in idle else _reason(partitions[slowest])
+    return Watermark(_highest(times[slowest], committed_ms), Holder(slowest, reason))
 
 
 def _by_clock(partitions: Mapping[Partition, PartitionTime], now_ms: int) -> int | None:
-    """The greatest event time, and as much on as the clock since something last moved."""
-    seen = [each.event_ms for each in partitions.values() if each.event_ms is not None]
-    moved = [each.moved_ms for each in partitions.values() if each.moved_ms is not None]
-    return max(seen) + max(0, now_ms - max(moved)) if seen and moved else None
+    """The greatest event time, and as much on as the clock since the last point; all partitions are idle."""
+    points = [
+        (time.event_ms, time.last_point_ms)
+        for time in partitions.values()
+        if time.event_ms is not None and time.last_point_ms is not None
+    ]
+    all_read_ms = min((time.all_read_ms(now_ms) or 0 for time in partitions.values()), default=0)
+    if not points:
+        return None
+    return max(event for event, _ in points) + max(0, all_read_ms - max(last for _, last in points))
 
 
 def _reason(time: PartitionTime) -> HeldBy:
     if time.position is None:
         return HeldBy.UNSTARTED
-    return HeldBy.UNREAD if time.position < time.log_end else HeldBy.SILENT
+    return HeldBy.UNREAD if time.unread else HeldBy.SILENT
 
 
 def _highest(*times: int | None) -> int | None:

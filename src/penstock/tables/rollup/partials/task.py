@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.flow.points.decoder import DecodedPoints, points_decoder
+from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.task import StagingTask, TableFlow
@@ -64,7 +65,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
         self.quarantine(key, outside)
         written = part.num_rows - decoded.bad.kafka.num_rows - outside.kafka.num_rows - decoded.filtered
         tally.count(read=written + decoded.filtered, written=written, filtered=decoded.filtered)
-        counts = decoded.counts
+        counts = decoded.counts - self._counts_of(outside.kafka)
         tally.add(
             points=points.height,
             blacklisted=counts.blacklisted,
@@ -88,6 +89,11 @@ class PartialsTask(StagingTask[PartialsFlow]):
         errors = {row: self._outside(at_ms) for row, at_ms in outside.select("row", "at_ms").iter_rows()}
         kept = points.filter(~pl.col("row").is_in(outside["row"].unique().implode()))
         return kept, bad_rows(part, errors)
+
+    def _counts_of(self, records: pa.RecordBatch) -> PointCounts:
+        """The counts of records that were decoded before: fields of quarantined records do not count."""
+        pieces = in_parts(self._decoder.decode, records) if records.num_rows else ()
+        return sum((piece.counts for piece in pieces), PointCounts())
 
     def _future(self, points: pl.DataFrame) -> int:
         """Records with a point too far ahead; in quarantine they were counted when they came there."""

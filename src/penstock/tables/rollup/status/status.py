@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
+from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.status.model import JobStatus, Section, shown_path
 from penstock.tables.rollup.closing.decide import PartialsFile
@@ -45,13 +46,20 @@ def _section(
     numbers = {} if windows is None else windows.transactions()
     standing = standing_of(job.name, facts.table.transactions(), numbers)
     files = partials_files(facts.table.handle)
-    mark = _watermark(job, facts, base, standing, now_ms)
+    times, idle_after_ms = _partition_times(facts, base), job.table.idle_after_ms
+    # The committed one while the log does not answer.
+    mark = Watermark(standing.watermark_ms, None)
+    if base.log_error is None:
+        mark = watermark(times, standing.watermark_ms, idle_after_ms, now_ms)
     by_interval = [_interval(job.name, each, standing, files, numbers) for each in job.table.windows]
     sums = {name: sum(each.numbers.get(name, 0) for each in facts.states.values()) for name in PARTITION_SUMS}
     values: dict[str, Any] = {
         "watermark": _instant(mark.at_ms),
         "held_by": None if mark.holder is None else str(mark.holder.partition),
         "held_because": None if mark.holder is None else mark.holder.reason.value,
+        "without_points": [
+            str(partition) for partition, time in times.items() if time.without_points(now_ms, idle_after_ms)
+        ],
         "closes": standing.closed,
         "closing": standing.close > standing.closed,
         "windows": by_interval,
@@ -83,6 +91,9 @@ def _told(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
         "closes": f"{values['closes']:,} complete{', another one is under way' if values['closing'] else ''}",
         "partials": f"{values['partials_rows']:,} rows in {_counted(values['partials_files'], 'file')}",
     }
+    if values["without_points"]:
+        names = ", ".join(values["without_points"])
+        told["no points"] = f"{names}: records arrive, none of them held a point for idle_after"
     if values["updated"]:
         told["closes"] += f", {_counted(values['updated'], 'row')} corrected by late points"
     if values["future"]:
@@ -108,28 +119,14 @@ def _counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _watermark(
-    job: JobSpec[RollupSpec],
-    facts: TableFacts,
-    base: JobStatus,
-    standing: Standing,
-    now_ms: int,
-) -> Watermark:
-    """As the closing process would see it; the committed one while the log is not reachable."""
-    if base.log_error is not None:
-        return Watermark(standing.watermark_ms, None)
-    times = {
-        each.partition: PartitionTime(
-            each.position,
-            each.end,
-            (numbers := facts.states[each.partition].numbers).get("event_ms"),
-            numbers.get("moved_ms"),
-        )
+def _partition_times(facts: TableFacts, base: JobStatus) -> dict[Partition, PartitionTime]:
+    """As the closing process would see them."""
+    return {
+        each.partition: PartitionTime.of(each.position, each.end, facts.states[each.partition].numbers)
         for each in base.partitions
         # Of a topic that was removed, the log tells no end: it does not count.
         if each.end is not None
     }
-    return watermark(times, standing.watermark_ms, job.table.idle_after_ms, now_ms)
 
 
 def _interval(
