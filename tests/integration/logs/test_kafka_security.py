@@ -193,7 +193,7 @@ def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_gran
 
     def publish() -> None:
         output.open()
-        output.publish(some("a"), PublishPosition(1, 1))
+        output.publish(some("a"), PublishPosition(1, "1"))
 
     for operation in (AclOperation.READ, AclOperation.WRITE):
         allow(admin, "bob", ResourceType.TOPIC, "positions", operation)

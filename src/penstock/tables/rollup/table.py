@@ -35,6 +35,7 @@ class RollupTable(SingleTable):
         self.stamps = {EPOCH: close_key(job.name)}
         self.closing = closing
         self.publishing = publishing
+        self._published_last = False
 
     def commit(self, proposal: Proposal) -> Outcome:
         """A partition that starts, or passes over what was given up, has moved: now it may become idle (RULES W1)."""
@@ -52,11 +53,13 @@ class RollupTable(SingleTable):
         return Numbers(share.sums, {**seen, "moved_ms": now_ms})
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is published goes before what is closed next: a close waits until the one before it is out."""
-        due: list[Chore] = [] if self.publishing is None else [*self.publishing.chores(view)]
-        return [*due, *self.closing.chores(view)]
+        """What is closed is published first; while much waits to be published, closing takes turns with it."""
+        publish: Sequence[Chore] = () if self.publishing is None else self.publishing.chores(view)
+        close = self.closing.chores(view)
+        return [*close, *publish] if self._published_last else [*publish, *close]
 
     def perform(self, chore: Chore) -> None:
+        self._published_last = isinstance(chore, Publish)
         if isinstance(chore, Publish):
             assert self.publishing is not None
             self.publishing.perform()

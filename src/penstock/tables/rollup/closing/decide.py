@@ -145,16 +145,13 @@ class Moment:
     watermark_ms: int | None
     flush_late: bool = False
     """Late rows are due by themselves; else they wait until event time passes a window's end."""
-    published: bool = True
-    """Whether the last close has gone where its rows are published."""
 
 
 def decide(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> Due | None:
     """The most urgent work; None if nothing is due."""
     if standing.close > standing.closed:
         return _portion(standing, files, spec)
-    begun = _begin(standing, files, spec, moment) if moment.published else None
-    return begun or _clean(standing, files, spec) or _merge(standing, files)
+    return _begin(standing, files, spec, moment) or _clean(standing, files, spec) or _merge(standing, files)
 
 
 def _begin(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> BeginClose | None:
