@@ -17,7 +17,7 @@ from penstock.events import NullListener
 from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import OutputRecord, PublishPosition
 from penstock.tables.rollup.events import PublishPositionLost
-from penstock.tables.rollup.publishing import publishing
+from penstock.tables.rollup.publishing import publishing, rows
 from penstock.tables.rollup.publishing.outputs import OUTPUTS
 from tests.pipes import CrashError
 from tests.scenarios.rollup.oracle import check_last_published, check_published
@@ -248,14 +248,18 @@ def away(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *buckets: int)
 def test_a_bucket_that_fails_does_not_keep_the_others_waiting(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", 5)
     rollup = Rollup(tmp_path, PUBLISH)
-    fill(rollup, 0, 3)
     with away(cluster, monkeypatch, 0):
         rounds = rollup.open()
-        for _ in range(2):
-            with pytest.raises(TransientError, match="away"):
-                rollup.run(rounds)
-    assert set(cluster.positions) == {"rollups/1", "rollups/2", "rollups/3"}
+        for first in (0, 3):
+            fill(rollup, first, first + 3)
+            for _ in range(2):
+                with pytest.raises(TransientError, match="away"):
+                    rollup.run(rounds)
+    others = {key: row for key, row in rollup.rows().items() if row["bucket"] % 4}
+    assert {row["close"] for row in others.values()} == {1, 2}
+    check_published(cluster.topics["rollups"], others)
     finished(rollup, cluster)
 
 

@@ -239,6 +239,10 @@ def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer
     told = [event for event in publishers.lake.heard.events if isinstance(event, Retrying)]
     assert [event.reason for event in told] == ["the broker is away"] * len(tried_at)
     assert process.lags(), "the rows still wait"
+    for _ in range(2_000):
+        clock.at += 61
+        assert process.chores(publishers.view(ours)), "however long it is away"
+        process.perform()
 
 
 def test_the_last_work_of_a_bounded_run_is_tried_at_once_and_fails(publishers: Publishers) -> None:

@@ -104,8 +104,8 @@ class Publishing:
         self._lanes: dict[int, _Lane] = {}
         self._pages = Pages(windows, spec.buckets)
         self._look_at = 0.0
-        self._failures = 0
-        """Turns in a row that failed."""
+        self._pause_seconds = 0.0
+        """At most, after the last failure."""
         self._retry_at = 0.0
         self._last_work = False
         """Whether a bounded run waits for nothing else: then its own retries end it."""
@@ -168,14 +168,15 @@ class Publishing:
         ]
 
     def _behind(self, turn: _Turn) -> list[_Lane]:
-        """The lanes with rows to publish; those that failed last time come last, so that the others get their turn."""
+        """The lanes with rows to publish; those that failed last time are tried once the others have none."""
         closed = self._closed()
         lanes = [
             lane
             for lane in self._usable()
             if lane.bucket.number not in turn.failed and self._start(lane).close <= closed
         ]
-        return sorted(lanes, key=lambda lane: lane.failures)
+        least = min((lane.failures for lane in lanes), default=0)
+        return [lane for lane in lanes if lane.failures == least]
 
     def _start(self, lane: _Lane) -> PublishPosition:
         """Where a lane goes on, or may go on at the earliest if it is not open."""
@@ -208,11 +209,11 @@ class Publishing:
     def _back_off(self, failure: TransientError | None) -> None:
         """Wait longer after each failure, while batches go on; the last work of a bounded run fails with it."""
         if failure is None:
-            self._failures, self._retry_at = 0, 0.0
+            self._pause_seconds, self._retry_at = 0.0, 0.0
             return
-        longest = min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2**self._failures)
-        pause = self._environment.rng.uniform(longest / 2, longest)
-        self._failures, self._retry_at = self._failures + 1, self._environment.now() + pause
+        self._pause_seconds = min(RETRY_SECONDS_MAX, max(RETRY_SECONDS, 2 * self._pause_seconds))
+        pause = self._environment.rng.uniform(self._pause_seconds / 2, self._pause_seconds)
+        self._retry_at = self._environment.now() + pause
         if self._last_work:
             raise failure
         self._environment.listener.event(
