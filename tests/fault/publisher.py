@@ -28,10 +28,10 @@ def publish_numbers(bootstrap: str, topic: str, positions: str, reach: Reach) ->
     """Publish the rows of one close that are not published yet."""
     spec = PublishSpec(topic, positions_topic=positions, buckets=1)
     with closing(KafkaOutput(spec, KafkaLogSpec(bootstrap), BUCKET, reach)) as output:
-        position = output.open() or PublishPosition(1, 0)
-        while position.row < ROWS:
-            numbers = range(position.row, position.row + ROWS_PER_TRANSACTION)
-            position = PublishPosition(1, numbers.stop)
+        position = output.open() or PublishPosition(1)
+        while (start := int(position.after or 0)) < ROWS:
+            numbers = range(start, start + ROWS_PER_TRANSACTION)
+            position = PublishPosition(1, str(numbers.stop))
             output.publish([OutputRecord(b"k", str(number).encode()) for number in numbers], position)
 
 

@@ -91,14 +91,18 @@ class KafkaOutput:
         told = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
         self._produce(producer, self._spec.positions_topic, told, self._bucket.number, deadline)
         # Not `flush`: a fatal error has to end the call before the client hears of further records.
-        while len(producer) and time.monotonic() < deadline:
+        while (waiting := len(producer)) and time.monotonic() < deadline:
+            # A record that was queued while its transaction failed is neither sent nor reported.
+            failure = _transaction_failure(producer)
+            if failure is not None:
+                raise failure
             producer.poll(_POLL_SECONDS)
         if self._reports.too_large is not None:
             raise self._reports.too_large
         if self._reports.undelivered is not None:
             raise KafkaException(self._reports.undelivered)
-        if len(producer):
-            raise TransientError(f"{len(producer)} records of {self._bucket} wait for {self._cluster.bootstrap}")
+        if waiting:
+            raise TransientError(f"{waiting} records of {self._bucket} wait for {self._cluster.bootstrap}")
 
     def _produce(self, producer: Producer, topic: str, record: OutputRecord, partition: int, deadline: float) -> None:
         while True:
@@ -116,9 +120,9 @@ class KafkaOutput:
 
     def _given_up(self, error: KafkaException) -> PenstockError:
         """The error to raise, after the transaction is aborted as far as that is possible."""
-        # What went wrong with a record says more than the state of its transaction.
-        undelivered = self._reports.undelivered
-        cause = fault_of(error if undelivered is None else undelivered)
+        # What went wrong with a record says more than its transaction, and that more than a call that it refused.
+        failed = _transaction_failure(self._producer) if self._producer is not None else None
+        cause = fault_of(self._reports.undelivered or failed or error)
         return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
 
     def _abort(self) -> Fault | None:
@@ -156,6 +160,19 @@ class KafkaOutput:
             )
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+def _transaction_failure(producer: Producer) -> KafkaException | None:
+    """Why the open transaction has failed; None if it has not.
+
+    The client states the reason only when it refuses a call, and another `begin_transaction` is refused in any case.
+    """
+    try:
+        producer.begin_transaction()
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        return error if reason.txn_requires_abort() or reason.fatal() else None
+    return None
 
 
 def _promises(bucket: PublishBucket, record_bytes_max: int) -> dict[str, Any]:

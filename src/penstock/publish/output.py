@@ -21,12 +21,16 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class PublishPosition:
-    """The next row to publish of a close: everything before it has been published."""
+    """Where publishing goes on: everything of earlier closes, and of this one the rows up to a key, is published.
+
+    Not the number of a row: a later close may replace rows before it, and the others keep their keys.
+    """
 
     close: int
-    row: int
+    after: str = ""
+    """The key of the last published row of the close, in a form that the table chooses; empty: none is published."""
 
 
 @dataclass(frozen=True, slots=True)

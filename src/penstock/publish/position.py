@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import InvariantError, UserError
 from penstock.publish.output import PublishBucket, PublishPosition
 
-VERSION = 1
+VERSION = 2
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -19,13 +19,13 @@ class _Head(msgspec.Struct, frozen=True):
 
 class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Literal["published"] = "published"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     job: str
     bucket: int
     buckets: int
     table: str
     close: int
-    row: int
+    after: str
 
 
 def encode_position(bucket: PublishBucket, position: PublishPosition) -> bytes:
@@ -36,7 +36,7 @@ def encode_position(bucket: PublishBucket, position: PublishPosition) -> bytes:
             buckets=bucket.count,
             table=bucket.table,
             close=position.close,
-            row=position.row,
+            after=position.after,
         )
     )
 
@@ -58,7 +58,7 @@ def decode_position(bucket: PublishBucket, content: bytes | None) -> PublishPosi
             detail="positions are kept per bucket, and rows would change theirs",
             hint=f"set publish.buckets to {found.buckets}: it stays as it is for the life of the table",
         )
-    return PublishPosition(found.close, found.row)
+    return PublishPosition(found.close, found.after)
 
 
 def _decoded(bucket: PublishBucket, content: bytes) -> _Published:
@@ -67,7 +67,7 @@ def _decoded(bucket: PublishBucket, content: bytes) -> _Published:
         if (head.kind, head.v) != ("published", VERSION):
             raise InvariantError(
                 f"the published position of {bucket} is a record {head.kind} of version {head.v}, not {VERSION}",
-                hint="it was written by a newer Penstock: use that one",
+                hint="another version of Penstock wrote it: use that one",
             )
         return msgspec.json.decode(content, type=_Published)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -27,6 +27,7 @@ from penstock.publish.spec import (
     DEFAULT_POSITIONS_TOPIC,
     PRODUCER_NUMBERS,
     PRODUCER_WORDS,
+    LostPositions,
     PublishFormat,
     PublishSpec,
 )
@@ -52,6 +53,7 @@ class PublishSection(Section):
     security: SecuritySection | None = None
     positions_topic: Text = None
     buckets: Positive = None
+    lost_positions: Annotated[LostPositions | None, one_of(get_args(LostPositions))] = None
     client: Settings = None
 
 
@@ -93,6 +95,7 @@ def publish_spec(section: PublishSection, folder: Path) -> PublishSpec:
             security=security_spec(section.security, folder) if section.security is not None else None,
             positions_topic=section.positions_topic,
             buckets=section.buckets,
+            lost_positions=section.lost_positions,
             client_settings=section.client,
         ),
     )

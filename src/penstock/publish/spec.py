@@ -10,6 +10,7 @@ from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
+LostPositions: TypeAlias = Literal["fail", "continue"]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
 PRODUCER_NUMBERS = frozenset({"linger.ms"})
 PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}
@@ -29,6 +30,8 @@ class PublishSpec:
     positions_topic: str = DEFAULT_POSITIONS_TOPIC
     buckets: int = 8
     """How many producers share the rows; fixed for the life of the table."""
+    lost_positions: LostPositions = "fail"
+    """What to do if the positions topic lost a position that the table remembers."""
     client_settings: Mapping[str, str] = field(default_factory=dict)
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:

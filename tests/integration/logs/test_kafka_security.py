@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,7 +31,7 @@ from penstock.logs.kafka.mirror import mirror
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.log import Partition, Slice
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.output import PublishBucket, PublishPosition
+from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
 from tests.guarded import Guarded, guarded_cluster
 from tests.kafka import Produce, Topics
@@ -193,7 +194,7 @@ def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_gran
 
     def publish() -> None:
         output.open()
-        output.publish(some("a"), PublishPosition(1, 1))
+        output.publish(some("a"), PublishPosition(1, "1"))
 
     for operation in (AclOperation.READ, AclOperation.WRITE):
         allow(admin, "bob", ResourceType.TOPIC, "positions", operation)
@@ -203,6 +204,38 @@ def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_gran
         until_granted("penstock/shop/0", ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, output.open)
         until_granted("out", ResourceType.TOPIC, AclOperation.WRITE, publish)
     assert [record.value for record in read_topic(guarded.bootstrap, "out", committed=True)] == [b"a"]
+
+
+class Endless(Sequence[OutputRecord]):
+    """As many records as are asked for within a bound: more than are sent before a broker has answered."""
+
+    def __len__(self) -> int:
+        return 10_000_000
+
+    def __getitem__(self, number: Any) -> Any:
+        return OutputRecord(b"k", b"x")
+
+
+def test_a_refusal_that_arrives_while_records_are_still_sent_is_reported_as_one(
+    guarded: Guarded, admin: AdminClient
+) -> None:
+    """The client refuses the next record then, without the reason: that is known to the transaction alone."""
+    topics = Topics(guarded.bootstrap)
+    topics(name="forbidden")
+    topics(8, {"cleanup.policy": "compact"}, name="positions-2")
+    for operation in (AclOperation.READ, AclOperation.WRITE):
+        allow(admin, "bob", ResourceType.TOPIC, "positions-2", operation)
+    allow(admin, "bob", ResourceType.TOPIC, "forbidden", AclOperation.DESCRIBE)
+    allow(admin, "bob", ResourceType.TRANSACTIONAL_ID, "penstock/mall/0", AclOperation.WRITE)
+    log = KafkaLogSpec(guarded.sasl_bootstrap, security=BOB)
+    spec = PublishSpec("forbidden", positions_topic="positions-2")
+
+    def publish() -> None:
+        output.open()
+        output.publish(Endless(), PublishPosition(1))
+
+    with closing(KafkaOutput(spec, log, PublishBucket("mall", "t", 0, 8))) as output:
+        refused(publish, "publishing bucket 0 of job mall to topic forbidden")
 
 
 def refused(act: Callable[[], object], name: str) -> None:

@@ -38,6 +38,7 @@ def lived(
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", rng.choice((1, 3, 100)))
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", rng.choice((20, 1000)))
     monkeypatch.setattr(rows, "PAGE_ROWS_MAX", rng.choice((1, 5, 1000)))
+    monkeypatch.setattr(rows, "COUNTED_CLOSES_MAX", rng.choice((1, 3, 4096)))
     grace = "update_grace: 30d\n" if policy == "update" or rng.random() < 0.5 else ""
     more = f"late: {policy}\n{grace}aggregates: [first, last, mean]\nquantiles: [0.5, 0.9]\n"
     rollup = Rollup(folder, more + (PUBLISH if publish else ""), windows_asked=", ".join(INTERVALS))

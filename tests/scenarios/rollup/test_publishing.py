@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from penstock.engine.loop import Loop, Retries
 from penstock.errors import TransientError, UserError
+from penstock.events import NullListener
 from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import OutputRecord, PublishPosition
-from penstock.tables.rollup.publishing import publishing
+from penstock.tables.rollup.events import PublishPositionLost
+from penstock.tables.rollup.publishing import publishing, rows
 from penstock.tables.rollup.publishing.outputs import OUTPUTS
 from tests.pipes import CrashError
 from tests.scenarios.rollup.oracle import check_last_published, check_published
 from tests.scenarios.rollup.rollups import START, Rollup, point
 from tests.scenarios.rollup.walk import Ownership, Sharing
+from tests.unit.tables.rollup.rollup_lake import Heard
 
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 4}\n"
 UPDATE = "late: update\nupdate_grace: 30d\n"
@@ -65,10 +73,10 @@ def test_switched_off_for_a_while_nothing_is_left_out(tmp_path: Path, cluster: M
     finished(rollup, cluster)
 
 
-def test_switched_off_inside_a_close_whose_rows_are_updated_every_window_is_still_published(
+def test_switched_off_inside_a_close_whose_rows_are_updated_every_row_is_published_once(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of that close may come twice: which of them were out is not known any more."""
+    """The update takes away a row that was published: the others of its close have other numbers, and the same keys."""
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", 2)
     rollup = Rollup(tmp_path, UPDATE + PUBLISH.replace("4", "1"))
     fill(rollup, 0, 3)
@@ -86,7 +94,58 @@ def test_switched_off_inside_a_close_whose_rows_are_updated_every_window_is_stil
     rollup.run()
     rollup.more = UPDATE + PUBLISH.replace("4", "1")
     rollup.run()
-    check_last_published(cluster.topics["rollups"], rollup.rows())
+    check_published(cluster.topics["rollups"], rollup.rows())
+
+
+@pytest.mark.parametrize("late", ["", UPDATE], ids=["drop", "update"])
+def test_windows_close_while_the_topic_is_away_and_are_published_once_when_it_is_back(
+    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """The first publisher stops inside a close; rows of it, before and after the position, are corrected meanwhile."""
+    monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", 3)
+    rollup = Rollup(tmp_path, late + PUBLISH.replace("4", "1"))
+    fill(rollup, 0, 3)
+
+    def crash(step: str) -> None:
+        if step == "publish_committed":
+            raise CrashError(step)
+
+    with pytest.raises(CrashError):
+        rollup.run(reach=crash)
+    with away(cluster, monkeypatch):
+        rounds = rollup.open()
+        for first in (3, 6, 9):
+            rollup.send(0, *(point(START + 30, 5.0, host) for host in "afh"))
+            fill(rollup, first, first + 3)
+            for _ in range(20):
+                rounds.round()
+                rollup.clock += 1
+    assert len(cluster.topics["rollups"]) == 3
+    assert rollup.status()["closes"] >= 3
+    assert any(row["revision"] for row in rollup.rows().values()) == bool(late)
+    finished(rollup, cluster)
+
+
+def test_a_new_close_does_not_wait_for_what_is_left_to_publish_of_earlier_ones(
+    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollup = Rollup(tmp_path)
+    for first in (0, 3):
+        fill(rollup, first, first + 3)
+        rollup.run()
+    rollup.more = PUBLISH
+    monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", 1)
+    monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", 1)
+    fill(rollup, 6, 9)
+    rounds = rollup.open()
+    turns = 0
+    while rollup.status()["closes"] == 2:
+        rounds.round(flush_now=True)
+        turns += 1
+    assert turns < 10 < len(HOSTS) * 5, "of rows in the first closes"
+    assert rollup.status()["published"] == 0
+    rollup.run(rounds)
+    finished(rollup, cluster)
 
 
 def test_another_number_of_buckets_is_refused_before_anything_is_published(
@@ -119,6 +178,40 @@ def test_lost_positions_are_an_error_and_nothing_is_published_again(tmp_path: Pa
     finished(rollup, cluster)
 
 
+def test_lost_positions_that_are_accepted_cost_only_rows_of_the_close_that_is_named(
+    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bucket was in the middle of the second close, the first is out."""
+    rollup = Rollup(tmp_path, PUBLISH.replace("4", "1"))
+    fill(rollup, 0, 3)
+    rollup.run()
+    fill(rollup, 3, 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "RECORDS_PER_TRANSACTION", 3)
+        patched.setattr(publishing, "ROWS_PER_TURN_MAX", 3)
+        rounds = rollup.open()
+        while not json.loads(cluster.positions["rollups/0"])["after"]:
+            rounds.round(flush_now=True)
+    sent = len(cluster.topics["rollups"])
+    cluster.positions.clear()
+    with pytest.raises(UserError, match=r"lost_positions.*close 2"):
+        rollup.run()
+    rollup.more = PUBLISH.replace("buckets: 4", "buckets: 1, lost_positions: continue")
+    heard = Heard()
+    rollup.run(listener=heard)
+    lost = [event for event in heard.events if isinstance(event, PublishPositionLost)]
+    assert lost == [PublishPositionLost(bucket=0, close=2)]
+    closes = [json.loads(record.value)["close"] for record in cluster.topics["rollups"]]
+    assert closes[:sent][-3:] == [2, 2, 2] and set(closes[sent:]) == {2}
+    check_last_published(cluster.topics["rollups"], rollup.rows())
+    heard.events.clear()
+    fill(rollup, 6, 9)
+    rollup.run(listener=heard)
+    assert not [event for event in heard.events if isinstance(event, PublishPositionLost)], "the topic has it again"
+    later = {key: row for key, row in rollup.rows().items() if row["close"] > 1}
+    check_published(cluster.topics["rollups"][sent:], later)
+
+
 def test_a_bucket_without_rows_needs_no_position(tmp_path: Path, cluster: MemoryCluster) -> None:
     rollup = Rollup(tmp_path, PUBLISH)
     for minute in range(3):
@@ -138,23 +231,57 @@ class Failing(MemoryOutput):
         raise TransientError("the broker is away")
 
 
-def test_a_bucket_that_fails_does_not_keep_the_others_waiting(
-    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rollup = Rollup(tmp_path, PUBLISH)
-    fill(rollup, 0, 3)
+@contextmanager
+def away(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *buckets: int) -> Iterator[None]:
+    """Some buckets cannot be published, or none can."""
     with monkeypatch.context() as patched:
         patched.setitem(
             OUTPUTS,
             "kafka",
-            lambda job, spec, bucket, environment: (Failing if bucket.number == 0 else MemoryOutput)(
-                cluster, spec.topic, bucket, environment.reach
-            ),
+            lambda job, spec, bucket, environment: (
+                Failing if bucket.number in buckets or not buckets else MemoryOutput
+            )(cluster, spec.topic, bucket, environment.reach),
         )
-        with pytest.raises(TransientError, match="away"):
-            rollup.run()
-    assert set(cluster.positions) == {"rollups/1", "rollups/2", "rollups/3"}
+        yield
+
+
+def test_a_bucket_that_fails_does_not_keep_the_others_waiting(
+    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", 5)
+    rollup = Rollup(tmp_path, PUBLISH)
+    with away(cluster, monkeypatch, 0):
+        rounds = rollup.open()
+        for first in (0, 3):
+            fill(rollup, first, first + 3)
+            for _ in range(2):
+                with pytest.raises(TransientError, match="away"):
+                    rollup.run(rounds)
+    others = {key: row for key, row in rollup.rows().items() if row["bucket"] % 4}
+    assert {row["close"] for row in others.values()} == {1, 2}
+    check_published(cluster.topics["rollups"], others)
     finished(rollup, cluster)
+
+
+def test_a_bounded_run_whose_topic_stays_away_reads_and_closes_everything_and_then_fails(
+    tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollup = Rollup(tmp_path, PUBLISH)
+    fill(rollup, 0, 3)
+    rng = random.Random(0)
+    with away(cluster, monkeypatch):
+        loop = Loop(rollup.open, True, Hurried(), Retries(3, rng), NullListener())
+        with pytest.raises(TransientError, match="away"):
+            loop.run()
+    assert sum(rollup.counts("1m").values()) == 2 * 2 * len(HOSTS), "the last minute is not over"
+    finished(rollup, cluster)
+
+
+class Hurried(threading.Event):
+    """A stop that nobody asks for, and pauses that take no time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
 
 
 def test_a_process_that_does_not_lead_publishes_what_another_one_closes(tmp_path: Path, cluster: MemoryCluster) -> None:

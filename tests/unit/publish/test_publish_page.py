@@ -15,6 +15,7 @@ from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPositio
 from penstock.publish.position import encode_position
 from penstock.publish.section import PublishSection
 from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat
+from penstock.tables.rollup.publishing.rows import next_row
 from tests.unit.publish.any_rows import ROW, SCHEMA, table_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "publish.md").read_text(encoding="utf-8")
@@ -23,7 +24,9 @@ EXAMPLES = [text.split("```")[0].rstrip("\n") for text in PAGE.split("```json\n"
 
 def test_the_examples_are_what_is_written() -> None:
     position, opentsdb, flat, schema = EXAMPLES
-    assert position.encode() == encode_position(PublishBucket("rollups", "kQ2x", 3, 8), PublishPosition(41, 20_000))
+    after = json.loads(position)["after"]
+    assert position.encode() == encode_position(PublishBucket("rollups", "kQ2x", 3, 8), PublishPosition(41, after))
+    assert next_row(PublishPosition(41, after)) == (41, 131)
     rows = table_of([ROW])
     assert [opentsdb.encode()] == [record.value for record in ENCODERS["opentsdb"](rows)]
     assert [flat.encode()] == [record.value for record in ENCODERS["json"](rows)]

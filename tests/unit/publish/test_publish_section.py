@@ -75,13 +75,14 @@ def test_a_topic_is_enough(tmp_path: Path) -> None:
 def test_everything_can_be_stated(tmp_path: Path) -> None:
     text = (
         '{topic: out, format: avro, bootstrap: "b:9093", positions_topic: places, buckets: 4, '
+        "lost_positions: continue, "
         "client: {linger.ms: 50, compression.type: zstd, client.id: us}, "
         'security: {protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: ann, sasl_password: "${env:PW}", '
         "ssl_ca_path: ca.pem}}"
     )
     security = KafkaSecurity("SASL_SSL", "PLAIN", "ann", Secret("hunter2"), ssl_ca_path=str(tmp_path / "ca.pem"))
     client = {"linger.ms": "50", "compression.type": "zstd", "client.id": "us"}
-    assert loaded(tmp_path, text) == PublishSpec("out", "avro", "b:9093", security, "places", 4, client)
+    assert loaded(tmp_path, text) == PublishSpec("out", "avro", "b:9093", security, "places", 4, "continue", client)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,7 @@ def test_everything_can_be_stated(tmp_path: Path) -> None:
         ("{topic: out, positions_topic: out}", "topic"),
         ("{topic: out, positions_topic: ..}", "positions_topic"),
         ("{topic: out, format: xml}", "format"),
+        ("{topic: out, lost_positions: ignore}", "lost_positions"),
         ("{topic: out, bootstrap: nowhere}", "bootstrap"),
         ("{topic: out, buckets: 0}", "buckets"),
         ("{topic: out, buckets: 1000}", "buckets"),

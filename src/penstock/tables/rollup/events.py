@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from penstock.events import Event
+from penstock.events import Event, Level
 
 
 class WindowsClosed(Event):
@@ -41,6 +41,13 @@ class WindowsPublished(Event):
 
     def in_short(self) -> str:
         return f"{self.rows:,} {self.name}"
+
+
+class PublishPositionLost(Event, level=Level.WARNING):
+    """A bucket goes on where the table noted it last, since its position is gone: rows of a close may come twice."""
+
+    bucket: int
+    close: int
 
 
 class PublisherFenced(Event):

@@ -40,8 +40,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     _own_alone(windows)
     _keep_together(partials, windows)
     publishing = _publishing(job, windows, log, environment)
-    published = publishing.published if publishing is not None else lambda close: True
-    closing = Closing(job, partials, windows, spark, log, environment, published)
+    closing = Closing(job, partials, windows, spark, log, environment)
     return RollupTable(job, partials, closing, publishing, environment)
 
 

@@ -56,9 +56,9 @@ class RollupTable(SingleTable):
         return Numbers(share.sums, peaks, {"read_to_end_ms": int((read_to_end_at or 0) * 1000)})
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is published goes before what is closed next: a close waits until the one before it is out."""
-        due: list[Chore] = [] if self.publishing is None else [*self.publishing.chores(view)]
-        return [*due, *self.closing.chores(view)]
+        """What is closed is published first; while much waits to be published, closing takes turns with it."""
+        publish: Sequence[Chore] = () if self.publishing is None else self.publishing.chores(view)
+        return [*publish, *self.closing.chores(view)]
 
     def perform(self, chore: Chore) -> None:
         if isinstance(chore, Publish):

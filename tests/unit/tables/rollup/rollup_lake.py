@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,7 +109,6 @@ class RollupLake:
         """Every point with the number of closes begun before its commit."""
         self.untils: list[int] = []
         """Of each close that was begun."""
-        self.published: Callable[[int], bool] = lambda close: True
         self.reopen(windows, **stated)
         for number in range(partitions):
             self.start(number)
@@ -131,7 +130,6 @@ class RollupLake:
             self.spark,
             self.log,
             environment,
-            lambda close: self.published(close),
         )
 
     def start(self, number: int) -> None:

@@ -189,19 +189,6 @@ def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: P
     assert len(lake.closing.chores(lake.view())) == 1, "after work there may be more at once"
 
 
-def test_the_next_close_waits_until_the_one_before_is_published(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path)
-    gone: set[int] = {0}
-    lake.published = lambda close: close in gone
-    lake.land([Point("a", 0, 1.0)])
-    lake.close_all(60_000)
-    lake.close_all(120_000)
-    assert lake.number("close") == 1
-    gone.add(1)
-    lake.work()
-    assert lake.number("closed") == 2
-
-
 def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
     table = RollupTable(lake.job, lake.partials, lake.closing, None, lake.environment)

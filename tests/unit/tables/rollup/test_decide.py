@@ -60,12 +60,6 @@ def test_a_quiet_stream_begins_no_empty_closes() -> None:
     assert due(closed(3, 600), [], 10**9) is None
 
 
-def test_a_close_is_not_begun_before_the_one_before_it_is_published() -> None:
-    moment = Moment(120, published=False)
-    assert decide(closed(1, 60), [file(60, 60, epoch=1)], SPEC, moment) is None
-    assert isinstance(decide(closed(1, 60), [file(60, 60, epoch=1)], SPEC, Moment(120)), BeginClose)
-
-
 def test_a_close_that_is_begun_goes_on_portion_by_portion_whatever_the_watermark_says() -> None:
     standing = Standing(2, 180, 180, portions=4, closed=1, closed_until_ms=60, closed_portions=3)
     found = due(standing, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
+from penstock.events import Retrying
+from penstock.flow.points.series import BUCKETS
 from penstock.job.spec import ClaimsSpec
+from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.publish.memory import MemoryCluster, MemoryOutput
+from penstock.publish.output import PublishPosition
 from penstock.publish.spec import PublishSpec
-from penstock.tables.kind import View
+from penstock.tables.kind import CompactWish, View
 from penstock.tables.rollup.closing.windows_table import open_windows_table
-from penstock.tables.rollup.publishing import rows
+from penstock.tables.rollup.kind import RollupKind
+from penstock.tables.rollup.publishing import publishing, rows
 from penstock.tables.rollup.publishing.publishing import Publishing
-from penstock.tables.rollup.publishing.rows import CloseRows, Page, pages_of, rows_of
+from penstock.tables.rollup.publishing.rows import Page, next_row, page_from
 from tests.unit.tables.rollup.rollup_lake import Point, RollupLake, partition
+from tests.watched_storage import WatchedStorage
 
 HOSTS = [f"host-{number}" for number in range(12)]
 TOPIC = "rolled-up"
@@ -36,7 +46,7 @@ class Publishers:
         self.cluster.create(TOPIC)
         self.spec = PublishSpec(TOPIC, format="json", buckets=buckets)
 
-    def process(self) -> Publishing:
+    def process(self, output: type[MemoryOutput] = MemoryOutput) -> Publishing:
         lake = self.lake
         environment = Environment(now=lake.clock.now, listener=lake.heard)
         return Publishing(
@@ -45,7 +55,7 @@ class Publishers:
             open_windows_table(lake.job, environment),
             lake.log,
             environment,
-            lambda bucket: MemoryOutput(self.cluster, TOPIC, bucket),
+            lambda bucket: output(self.cluster, TOPIC, bucket),
         )
 
     def close(self, at_ms: int) -> None:
@@ -71,6 +81,20 @@ def publishers(tmp_path: Path) -> Publishers:
     return Publishers(tmp_path)
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The data files that the driver has read; tasks of a close open theirs by themselves."""
+    paths: list[str] = []
+
+    def watch(act: str, path: str) -> None:
+        if act in ("read", "open_reader") and not path.startswith("_delta_log"):
+            paths.append(path)
+
+    storage = Table.storage
+    monkeypatch.setattr(Table, "storage", lambda table: WatchedStorage(storage(table), watch))
+    return paths
+
+
 def test_a_process_that_leads_nothing_sees_the_closes_of_others_and_publishes_its_buckets(
     publishers: Publishers,
 ) -> None:
@@ -85,64 +109,85 @@ def test_a_process_that_leads_nothing_sees_the_closes_of_others_and_publishes_it
     assert len(sent) == len(publishers.lake.rows()) and set(sent.values()) == {1}
 
 
-def test_a_new_process_does_not_look_again_for_rows_of_closes_that_are_out(
-    publishers: Publishers, monkeypatch: pytest.MonkeyPatch
+def test_closes_that_are_published_are_not_read_again_by_a_new_process(
+    publishers: Publishers, reads: list[str]
 ) -> None:
     """A bucket without rows has no record in the topic of positions: only the table knows that it is done."""
-    asked: list[int] = []
-
-    def counted(*arguments: Any) -> Any:
-        asked.append(arguments[1])
-        return rows_of(*arguments)
-
-    monkeypatch.setattr("penstock.tables.rollup.publishing.publishing.rows_of", counted)
     publishers.spec = replace(publishers.spec, buckets=64)
     for minute in range(3):
         publishers.close(minute * 60_000)
         publishers.work(publishers.process(), publishers.view(publishers.lake.log.partitions()))
-    assert Counter(asked) == {1: 64, 2: 64, 3: 64}
+    assert set(Counter(reads).values()) == {1}, "all buckets share what is read"
     assert set(publishers.sent().values()) == {1}
 
 
-def test_hash_buckets_share_a_page_up_to_its_limit_and_are_never_divided() -> None:
-    assert pages_of([(1, 0), (3, 2), (5, 1), (7, 0), (9, 9), (11, 1), (13, 0)], 3) == (
-        Page(0, 3, (3, 5, 7)),
-        Page(3, 12, (9,)),
-        Page(12, 13, (11, 13)),
-    )
-    assert pages_of([(0, 0), (1, 0)], 3) == ()
+def compacted(publishers: Publishers, closes: int) -> list[str]:
+    """The few files that hold the rows of many closes, which nobody has published."""
+    for minute in range(closes):
+        publishers.close(minute * 60_000)
+    RollupKind().compact(publishers.lake.job, CompactWish(), publishers.lake.environment, None)
+    publishers.lake.windows.refresh()
+    files = active_files(publishers.lake.windows.handle, ("close",))
+    assert [file.spans["close"] for file in files] == [(1, closes)]
+    return [file.path for file in files]
 
 
-@pytest.mark.parametrize("rows_max", [1, 4])
-def test_one_page_of_a_close_is_in_memory_and_rows_have_the_same_numbers_in_pages_of_any_size(
-    publishers: Publishers, monkeypatch: pytest.MonkeyPatch, rows_max: int
+def test_switched_on_for_a_compacted_table_reads_its_files_once_for_all_closes_and_buckets(
+    publishers: Publishers, reads: list[str]
 ) -> None:
-    publishers.close(0)
-    windows = open_windows_table(publishers.lake.job, Environment())
-    whole = rows_of(windows, 1, 0, 1)
-    wanted = whole.part(0, 1000).to_pylist()
-    held: list[int] = []
-    load = rows._page_rows
+    files = compacted(publishers, 12)
+    reads.clear()
+    publishers.work(publishers.process(), publishers.view(publishers.lake.log.partitions()))
+    assert len(publishers.sent()) == len(publishers.lake.rows()) and set(publishers.sent().values()) == {1}
+    assert reads == files
 
-    def loaded(*arguments: Any) -> Any:
-        held.append((page := load(*arguments)).num_rows)
-        return page
 
-    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", rows_max)
-    monkeypatch.setattr(rows, "_page_rows", loaded)
-    paged = rows_of(windows, 1, 0, 1)
-    assert paged.count == whole.count == len(wanted) >= len(HOSTS)
-    found: list[dict[str, Any]] = []
-    while part := paged.part(len(found), 1000).to_pylist():
-        found += part
-    assert found == wanted
-    assert len(held) == len(paged.pages) > 1 and sum(held) == len(wanted), "each page is read once"
-    assert max(held) <= max(rows_max, *Counter(each["bucket"] for each in wanted).values())
-    assert rows_of(windows, 1, 0, 1).part(7, 1).to_pylist() == wanted[7:8], "a process that starts in the middle"
-    counted = rows_of(windows, 1, 0, 1)
-    changed = CloseRows(windows, 1, tuple(replace(each, end=each.end + 1) for each in counted.pages[-1:]))
-    with pytest.raises(TransientError, match="were changed"):
-        changed.part(changed.count - 1, 1)
+def test_a_table_larger_than_a_page_is_read_once_for_each_page_and_once_to_count(
+    publishers: Publishers, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closes, rows_of_close = 12, len(HOSTS)
+    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", 4 * (rows_of_close + 1))
+    files = compacted(publishers, closes)
+    reads.clear()
+    publishers.work(publishers.process(), publishers.view(publishers.lake.log.partitions()))
+    assert len(publishers.sent()) == len(publishers.lake.rows()) and set(publishers.sent().values()) == {1}
+    assert reads == files * (1 + closes // 4)
+
+
+def test_a_page_has_whole_closes_up_to_its_limit_or_hash_buckets_of_a_large_one() -> None:
+    counts = np.zeros((4, BUCKETS), np.int64)
+    counts[0, 3], counts[1, 5] = 2, 1
+    counts[2, [1, 3, 9, 11]] = 2, 1, 9, 1
+    assert page_from(counts, 7, (7, 0), 3) == Page(7, 8)
+    assert page_from(counts, 7, (8, 0), 3) == Page(8, 8), "the next close does not fit"
+    assert page_from(counts, 7, (9, 0), 3) == Page(9, 9, 0, 9)
+    assert page_from(counts, 7, (9, 9), 3) == Page(9, 9, 9, 10), "the series of a hash bucket are never divided"
+    assert page_from(counts, 7, (9, 10), 3) == Page(9, 9, 10, BUCKETS)
+    assert page_from(counts, 7, (9, 4), 3) == Page(9, 9, 4, 10), "a page without rows would be read for nothing"
+    assert page_from(counts, 7, (10, 0), 3) == Page(10, 10)
+    assert [next_row(page.after) for page in (Page(7, 8), Page(9, 9, 0, 9))] == [(9, 0), (9, 9)]
+
+
+@pytest.mark.parametrize("page_rows", [1, 4, 20])
+@pytest.mark.parametrize("part_rows", [1, 3, 1000])
+def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_size(
+    publishers: Publishers, monkeypatch: pytest.MonkeyPatch, page_rows: int, part_rows: int
+) -> None:
+    for minute in range(2):
+        publishers.close(minute * 60_000)
+    names = ("close", "bucket", "series", "interval", "window_start")
+    expected = sorted(tuple(row[name] for name in names) for row in publishers.lake.rows())
+    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", page_rows)
+    monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", part_rows)
+    # Every turn is another process, which goes on from the positions in the topic.
+    monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", 2)
+    ours = publishers.lake.log.partitions()
+    while (process := publishers.process()).chores(publishers.view(ours)):
+        process.perform()
+    published = [json.loads(record.value) for record in publishers.cluster.topics[TOPIC]]
+    for number in range(publishers.spec.buckets):
+        keys = [(row["close"], row["bucket"], row["series"]) for row in published if row["bucket"] % 2 == number]
+        assert keys == [key[:3] for key in expected if key[1] % 2 == number]
 
 
 def test_a_bucket_that_a_process_without_its_claim_took_comes_back_to_its_owner(publishers: Publishers) -> None:
@@ -162,3 +207,49 @@ def test_a_bucket_that_a_process_without_its_claim_took_comes_back_to_its_owner(
         publishers.lake.clock.at += 31
     sent = publishers.sent()
     assert len(sent) == len(publishers.lake.rows()) and set(sent.values()) == {1}
+
+
+class Away(MemoryOutput):
+    """Cannot reach its broker."""
+
+    attempts = 0
+
+    def open(self) -> PublishPosition | None:
+        Away.attempts += 1
+        raise TransientError("the broker is away")
+
+
+def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer_pauses(
+    publishers: Publishers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Away, "attempts", 0)
+    publishers.spec = replace(publishers.spec, buckets=64)
+    publishers.close(0)
+    process, ours, clock = publishers.process(Away), publishers.lake.log.partitions(), publishers.lake.clock
+    tried_at: list[float] = []
+    while clock.at < 600:
+        if process.chores(publishers.view(ours)):
+            before = Away.attempts
+            process.perform()
+            assert Away.attempts == before + 1, "buckets wait together, not one after the other"
+            tried_at.append(clock.at)
+        clock.at += 0.25
+    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
+    assert pauses[0] <= 1.25 and max(pauses) <= 60.25 and min(pauses[7:]) >= 30
+    told = [event for event in publishers.lake.heard.events if isinstance(event, Retrying)]
+    assert [event.reason for event in told] == ["the broker is away"] * len(tried_at)
+    assert process.lags(), "the rows still wait"
+    for _ in range(2_000):
+        clock.at += 61
+        assert process.chores(publishers.view(ours)), "however long it is away"
+        process.perform()
+
+
+def test_the_last_work_of_a_bounded_run_is_tried_at_once_and_fails(publishers: Publishers) -> None:
+    publishers.close(0)
+    process, ours = publishers.process(Away), publishers.lake.log.partitions()
+    for _ in range(3):
+        assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "whoever runs it makes the pauses"
+        with pytest.raises(TransientError, match="away"):
+            process.perform()
+    assert process.chores(publishers.view(ours, flush_now=True)) == [], "there are batches to go on with"

@@ -7,7 +7,7 @@ compare-and-swap that sees by itself whether it is done, and after a crash the n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -72,9 +72,7 @@ class Closing:
         spark: SparkSession,
         log: Log,
         environment: Environment,
-        published: Callable[[int], bool] = lambda close: True,
     ) -> None:
-        """`published` says whether the rows of a close are where they are published to: the next one waits for it."""
         self._name = job.name
         self._spec = job.table
         self._partials = partials
@@ -82,7 +80,6 @@ class Closing:
         self._spark = spark
         self._log = log
         self._environment = environment
-        self._published = published
         self._job = ClosingJob(job.table, spark, partials, windows)
         self._look_at = 0.0
         self._leads = False
@@ -138,8 +135,7 @@ class Closing:
         if standing is None:
             return None
         at_ms = None if standing.close > standing.closed else self.watermark(now).at_ms
-        moment = Moment(at_ms, flush_late, self._published(standing.closed), self._last)
-        return decide(standing, self._partials_files(), self._spec, moment)
+        return decide(standing, self._partials_files(), self._spec, Moment(at_ms, flush_late, self._last))
 
     def _standing(self) -> Standing | None:
         """How far the closes are; None while another process moves them along."""

@@ -147,8 +147,6 @@ class Moment:
     watermark_ms: int | None
     flush_late: bool = False
     """Late rows are due by themselves; else they wait until event time passes a window's end."""
-    published: bool = True
-    """Whether the last close has gone where its rows are published."""
     last: str = TURNS[-1]
     """The kind of work that was done last, or tried."""
 
@@ -158,7 +156,7 @@ def decide(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, 
     if standing.close > standing.closed:
         return _portion(standing, files, spec)
     looks: dict[str, Callable[[], Due | None]] = {
-        BeginClose.name: lambda: _begin(standing, files, spec, moment) if moment.published else None,
+        BeginClose.name: lambda: _begin(standing, files, spec, moment),
         Clean.name: lambda: _clean(standing, files, spec),
         Merge.name: lambda: _merge(standing, files),
     }

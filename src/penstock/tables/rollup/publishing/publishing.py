@@ -1,7 +1,9 @@
 """Closed windows out to a topic, once each: which rows are due, and up to where each bucket has been published.
 
 The truth is the position in the topic's own transactions (RULES U1). What the table of windows keeps beside it, the
-close up to which each bucket is published, follows it and may lag: it lets other processes see when a close is done.
+close up to which each bucket is published, follows it and may lag: it shows how far publishing is, and proves later
+that positions were lost. No close waits for publishing: a position names a row by its key, not by its number, so rows
+that a later close replaces move none of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.environment import Environment
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
+from penstock.events import Retrying
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
@@ -20,9 +23,9 @@ from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
-from penstock.tables.rollup.closing.standing import closed_key, closed_portions_key, updated_key
-from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
-from penstock.tables.rollup.publishing.rows import CloseRows, rows_of
+from penstock.tables.rollup.closing.standing import closed_key
+from penstock.tables.rollup.events import PublisherFenced, PublishPositionLost, WindowsPublished
+from penstock.tables.rollup.publishing.rows import Page, Pages, next_row, position_between
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
@@ -31,6 +34,10 @@ LOOK_SECONDS = 1.0
 """How often the table is asked for new closes, while nothing waits."""
 FENCED_SECONDS = 30.0
 """How long a bucket is left to the producer that took it: one that has lost its claim will have learned so by then."""
+
+RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 60.0
+"""The pause after a failure, at first and at most: an attempt to reach a cluster that is away holds up batches."""
 
 OpenOutput = Callable[[PublishBucket], Output]
 
@@ -54,8 +61,8 @@ class _Lane:
     """None: not open."""
     fenced_at: float | None = None
     """When another producer took it."""
-    rows: CloseRows | None = None
-    """Of the close of the position."""
+    failures: int = 0
+    """In a row."""
     in_topic: int = 0
     """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
 
@@ -65,15 +72,14 @@ class _Turn:
     """What one turn has done."""
 
     rows: int = 0
-    failures: list[PenstockError] = field(default_factory=list)
-    """Of buckets."""
+    failed: dict[int, PenstockError] = field(default_factory=dict)
+    """By bucket, what does not go away by itself."""
+    transient: TransientError | None = None
+    """Ends the turn: a cluster that is away would let every other bucket wait for its own time-out."""
 
-    def raise_failure(self) -> None:
-        """The first that does not go away by itself, if there is one."""
-        lasting = (each for each in self.failures if not isinstance(each, TransientError))
-        failure = next(lasting, self.failures[0] if self.failures else None)
-        if failure is not None:
-            raise failure
+    @property
+    def over(self) -> bool:
+        return self.rows >= ROWS_PER_TURN_MAX or self.transient is not None
 
 
 class Publishing:
@@ -96,12 +102,20 @@ class Publishing:
         self._open_output = open_output
         self._life = str(fingerprint(str(windows.handle.metadata().id)))
         self._lanes: dict[int, _Lane] = {}
+        self._pages = Pages(windows, spec.buckets)
         self._look_at = 0.0
+        self._pause_seconds = 0.0
+        """At most, after the last failure."""
+        self._retry_at = 0.0
+        self._last_work = False
+        """Whether a bounded run waits for nothing else: then its own retries end it."""
 
     def chores(self, view: View) -> Sequence[Publish]:
         self._follow_claims(view)
         self._look(view)
-        return [Publish()] if self._due() else []
+        self._last_work = view.flush_now and view.idle
+        waits = view.now < self._retry_at and not self._last_work
+        return [Publish()] if not waits and self._due() else []
 
     def lags(self) -> bool:
         """Whether rows of our buckets wait, by what the table says now."""
@@ -113,22 +127,23 @@ class Publishing:
         closed = self._closed()
         return any(self._published(lane.bucket.number) < closed for lane in self._usable())
 
-    def published(self, close: int) -> bool:
-        """Whether the rows of a close, and of all before it, are in the topic."""
-        return all(self._published(number) >= close for number in range(self._spec.buckets))
-
     def perform(self) -> None:
-        """Publish what is due, up to a bound; a bucket that fails does not keep the others waiting."""
+        """Publish what is due, up to a bound; a bucket that fails does not keep the others waiting for long."""
         turn = _Turn()
         try:
-            for lane in self._usable():
-                if turn.rows < ROWS_PER_TURN_MAX:
-                    self._advance(lane, turn)
+            while not turn.over and (lanes := self._behind(turn)):
+                first = min((self._start(lane) for lane in lanes), key=next_row)
+                page = self._pages.turn_to(first, self._closed(), self._lanes)
+                for lane in lanes:
+                    if not turn.over:
+                        self._advance(lane, page, turn)
         finally:
             self._note_published()
         if turn.rows:
             self._environment.listener.event(WindowsPublished(rows=turn.rows, topic=self._spec.topic))
-        turn.raise_failure()
+        for failure in turn.failed.values():
+            raise failure
+        self._back_off(turn.transient)
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -152,27 +167,58 @@ class Publishing:
             each for each in self._lanes.values() if each.fenced_at is None or now - each.fenced_at >= FENCED_SECONDS
         ]
 
-    def _advance(self, lane: _Lane, turn: _Turn) -> None:
-        """Publish rows of one bucket, as many as the turn has left but for the last transaction."""
+    def _behind(self, turn: _Turn) -> list[_Lane]:
+        """The lanes with rows to publish; those that failed last time are tried once the others have none."""
+        closed = self._closed()
+        lanes = [
+            lane
+            for lane in self._usable()
+            if lane.bucket.number not in turn.failed and self._start(lane).close <= closed
+        ]
+        least = min((lane.failures for lane in lanes), default=0)
+        return [lane for lane in lanes if lane.failures == least]
+
+    def _start(self, lane: _Lane) -> PublishPosition:
+        """Where a lane goes on, or may go on at the earliest if it is not open."""
+        return lane.position or PublishPosition(self._published(lane.bucket.number) + 1)
+
+    def _advance(self, lane: _Lane, page: Page, turn: _Turn) -> None:
+        """Publish rows of one bucket, up to the end of the page or as many as the turn has left."""
         try:
-            position = self._opened(lane)
-            while position.close <= self._closed() and turn.rows < ROWS_PER_TURN_MAX:
-                rows = self._rows(lane, position.close)
-                part = rows.part(position.row, RECORDS_PER_TRANSACTION)
-                position = self._after(position, part.num_rows, rows.count)
-                if part.num_rows:
-                    lane.output.publish(ENCODERS[self._spec.format](part), position)
-                    turn.rows += part.num_rows
-                    lane.in_topic = position.close
-                if position.row == 0:
-                    lane.rows = None
-                lane.position = position
+            rest = self._pages.rows(lane.bucket.number, self._opened(lane))
+            while rest.num_rows and not turn.over:
+                part, rest = rest.slice(0, RECORDS_PER_TRANSACTION), rest.slice(RECORDS_PER_TRANSACTION)
+                position = position_between(part, rest) if rest.num_rows else page.after
+                lane.output.publish(ENCODERS[self._spec.format](part), position)
+                turn.rows += part.num_rows
+                lane.position, lane.in_topic = position, position.close
+            if not rest.num_rows and next_row(self._start(lane)) < next_row(page.after):
+                lane.position = page.after
+            lane.failures = 0
         except FencedError as error:
             self._fence(lane, error)
         except PenstockError as error:
             # What became of the last transaction is known once the output is opened again.
-            lane.position, lane.rows = None, None
-            turn.failures.append(error)
+            lane.position = None
+            lane.failures += 1
+            if isinstance(error, TransientError):
+                turn.transient = error
+            else:
+                turn.failed[lane.bucket.number] = error
+
+    def _back_off(self, failure: TransientError | None) -> None:
+        """Wait longer after each failure, while batches go on; the last work of a bounded run fails with it."""
+        if failure is None:
+            self._pause_seconds, self._retry_at = 0.0, 0.0
+            return
+        self._pause_seconds = min(RETRY_SECONDS_MAX, max(RETRY_SECONDS, 2 * self._pause_seconds))
+        pause = self._environment.rng.uniform(self._pause_seconds / 2, self._pause_seconds)
+        self._retry_at = self._environment.now() + pause
+        if self._last_work:
+            raise failure
+        self._environment.listener.event(
+            Retrying(reason=failure.primary, detail=failure.detail, pause_seconds=round(pause, 2))
+        )
 
     def _opened(self, lane: _Lane) -> PublishPosition:
         """Where to go on: a bucket that had no rows has no position in the topic, only what the table says of it."""
@@ -187,42 +233,31 @@ class Publishing:
         """Where to go on. A close without rows of the bucket moves only the number in the table, not the topic."""
         lane.in_topic = 0 if found is None else found.close
         noted = self._windows.transaction(in_topic_key(self._job.name, lane.bucket.number)) or 0
+        done = PublishPosition(self._published(lane.bucket.number) + 1)
         if lane.in_topic < noted:
-            raise self._lost(lane, found, noted)
-        done = PublishPosition(self._published(lane.bucket.number) + 1, 0)
-        return done if found is None or found < done else self._recounted(found)
-
-    def _recounted(self, position: PublishPosition) -> PublishPosition:
-        """The same, unless publishing was switched off inside a close: updates may have taken rows of it since."""
-        numbers = self._windows.transactions()
-        later = position.close < self._closed() or numbers.get(closed_portions_key(self._job.name), 0) > 0
-        if not (position.row and later and numbers.get(updated_key(self._job.name))):
-            return position
-        return PublishPosition(position.close, 0)
+            if self._spec.lost_positions == "fail":
+                raise self._lost(lane, found, noted)
+            lane.output.publish([], done)
+            lane.in_topic = done.close
+            self._environment.listener.event(PublishPositionLost(bucket=lane.bucket.number, close=done.close))
+            return done
+        return done if found is None or found.close < done.close else found
 
     def _lost(self, lane: _Lane, found: PublishPosition | None, noted: int) -> UserError:
+        number = lane.bucket.number
         there = "knows nothing" if found is None else f"goes on with close {found.close}"
         return UserError(
             f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
             detail=f"by {self._windows.spec.path} it goes on with close {noted}, the topic {there}",
-            hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; "
-            "without it the rows would be published twice",
+            hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; if it is "
+            f"lost for good, set publish.lost_positions to continue: rows of close {self._published(number) + 1} may "
+            "then be published twice",
         )
-
-    def _rows(self, lane: _Lane, close: int) -> CloseRows:
-        if lane.rows is None:
-            lane.rows = rows_of(self._windows, close, lane.bucket.number, lane.bucket.count)
-        return lane.rows
-
-    @staticmethod
-    def _after(position: PublishPosition, taken: int, rows: int) -> PublishPosition:
-        row = position.row + taken
-        return PublishPosition(position.close, row) if row < rows else PublishPosition(position.close + 1, 0)
 
     def _fence(self, lane: _Lane, error: FencedError) -> None:
         """Where no other process is expected, a second one is the user's to stop."""
         lane.output.close()
-        lane.fenced_at, lane.position, lane.rows = self._environment.now(), None, None
+        lane.fenced_at, lane.position = self._environment.now(), None
         if self._job.claims is None:
             raise error
         self._environment.listener.event(PublisherFenced(bucket=lane.bucket.number, reason=error.primary))

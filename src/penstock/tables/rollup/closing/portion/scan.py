@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +20,16 @@ WHOLE_BYTES_MAX = 4 * 1024 * 1024
 """Of files that are read at once."""
 _MILLI = 1000
 """Microseconds."""
+
+
+class GroupFilter(Protocol):
+    """Says which row groups of a file are read."""
+
+    def can_be_in(self, group: pq.RowGroupMetaData, numbers: dict[str, int]) -> bool:
+        """Whether the statistics of a row group leave it possible that it has rows that are asked for.
+
+        `numbers` are those of its columns, by name.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Wanted:
     def can_be_in(self, group: pq.RowGroupMetaData, numbers: dict[str, int]) -> bool:
         """Whether the statistics of a row group leave it possible."""
         bounds = {"bucket": (self.buckets.start, self.buckets.stop - 1), "window_start": self._micros}
-        return all(_meets(group, numbers.get(name), *each) for name, each in bounds.items())
+        return all(group_meets(group, numbers.get(name), *each) for name, each in bounds.items())
 
     @property
     def _micros(self) -> tuple[int, int]:
@@ -84,7 +94,7 @@ def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[
 
 
 def read_batches(
-    storage: Storage, path: str, schema: pa.Schema, wanted: Wanted | None = None
+    storage: Storage, path: str, schema: pa.Schema, wanted: GroupFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The same as Arrow has them: all rows of the row groups that can have wanted ones."""
     with _opened(storage, path) as file:
@@ -130,7 +140,7 @@ def as_frame(rows: pa.Table) -> pl.DataFrame:
     return found
 
 
-def _groups(parquet: pq.ParquetFile, wanted: Wanted | None) -> Sequence[int]:
+def _groups(parquet: pq.ParquetFile, wanted: GroupFilter | None) -> Sequence[int]:
     every = range(parquet.num_row_groups)
     if wanted is None:
         return list(every)
@@ -138,7 +148,7 @@ def _groups(parquet: pq.ParquetFile, wanted: Wanted | None) -> Sequence[int]:
     return [each for each in every if wanted.can_be_in(parquet.metadata.row_group(each), names)]
 
 
-def _meets(group: pq.RowGroupMetaData, number: int | None, least: int, most: int) -> bool:
+def group_meets(group: pq.RowGroupMetaData, number: int | None, least: int, most: int) -> bool:
     found = None if number is None else group.column(number).statistics
     if found is None or not found.has_min_max:
         return True
