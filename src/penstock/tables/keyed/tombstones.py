@@ -13,7 +13,7 @@ from penstock.environment import Environment
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.active_files import ActiveFile, active_files
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
@@ -48,7 +48,7 @@ class Tombstones:
             return {}
         table.refresh()
         found: dict[int, list[ActiveFile]] = {}
-        for each in active_files(table.handle):
+        for each in table.active_files():
             found.setdefault(int(each.values[0] or 0), []).append(each)
         return {bucket: tuple(sorted(files, key=lambda file: file.path)) for bucket, files in found.items()}
 
@@ -69,7 +69,7 @@ class Tombstones:
         target = table
 
         def decide() -> Change | None:
-            known = {each.path: each for each in active_files(target.handle)}
+            known = {each.path: each for each in target.active_files()}
             actions: list[AddAction | RemoveAction] = [
                 target.remove_action(_removed(known[path])) for path in removed if path in known
             ]
@@ -99,7 +99,7 @@ class Tombstones:
         files = list(store.write(kept.to_arrow().cast(schema), bucket, lambda: _name(version_max)))
 
         def decide() -> Change | None:
-            active = {each.path: each for each in active_files(table.handle)}
+            active = {each.path: each for each in table.active_files()}
             if not all(path in active for path in paths) or table.version >= version_max:
                 return None
             gone = [_removed(active[path]) for path in paths]

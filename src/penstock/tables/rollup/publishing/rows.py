@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.flow.points.series import BUCKETS
-from penstock.lake.delta.active_files import ActiveFile, active_files
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.publish.output import PublishPosition
 from penstock.tables.rollup.closing.portion.scan import group_meets, read_batches, with_partition_columns
@@ -180,7 +180,7 @@ def _read(windows: Table, page: Page, count: int, buckets: Collection[int]) -> d
 
 
 def _files(windows: Table, first: int, last: int) -> Iterator[ActiveFile]:
-    for file in active_files(windows.handle, ("close",)):
+    for file in windows.active_files(("close",)):
         span = file.spans["close"]
         if span is None or (span[0] <= last and span[1] >= first):
             yield file
