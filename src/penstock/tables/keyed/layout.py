@@ -38,8 +38,8 @@ OFFSET_BITS = 48
 """Of a sequence; above them is the generation of the log."""
 LOG_PARTITION_MAX = 1 << 17
 """Beyond every partition that a topic can have; with it the numbers of buckets fit into 32 bits."""
-TOPIC_BITS = 46
-"""Of a tiebreak; above them is the partition."""
+TOPIC_BITS = 32
+"""Of a tiebreak; above them is the partition. More would not fit into one number with most ranges of offsets."""
 WORDS_KEPT_MAX = 4_096
 """Texts whose hash a process remembers."""
 
