@@ -48,6 +48,8 @@ def write_tombstones(
     flow: MergeFlow, bucket: int, deletes: pl.DataFrame, joined: Sequence[pl.DataFrame]
 ) -> Iterator[StagedFile]:
     """Stage the deletes of a batch, together with earlier ones whose time is not over."""
+    if not len(deletes) and not joined:
+        return iter(())
     layout, store = flow.store.layout, store_of(flow)
     names = [*layout.key_names, *order_columns(layout)]
     now = datetime.fromtimestamp(flow.now, UTC)
