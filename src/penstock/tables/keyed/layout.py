@@ -147,11 +147,10 @@ def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     return pl.DataFrame([part_values(part, _series(rows.column(part.column))).alias(name) for name, part in parts])
 
 
-def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """What orders the rows of one key, as columns `order0`, `order1`, ..."""
-    return pl.DataFrame(
-        [_series(rows.column(name)).alias(f"order{number}") for number, name in enumerate(layout.order_names)]
-    )
+def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch, *, within_partition: bool = False) -> pl.DataFrame:
+    """What orders the rows of one key, as columns `order0`, `order1`, ...; those of one partition need no tiebreak."""
+    names = layout.order_names[: -1 if within_partition else None]
+    return pl.DataFrame([_series(rows.column(name)).alias(f"order{number}") for number, name in enumerate(names)])
 
 
 def order_columns(layout: Layout) -> list[str]:
@@ -252,7 +251,7 @@ def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.A
     return pa.array((values[at] << OFFSET_BITS) | numbers, pa.int64())
 
 
-def tiebreaks(sequence: pa.ChunkedArray, topic: str, partition: int) -> pa.Array:
+def tiebreaks(sequence: pa.Array, topic: str, partition: int) -> pa.Array:
     """What orders records of the same offset: their partition, then their topic. Rows of loads have none."""
     of_topic = int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little") >> (64 - TOPIC_BITS)
     of_log = (partition << TOPIC_BITS | of_topic) if 0 <= partition < LOG_PARTITION_MAX else 0

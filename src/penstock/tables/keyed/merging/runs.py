@@ -110,7 +110,6 @@ class RunWriter:
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting)
-        rows = rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *self._key))
         self._waiting, self._waiting_bytes = [], 0
         layout = self._target.layout
         # A replay counts every record that it takes out of quarantine, also one that another replaces at once.
@@ -135,7 +134,7 @@ def sorted_rows(layout: Layout, rows: pa.Table, *, last_only: bool) -> Sorted:
     keys = key_frame(layout, rows)
     buckets = buckets_of(layout, keys)
     numbers = packed([buckets, *keys])
-    places = in_order(numbers, order_frame(layout, rows).get_columns())
+    places = in_order(numbers, order_frame(layout, rows, within_partition=True).get_columns())
     if last_only:
         places = places[last_of_key(numbers[places])]
     return Sorted(places, _directory(layout, keys.with_columns(buckets), places))
@@ -163,11 +162,12 @@ def superseded(file: StagedFile) -> int:
 
 
 def read_parts(storage: Storage, parts: tuple[RunPart, ...]) -> list[pa.RecordBatch]:
-    """The rows of one bucket in each of its runs."""
+    """The rows of one bucket in each of its runs, which are of one partition each."""
     found = []
     for part in parts:
         with storage.open_reader(part.path) as file:
-            found.append(pa.ipc.open_file(pa.PythonFile(file, "r")).get_batch(part.batch))
+            rows = pa.ipc.open_file(pa.PythonFile(file, "r")).get_batch(part.batch)
+        found.append(rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *part.source)))
     return found
 
 
