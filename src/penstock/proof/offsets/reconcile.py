@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.proof.findings import (
@@ -83,6 +84,9 @@ class Reconciliation:
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
         self._pool_violations: list[Violation] = []
+        select = job.sql.select if job.sql is not None else ()
+        self._adds_place = {"partition", "offset"} <= dict(place_columns(job.columns, select)).keys()
+        """The job keeps the place of rows; the table may be from before it did."""
         self._exact: dict[str, bool] = {}
         self._records_read = 0
 
@@ -219,8 +223,9 @@ class Reconciliation:
     def _unproven(self) -> list[Unproven]:
         found: list[Unproven] = []
         if not self._types:
-            what = "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset"
-            found.append(Unproven(what, f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}"))
+            what = "which records the rows are: they do not carry partition and offset, so they are only counted"
+            remedy = "run the job: it adds the columns" if self._adds_place else f"{KEEP_PLACES} before the first run"
+            found.append(Unproven(what, f"{remedy}, or {ALL_VALUES}"))
         for each, tally in self._tallies.items() if self._types else ():
             without, lacking = self._without_place(each), tally.lacking
             if lacking and lacking <= without:
