@@ -46,12 +46,12 @@ def test_a_projection_that_names_no_place_passes_it_on_also_into_a_table_made_wi
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
-    produce(name, ids([7]))
+    produce(name, ids(range(7, 8)))
     pipe.describe(name, sql="select: ['id * 2 as twice']")
     pipe.run_to_end()
     assert pl.read_delta(pipe.table).columns == ["twice"]
     pipe.path.write_text(pipe.path.read_text().replace("place: none\n", ""))
-    produce(name, ids([8]))
+    produce(name, ids(range(8, 9)))
     pipe.run_to_end()
     frame = pl.read_delta(pipe.table).sort("twice").select("twice", "kafka_partition", "kafka_offset", "kafka_topic")
     assert frame.rows() == [(14, None, None, None), (16, 0, 1, name)]

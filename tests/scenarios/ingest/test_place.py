@@ -5,6 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from penstock.environment import Environment
+from penstock.lake.delta.compact import compact
+from penstock.tables.single.table import existing_table
 from penstock.verify import Check, Sample, Verdict, verify
 from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
@@ -54,6 +57,22 @@ def test_a_table_made_without_the_place_takes_it_whatever_the_policy_for_new_col
     after = {check.name: check.verdict for check in verify(pipe.job).checks}
     assert after.pop("offsets") is Verdict.NOT_PROVEN
     assert set(after.values()) == {Verdict.PROVEN}
+
+
+def test_a_table_that_kept_partition_and_offset_alone_stays_proved_when_the_topic_is_added(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ['{"id": 1}'])
+    pipe.describe(name)
+    pipe.run_to_end()
+    pipe.path.write_text(pipe.path.read_text().replace("place: none\n", ""))
+    assert pipe.verified()
+    produce(name, ['{"id": 2}'])
+    pipe.run_to_end()
+    compact(existing_table(pipe.job, Environment()), 1 << 20)
+    assert pl.read_delta(pipe.table).sort("id").select("offset", "kafka_topic").rows() == [(0, None), (1, name)]
+    assert verify(pipe.job, values=Sample(None)).ok
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])

@@ -166,6 +166,21 @@ def test_a_row_filed_under_another_day_is_found_where_rows_carry_no_place(tmp_pa
     assert "place: none" in offsets.unproven[0].remedy
 
 
+def test_a_missing_row_beside_filtered_tombstones_is_named_by_its_offset(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    DeltaTable(lake.job.table.path).delete('"offset" = 3')
+    assert lake.verify(None).first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
+
+
+def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    lake.job = replace(lake.job, sql=SqlSpec(where="amount > 1"))
+    DeltaTable(lake.job.table.path).delete('"offset" = 3')
+    assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
+
+
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
     plain, full = lake.verify(None, first=9), lake.verify(first=9)
     places = lake.job.columns.get("offset") is not None

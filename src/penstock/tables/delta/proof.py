@@ -51,7 +51,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
     return Provable(
         version=facts.table.version,
         states=facts.states,
-        subject=_subject(facts),
+        subject=_subject(job, facts),
         sources=Sources(storage, [TypeFiles(data.files)], quarantine.storage, quarantine.files, columns),
         own_checks=lambda _: (
             check_totals(facts.states),
@@ -62,12 +62,13 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
     )
 
 
-def _subject(facts: TableFacts) -> Subject:
+def _subject(job: JobSpec, facts: TableFacts) -> Subject:
     return Subject(
         spans={each: spans(each, state, facts.slices.get(each, ())) for each, state in facts.states.items()},
         incarnations=facts.incarnations,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
         replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
+        filters_only_tombstones=job.sql is None or job.sql.where is None,
     )
 
 
