@@ -40,6 +40,7 @@ log:
 decode: {decode}
 schema: {{{schema}}}
 columns: {{partition: kafka.partition, offset: kafka.offset{columns}}}
+place: none
 {sql}table:
   delta: {{path: "{table}", partition_by: [{partition_by}]}}
 flush: {{{flush}}}

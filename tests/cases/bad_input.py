@@ -18,6 +18,7 @@ log:
 decode: json
 schema: {{{schema}}}
 columns: {{partition: kafka.partition, offset: kafka.offset}}
+place: none
 table:
   delta: {{path: {table}}}
 on: {{{on}}}

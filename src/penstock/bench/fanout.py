@@ -38,7 +38,8 @@ def baseline(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
     """The way of a good Spark engineer: the type is looked up once, the batch is cached, each type filters it."""
     records = sides.kafka_source(spark, bootstrap).option("maxOffsetsPerTrigger", RECORDS_PER_BATCH).load()
     text = F.col("value").cast("string")
-    typed = records.select(F.get_json_object(text, "$.type").alias("route"), text.alias("text"), "partition", "offset")
+    route = F.get_json_object(text, "$.type").alias("route")
+    typed = records.select(route, text.alias("text"), *sides.place_columns())
 
     def write_types(batch: DataFrame, number: int) -> None:
         batch.persist()
@@ -46,8 +47,8 @@ def baseline(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
             fields = ", ".join(f"{field} {_SPARK_TYPES[kind]}" for field, kind in type_schema(name).items())
             rows = (
                 batch.filter(F.col("route") == name)
-                .select(F.from_json("text", fields).alias("event"), "partition", "offset")
-                .select("event.*", F.col("partition").alias("kafka_partition"), F.col("offset").alias("kafka_offset"))
+                .select(F.from_json("text", fields).alias("event"), *sides.PLACE)
+                .select("event.*", *sides.PLACE)
                 .withColumn("day", F.to_date(F.col("at").cast("timestamp")))
             )
             rows.write.mode("append").partitionBy("day").parquet(str(folder / "root" / name))

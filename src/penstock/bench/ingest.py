@@ -50,10 +50,9 @@ def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
         .load()
         .select(
             F.from_json(F.col("value").cast("string"), _SCHEMA, {"mode": "PERMISSIVE"}).alias("record"),
-            "partition",
-            "offset",
+            *sides.place_columns(),
         )
-        .select("record.*", "partition", "offset")
+        .select("record.*", *sides.PLACE)
         .withColumn("date", F.to_date(F.col("meta.producer.timestamp").cast("timestamp")))
     )
     sides.run_to_end(rows.writeStream.format("delta").partitionBy("date"), folder, folder / "table")

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from penstock.bench.apart import run_apart
@@ -42,6 +43,8 @@ SOURCE_TUNING = {
 }
 """Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
 SIDES = ("penstock", "baseline")
+PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+"""The columns in which rows of ours carry their place; those of the baseline have them too."""
 
 Fill = Callable[[str], None]
 """Sends all records to `TOPIC`, at a bootstrap."""
@@ -171,6 +174,11 @@ def run_to_end(writer: DataStreamWriter, folder: Path, table: Path | None = None
     """Let a streaming query take everything that is there."""
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
     writer.start(None if table is None else str(table)).awaitTermination()
+
+
+def place_columns() -> list[Column]:
+    """Topic, partition and offset of Spark's Kafka source under the names of `PLACE`."""
+    return [F.col(name.removeprefix("kafka_")).alias(name) for name in PLACE]
 
 
 def kafka_source(spark: SparkSession, bootstrap: str) -> DataStreamReader:

@@ -125,7 +125,7 @@ schema:
   status: int
   url: string
   uuid: string
-columns: {{date: day(meta.producer.timestamp), partition: kafka.partition, offset: kafka.offset}}
+columns: {{date: day(meta.producer.timestamp)}}
 table:
   delta: {{path: {table}, partition_by: [date]}}
 flush: {{allowed_latency: 60s, {sizes}, max_messages_per_batch: 100000}}

@@ -22,6 +22,7 @@ from penstock.job.checks.table import (
 from penstock.job.checks.topics import log_findings
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
+from penstock.job.place import quoted_name, unselected_place
 from penstock.job.sections.kind_section import AnyKindSection, Kinds, Parts, Reading, file_model
 from penstock.job.sections.log_section import AnyLogSection, Logs, Reader
 from penstock.job.sections.models import FlushSection, JobFile, TableSection, read_border
@@ -158,7 +159,7 @@ def _build(
         columns=parts.columns,
         drop=frozenset(file.drop or ()),
         table=kind.build(reading, parts, place),
-        sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
+        sql=_sql(file, parts) if file.sql is not None else None,
         claims=_claims(file) if with_claims(file) else None,
         flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
         on=filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on),
@@ -167,6 +168,15 @@ def _build(
         path=path.absolute(),
         **stated(delivery=file.delivery),
     )
+
+
+def _sql(file: JobFile, parts: Parts) -> SqlSpec:
+    """The projection, which also passes on the place of a row, whether it names it or not."""
+    assert file.sql is not None
+    select = file.sql.select or []
+    added = [name for name in parts.columns if name not in (file.columns or {})]
+    place = [quoted_name(name) for name in unselected_place(parts.columns, added, select)]
+    return SqlSpec((*select, *place), file.sql.where)
 
 
 def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:

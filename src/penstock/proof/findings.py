@@ -36,7 +36,7 @@ class Unproven:
     partitions: frozenset[Partition] | None = None
 
 
-KEEP_PLACES = "keep `columns: {partition: kafka.partition, offset: kafka.offset}`"
+KEEP_PLACES = "remove `place: none` from the job file"
 ALL_VALUES = "compare all values: `--values --all`"
 VALUES_OF_SQL = Unproven(
     "the values of a job with `sql:`: its columns are computed by Spark",
@@ -62,6 +62,7 @@ class ViolationKind(StrEnum):
     HOLE = "no slice holds it"
     OVERLAP = "in two slices"
     NO_PLACE = "a row without its partition and offset"
+    MISFILED = "filed under another partition value than its columns give"
     ALTERED = "not what the record in the log gives"
 
 

@@ -207,10 +207,16 @@ class RowCounts:
     replay_unfinished: bool = False
 
 
-def check_rows(counts: RowCounts, faults: Sequence[str] = (), warnings: Sequence[str] = ()) -> Check:
+def check_rows(
+    counts: RowCounts,
+    faults: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    violations: Sequence[Violation] = (),
+) -> Check:
     """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
 
-    `faults` are what else is wrong with the files, `warnings` what else a person should know.
+    `faults` are what else is wrong with the files, `violations` the rows that they name, `warnings` what else a person
+    should know.
     """
     texts = list(faults)
     surplus = counts.table - counts.written
@@ -228,7 +234,7 @@ def check_rows(counts: RowCounts, faults: Sequence[str] = (), warnings: Sequence
         told.append("a replay of the quarantine is unfinished: the next run finishes it")
     detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
     facts = {"rows": counts.table, "quarantine": in_quarantine}
-    return conclude("rows", detail, bool(texts), warnings=told, facts=facts)
+    return conclude("rows", detail, bool(texts), violations=violations, warnings=told, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class Subject:
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""
+    filters_only_tombstones: bool = False
+    """Whether every record with a value is in the table or in quarantine."""
 
 
 def read_log(log: Log, incarnations: TopicIncarnations) -> LogFacts:

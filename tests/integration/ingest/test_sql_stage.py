@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
 from penstock.errors import UserError
@@ -39,6 +40,21 @@ def test_rows_are_projected_and_filtered_and_the_filtered_are_counted(
     assert pipe.quarantined() == [(1, 0)]
     assert pipe.totals() == Totals(read=15, written=7, quarantined=1, filtered=7)
     assert pipe.verified()
+
+
+def test_a_projection_that_names_no_place_passes_it_on_also_into_a_table_made_without(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ids(range(7, 8)))
+    pipe.describe(name, sql="select: ['id * 2 as twice']")
+    pipe.run_to_end()
+    assert pl.read_delta(pipe.table).columns == ["twice"]
+    pipe.path.write_text(pipe.path.read_text().replace("place: none\n", ""))
+    produce(name, ids(range(8, 9)))
+    pipe.run_to_end()
+    frame = pl.read_delta(pipe.table).sort("twice").select("twice", "kafka_partition", "kafka_offset", "kafka_topic")
+    assert frame.rows() == [(14, None, None, None), (16, 0, 1, name)]
 
 
 def test_bad_records_and_tombstones_bypass_expressions_that_fail_on_null(

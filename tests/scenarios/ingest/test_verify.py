@@ -286,7 +286,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     file.write_text(
         f"job: orders\n"
         f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
-        f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: {job.table.path}}}\n"
+        f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: {job.table.path}}}\nplace: none\n"
     )
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True)
@@ -294,7 +294,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["verdict"]) == (False, "not_proven")
     [check] = [each for each in told["checks"] if each["verdict"] == "not_proven"]
-    assert "kafka.offset" in check["not_proven"][0]["remedy"]
+    assert "place: none" in check["not_proven"][0]["remedy"]
     assert told["partitions"][0]["invariants"]["offsets"] == "not_proven"
     with pytest.raises(typer.Exit):
         verify_command(file)

@@ -9,6 +9,7 @@ from penstock.job.faults import JobFileError
 from penstock.tables.registry import load_job
 from tests.unit.job.conftest import BASE, Faults, Load
 
+PLACE = "kafka_partition, kafka_offset, kafka_topic"
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
@@ -198,7 +199,7 @@ def test_partition_columns_are_looked_for_in_what_the_projection_gives(faults: F
     load(text + 'sql: {select: [status, "substr(meta.at, 1, 10) as day"]}\n')
     load(text + 'sql: {select: [status, "substr(meta.at, 1, 10) day"]}\n')
     assert faults(text + "columns: {day: day(meta.at)}\nsql: {select: [status, method]}\n") == [
-        (7, "table.delta.partition_by[0]", "the table has no column 'day'; columns: status, method")
+        (7, "table.delta.partition_by[0]", f"the table has no column 'day'; columns: status, method, {PLACE}")
     ]
     assert faults(text + "sql: {select: [status, meta as day]}\n") == [
         (7, "table.delta.partition_by[0]", "'day' cannot partition a table: it is a struct; use a primitive column")
@@ -206,7 +207,7 @@ def test_partition_columns_are_looked_for_in_what_the_projection_gives(faults: F
 
 
 def test_a_table_needs_a_column_that_is_no_partition_column(faults: Faults) -> None:
-    text = BASE.replace("s3://lake/web", "x, partition_by: [status]") + "sql: {select: [status]}\n"
+    text = BASE.replace("s3://lake/web", "x, partition_by: [status]") + "place: none\nsql: {select: [status]}\n"
     assert faults(text) == [
         (7, "table.delta.partition_by", "every column is a partition column: the files would be empty")
     ]

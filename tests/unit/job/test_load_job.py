@@ -62,6 +62,7 @@ log:
 decode: {format: json, payload: zstd}
 schema: {at: long, method: string, price: "decimal(10,2)"}
 columns: {day: "day(timestamp_millis(at))", region: "'eu'", version: 3, live: true, "share": 0.5}
+place: none
 sql: {select: [day, "upper(method) as method", region], where: "price > 1"}
 table:
   delta:
@@ -93,6 +94,7 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
         "date": Call("day", (Field(("meta", "producer", "timestamp")),)),
         "partition": KafkaField("partition"),
         "offset": KafkaField("offset"),
+        "kafka_topic": KafkaField("topic"),
     }
     assert spec.table.path == "s3://lake/web_requests"
     assert spec.table.quarantine_path == "s3://lake/web_requests_quarantine"
@@ -103,7 +105,8 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
 def test_a_short_file_gets_every_default_of_the_spec(load: Load, tmp_path: Path) -> None:
     spec = load(BASE)
     assert (spec.flush, spec.on, spec.limits, spec.spark) == (FlushPolicy(), Policies(), Limits(), SparkSpec())
-    assert (spec.sql, spec.claims, spec.columns) == (None, None, {})
+    assert (spec.sql, spec.claims) == (None, None)
+    assert list(spec.columns) == ["kafka_partition", "kafka_offset", "kafka_topic"]
     assert spec.path == tmp_path / "job.yaml"
 
 

@@ -41,6 +41,7 @@ columns: {{day: day(at){places}}}
 table:
   delta: {{path: {path}, partition_by: [day, kind]}}
 on: {{bad_record: quarantine, new_column: add}}
+place: none
 """
 ALL = Sample(None)
 OPEN = {"offsets": Verdict.NOT_PROVEN}
@@ -139,7 +140,45 @@ def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> N
     lake = Lake(tmp_path)
     lake.write({each: record(each) for each in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
-    assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.ALTERED)
+    [values] = [each for each in lake.verify().checks if each.name == "values"]
+    assert values.violation == Violation("orders", 0, 3, ViolationKind.ALTERED)
+
+
+def test_a_row_filed_under_another_day_is_found_without_the_log_and_without_values(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: record(each) for each in range(6)})
+    DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
+    report = lake.verify(None)
+    assert report.first_violation == Violation("orders", 0, 3, ViolationKind.MISFILED)
+    assert verdicts(report) == {"rows": Verdict.VIOLATED}
+    [rows] = [each for each in report.checks if each.name == "rows"]
+    assert rows.detail == "1 rows are filed under another day than day(at) gives, first orders/0 offset 3"
+
+
+def test_a_row_filed_under_another_day_is_found_where_rows_carry_no_place(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, places=False)
+    lake.write({each: record(each) for each in range(6)})
+    DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate="amount = 3.10")
+    report = lake.verify(None)
+    assert verdicts(report) == {"rows": Verdict.VIOLATED} | OPEN
+    [offsets] = [each for each in report.checks if each.name == "offsets"]
+    assert "only counted" in offsets.unproven[0].what
+    assert "place: none" in offsets.unproven[0].remedy
+
+
+def test_a_missing_row_beside_filtered_tombstones_is_named_by_its_offset(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    DeltaTable(lake.job.table.path).delete('"offset" = 3')
+    assert lake.verify(None).first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
+
+
+def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    lake.job = replace(lake.job, sql=SqlSpec(where="amount > 1"))
+    DeltaTable(lake.job.table.path).delete('"offset" = 3')
+    assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
 
 
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:

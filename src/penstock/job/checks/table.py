@@ -54,11 +54,14 @@ def kind_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> Ite
 
 
 def stray_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
-    """Sections of another kind than the table's."""
+    """Sections of another kind than the table's, and `place` where rows have none."""
     for other in kinds:
         for name in own_keys(other):
             if document.has(name) and name not in own_keys(kind):
                 yield Finding((name,), f"has no meaning without table.{other.name}", "remove it", on_key=True)
+    if document.has("place") and not kind.has_place:
+        message = f"has no meaning for a {kind.name} table, whose rows are not single records"
+        yield Finding(("place",), message, "remove it", on_key=True)
 
 
 def path_findings(section: TableSection, at: KeyPath, folder: Path) -> Iterator[Finding]:

@@ -65,6 +65,8 @@ class KindSection(Protocol[FileT, SectionT, PartsT]):
 
     takes_points: bool = False
     """Whether it takes points of series; else rows."""
+    has_place: bool = False
+    """Whether each of its rows is one record, and carries topic, partition and offset of it (`place`)."""
 
     def read(self, reading: Reading[FileT, SectionT]) -> tuple[PartsT, list[Finding]]:
         """Read and check what depends on the kind: its own sections, and the fields and columns of its rows."""

@@ -14,7 +14,9 @@ from pydantic_core import ErrorDetails
 
 from penstock.job import spec
 from penstock.job.document import Document, Value
+from penstock.job.expressions import KafkaName
 from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
+from penstock.job.place import DEFAULT_PLACE, NO_PLACE
 from penstock.job.sections.scalars import (
     Count,
     Duration,
@@ -27,6 +29,7 @@ from penstock.job.sections.scalars import (
     Text,
     Texts,
     one_of,
+    text,
 )
 from penstock.job.sections.section import Section, stated
 
@@ -44,6 +47,19 @@ def _start(value: object) -> spec.StartAt | dict[str, Any]:
         hint = nearest(value, words) or "for explicit offsets write {0: 1500, 1: 900}"
         raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
     return spec.StartAt(value)
+
+
+def _place(value: object) -> dict[KafkaName, str]:
+    """The names of the columns, those that are not stated by default; `none`: there are none."""
+    if value == NO_PLACE:
+        return {}
+    hint = "write {topic: name, partition: name, offset: name}, or none"
+    if not isinstance(value, dict):
+        raise RefusedError(f"expected names of columns or none, found {kind_of(value)}", hint)
+    for key in value:
+        if key not in DEFAULT_PLACE:
+            raise RefusedError(f"{shown(str(key))} is no part of a place", nearest(str(key), DEFAULT_PLACE) or hint)
+    return {part: text(value.get(part, name)) for part, name in DEFAULT_PLACE.items()}
 
 
 class TopicsSection(Section):
@@ -181,6 +197,7 @@ class JobFile(Section):
     decode: DecodeSection | None = None
     schema_: Any = Field(None, alias="schema")
     columns: dict[str, Any] | None = None
+    place: Annotated[dict[KafkaName, str] | None, PlainValidator(_place)] = None
     drop: Texts = None
     sql: SqlSection | None = None
     table: TableChoice | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -29,10 +29,13 @@ class TablePlace(TableSpec):
     """Names of what it keeps of each partition beyond positions, tokens and totals."""
 
 
-def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> pa.Schema:
+def fit(
+    table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str, always: Collection[str] = ()
+) -> pa.Schema:
     """The columns that the table lacks; one of another type, or that the policy forbids, is the user's to settle.
 
-    Names are compared without case, as Delta does; those that are ambiguous so are refused.
+    Names are compared without case, as Delta does; those that are ambiguous so are refused. The policy is not asked
+    about columns in `always`.
     """
     by_folded_name(table, f"the table at {path}")
     by_folded_name(job, "the job")
@@ -44,9 +47,10 @@ def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) ->
             hint="change the job's schema, or write to a new table",
         )
     missing = missing_columns(table, job)
-    if len(missing) and policy is not NewColumnPolicy.ADD:
+    forbidden = [] if policy is NewColumnPolicy.ADD else [name for name in new_paths(table, job) if name not in always]
+    if forbidden:
         raise UserError(
-            f"the table at {path} has no column {', '.join(new_paths(table, job))}",
+            f"the table at {path} has no column {', '.join(forbidden)}",
             detail=f"`on.new_column: {policy}` does not let the job add it",
             hint="set `on.new_column: add`, or add the column to the table",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -310,9 +310,17 @@ def find_table(place: TableSpec, job: str, environment: Environment | None = Non
 
 
 def open_or_create(
-    place: TableSpec, job: str, schema: pa.Schema, policy: NewColumnPolicy, environment: Environment | None = None
+    place: TableSpec,
+    job: str,
+    schema: pa.Schema,
+    policy: NewColumnPolicy,
+    environment: Environment | None = None,
+    always: Collection[str] = (),
 ) -> Table:
-    """Open the table, create it from the job if it is missing, and add the job's columns that it lacks."""
+    """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
+
+    Those in `always` are added whatever the policy says.
+    """
     spec = _delta_place(place)
     try:
         table = open_table(spec, job, environment)
@@ -320,7 +328,7 @@ def open_or_create(
         _create(spec, job, schema)
         table = open_table(spec, job, environment)
         table.environment.reach("created")
-    if len(fit(table.schema, schema, policy, spec.path)):
+    if len(fit(table.schema, schema, policy, spec.path, always)):
         table.add_columns(schema)
         table.refresh()
     return table

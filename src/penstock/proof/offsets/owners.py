@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.flow.columns.fitting import folded
 from penstock.flow.write.names import parse_staged_name
-from penstock.job.expressions import KafkaField
+from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.provenance import commits_of
@@ -27,7 +27,6 @@ UNKNOWN_TOPIC = "?"
 
 _POSITION = re.compile(r"(?P<job>.+)/(?P<topic_id>[^/#]+)/(?P<number>\d+)(?:#(?P<what>[a-z_]+))?")
 _TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
-_PASSED_ON = re.compile(r"`?(?P<name>\w+)`?(?:\s+(?:as\s+)?`?(?P<alias>\w+)`?)?", re.IGNORECASE)
 
 STRANGER = ""
 """Instead of a topic id: the row is of no topic that any job of the table has read."""
@@ -161,13 +160,11 @@ QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id", "
 
 def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
     """The columns in which the job keeps partition and offset; None if either is not kept."""
-    passed = {folded(name): folded(output) for name, output in _passed_names(job).items()}
     spelled = {folded(name): name for name in schema.names}
     kept: dict[str, str] = {}
-    for name, expression in job.columns.items():
-        column = spelled.get(passed.get(folded(name), ""))
-        if isinstance(expression, KafkaField) and column is not None:
-            kept.setdefault(expression.name, column)
+    for part, name in place_columns(job.columns, job.sql.select if job.sql is not None else ()):
+        if folded(name) in spelled:
+            kept.setdefault(part, spelled[folded(name)])
     if "partition" not in kept or "offset" not in kept:
         return None
     return OriginColumns(kept["partition"], kept["offset"], kept.get("topic"))
@@ -176,18 +173,3 @@ def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
 def named_columns(job: JobSpec) -> OriginColumns | None:
     """Those of an export: the columns stand for every type, so their names are enough."""
     return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
-
-
-def _passed_names(job: JobSpec) -> Mapping[str, str]:
-    """Computed columns that reach the table as they are, with the names that they have there."""
-    own = {name: name for name in job.columns}
-    if job.sql is None or not job.sql.select:
-        return own
-    passed: dict[str, str] = {}
-    for text in job.sql.select:
-        found = _PASSED_ON.fullmatch(text.strip())
-        if text.strip() == "*":
-            passed = {**own, **passed}
-        elif found is not None:
-            passed[found["name"]] = found["alias"] or found["name"]
-    return passed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import polars as pl
 
+from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, SliceShrankError
 from penstock.proof.findings import (
     ALL_VALUES,
     KEEP_PLACES,
@@ -18,11 +20,12 @@ from penstock.proof.findings import (
     ViolationKind,
     conclude,
     earliest,
+    violation_at,
 )
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
-from penstock.proof.offsets.scan_passes import Pass, passes
+from penstock.proof.offsets.scan_passes import Part, Pass, passes
 from penstock.proof.offsets.verdicts import (
     NO_OFFSETS,
     Held,
@@ -83,6 +86,9 @@ class Reconciliation:
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
         self._pool_violations: list[Violation] = []
+        select = job.sql.select if job.sql is not None else ()
+        self._adds_place = {"partition", "offset"} <= dict(place_columns(job.columns, select)).keys()
+        """The job keeps the place of rows; the table may be from before it did."""
         self._exact: dict[str, bool] = {}
         self._records_read = 0
 
@@ -131,7 +137,8 @@ class Reconciliation:
                 violations += [each for each in tally.found.violations if each.kind in _OF_QUARANTINE]
                 continue
             counted = held_violations(partition, tally.spans, tally.found.held_counts)
-            violations += [each for each in (*tally.found.violations, *counted) if self._can_tell(partition, each)]
+            further = [each for each in (*tally.found.violations, *counted) if self._can_tell(partition, each)]
+            violations += [*further, *self._missing_records(partition, further)]
             count += sum(tally.found.held_counts)
         count += sum(self._pooled.values())
         unreadable = sorted(path for scan in self._scans for path in scan.unreadable)
@@ -213,14 +220,41 @@ class Reconciliation:
         without = self._without_place(partition)
         return not without or self._tallies[partition].lacking > without
 
+    def _missing_records(self, partition: Partition, violations: Sequence[Violation]) -> list[Violation]:
+        """The first missing record of a span where counts only tell that there is one.
+
+        The offsets of the log do not tell which records were filtered; where only tombstones are, their values do.
+        """
+        first = earliest(violations)
+        log, bounds = self._sources.log, self._sources.log_bounds.get(partition)
+        if first is None or first.end is None or first.kind is not ViolationKind.MISSING:
+            return []
+        if not self._subject.filters_only_tombstones or log is None or bounds is None:
+            return []
+        tally = self._tallies[partition]
+        number = next(number for number, span in enumerate(tally.spans) if span.lo == first.offset)
+        span, lacking = tally.spans[number], tally.spans[number].held - tally.found.held_counts[number]
+        nothing = Part(0, 0, takes_lower=False, takes_higher=False)
+        wanted = dict.fromkeys(self._tallies, nothing) | {partition: replace(nothing, lo=span.lo, hi=span.hi)}
+        scanned = [scan.read(wanted).offsets for scan in self._scans]
+        held = _all([offsets[partition] for offsets in scanned if partition in offsets])
+        missing: list[int] = []
+        with suppress(SliceShrankError):
+            for batch in log.records(partition, max(span.read_from, bounds.first), span.hi):
+                records = pl.Series(batch.column("offset").filter(batch.column("value").is_valid()))
+                missing += records.filter(~records.is_in(held.implode())).to_list()
+        # With more of them, some were filtered for another reason: by an earlier job file, or they were given up.
+        return [violation_at(partition, missing[0], ViolationKind.MISSING)] if len(missing) == lacking else []
+
     def _without_place(self, partition: Partition) -> int:
         return sum(scan.rows_without_place(partition) for scan in self._scans)
 
     def _unproven(self) -> list[Unproven]:
         found: list[Unproven] = []
         if not self._types:
-            what = "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset"
-            found.append(Unproven(what, f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}"))
+            what = "which records the rows are: they do not carry partition and offset, so they are only counted"
+            remedy = "run the job: it adds the columns" if self._adds_place else f"{KEEP_PLACES} before the first run"
+            found.append(Unproven(what, f"{remedy}, or {ALL_VALUES}"))
         for each, tally in self._tallies.items() if self._types else ():
             without, lacking = self._without_place(each), tally.lacking
             if lacking and lacking <= without:

@@ -76,9 +76,17 @@ class ValueBatch:
             yield values, known["row"].to_numpy(), known["offset"].to_numpy()
 
 
-def columns_of(file: ValueFile) -> tuple[str, ...]:
-    """The columns that the file has: later ones are younger than its rows."""
-    there = set(open_file(file.storage, file.file).schema_arrow.names)
+def columns_of(file: ValueFile, origin: OriginColumns | None = None) -> tuple[str, ...]:
+    """The columns that the file has: later ones are younger than its rows.
+
+    So is a topic that only some of its rows name, as compaction leaves it where the column was added to a table.
+    """
+    parquet = open_file(file.storage, file.file)
+    groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+    topic = origin.topic if origin is not None else None
+    topics = [column_statistics(group, topic) for group in groups if topic is not None]
+    partly = any(each is None or each.null_count != 0 for each in topics)
+    there = set(parquet.schema_arrow.names) - ({topic} if partly else set())
     return tuple(name for name in file.schema.names if name in there)
 
 

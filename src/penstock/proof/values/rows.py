@@ -177,7 +177,7 @@ def _collect_rows(
     found: dict[Partition, PlacedRows] = {}
     unplaced = 0
     for file in files:
-        names = RAW_NAMES if kinds is None else columns_of(file)
+        names = RAW_NAMES if kinds is None else columns_of(file, origin)
         if kinds is not None and names not in kinds:
             kinds.append(names)
         for batch in read_values(file, origin, everywhere):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
+from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import Table, open_or_create
@@ -65,4 +66,6 @@ def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Tab
     """The table with at least the job's columns."""
     schema, policy = row_columns(job, spark)
     refuse_earlier_table(job, environment)
-    return open_or_create(job.table, job.name, schema, policy, environment)
+    # The policy is about what records bring: a table made before its rows carried their place takes those columns.
+    place = [name for _, name in place_columns(job.columns, job.sql.select if job.sql is not None else ())]
+    return open_or_create(job.table, job.name, schema, policy, environment, place)

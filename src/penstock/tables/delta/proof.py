@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import folded
 from penstock.flow.columns.partition_values import partition_value
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
@@ -29,6 +30,7 @@ from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.proof.values.rows import RowValues
+from penstock.tables.delta.misfiled import Misfiled, find_misfiled
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import TableFacts, read_table
 
@@ -44,31 +46,33 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
     """The table with its files and those of its quarantine, each looked at."""
     storage, columns = facts.table.storage(), kept_columns(job, facts.table.schema)
     data = examine(storage, data_files(facts.table), columns, named_now(facts.table))
+    misfiled = find_misfiled(job, facts.table, data.files, columns, facts.incarnations)
     quarantine = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
     return Provable(
         version=facts.table.version,
         states=facts.states,
-        subject=_subject(facts),
+        subject=_subject(job, facts),
         sources=Sources(storage, [TypeFiles(data.files)], quarantine.storage, quarantine.files, columns),
         own_checks=lambda _: (
             check_totals(facts.states),
             check_slices(facts.states, facts.slices),
-            _check_rows(facts, data, quarantine),
+            _check_rows(facts, data, quarantine, misfiled),
         ),
         values=lambda: row_values(job, facts.table, data.files),
     )
 
 
-def _subject(facts: TableFacts) -> Subject:
+def _subject(job: JobSpec, facts: TableFacts) -> Subject:
     return Subject(
         spans={each: spans(each, state, facts.slices.get(each, ())) for each, state in facts.states.items()},
         incarnations=facts.incarnations,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
         replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
+        filters_only_tombstones=job.sql is None or job.sql.where is None,
     )
 
 
-def _check_rows(facts: TableFacts, data: Examined, quarantine: QuarantineFiles) -> Check:
+def _check_rows(facts: TableFacts, data: Examined, quarantine: QuarantineFiles, misfiled: Sequence[Misfiled]) -> Check:
     counts = RowCounts(
         table=data.rows,
         written=facts.incarnations.rows_written,
@@ -78,7 +82,11 @@ def _check_rows(facts: TableFacts, data: Examined, quarantine: QuarantineFiles) 
         replay_unfinished=facts.replay_unfinished,
     )
     of_slices = _slice_faults(data.files, facts.slices)
-    return check_rows(counts, (*data.faults, *quarantine.faults, *of_slices))
+    return check_rows(
+        counts,
+        (*data.faults, *quarantine.faults, *of_slices, *map(str, misfiled)),
+        violations=[rows.first for rows in misfiled if rows.first is not None],
+    )
 
 
 def _slice_faults(files: Iterable[DataFile], slices: Slices) -> list[str]:
@@ -134,6 +142,9 @@ def row_values(job: JobSpec, table: Table, files: Sequence[DataFile]) -> RowValu
         return VALUES_OF_SQL
     schema, partition_by, storage = table.schema, table.spec.partition_by, table.storage()
     body = _body_schema(schema, partition_by)
+    # Columns that the next run adds have no values yet.
+    there = {folded(name) for name in schema.names}
+    job = replace(job, columns={name: column for name, column in job.columns.items() if folded(name) in there})
     return RowValues(
         files=[ValueFile(storage, each, body, _texts(each, schema, partition_by)) for each in files],
         rewriter=TableRewriter(job, schema, partition_by),

@@ -35,9 +35,10 @@ class DeltaSection(KindSection[JobFile, DeltaTableSection, Parts]):
     phrase = "one table"
     table = DeltaTableSection
     file = JobFile
+    has_place = True
 
     def read(self, reading: Reading[JobFile, DeltaTableSection]) -> tuple[Parts, list[Finding]]:
-        parts, output, findings = read_single_table(reading)
+        parts, output, findings = read_single_table(reading, has_place=self.has_place)
         if reading.section is not None:
             findings += _partition_findings(reading.section.partition_by or [], output)
             findings += _property_findings(reading.section.properties or {})

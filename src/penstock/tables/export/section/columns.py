@@ -10,8 +10,9 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.columns.computed import is_time, output_type
 from penstock.job.checks.columns import column_findings, field_findings, parse_columns, read_expression
+from penstock.job.checks.place import read_place
 from penstock.job.document import Document
-from penstock.job.expressions import Constant, Expression, KafkaField, KafkaName, fields, to_text
+from penstock.job.expressions import Constant, Expression, KafkaField, fields, to_text
 from penstock.job.faults import Finding, KeyPath
 from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.schema import job_type_name, type_at
@@ -19,29 +20,30 @@ from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.models import ExportFile
 
 TYPES_NAMED_MAX = 5
-PLACE: tuple[KafkaName, ...] = ("partition", "offset", "topic")
-"""Always with the topic: rows that are there already could not say theirs once a second one is added."""
 
 Schemas = Mapping[str, pa.Schema | None]
 
 
-def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, Expression], list[Finding]]:
+def read_export_columns(
+    file: ExportFile, document: Document, schemas: Schemas
+) -> tuple[dict[str, Expression], list[Finding]]:
     """The computed columns, with those added that say where a row came from."""
     raw = file.columns or {}
     columns, findings = parse_columns(raw)
-    present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
-    added = {f"kafka_{name}": KafkaField(name) for name in PLACE if name not in present}
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
+    names: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in raw]
+    names += [(_field_key(each, field, file), field) for each, schema in known.items() for field in schema.names]
+    added, of_place = read_place(file, document, columns, names)
+    findings += of_place
+    names += [(("place", part), name) for part, name in (file.place or {}).items()]
+    for at, name in names:
+        findings += _day_findings(at, name)
     reserved = UNKNOWN_SCHEMA.names if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE else ()
-    for name in raw:
-        if name.casefold() in reserved:
+    for at, name in names:
+        if name.casefold() in reserved and at[0] in ("columns", "place"):
             message = f"the table of unknown types has a column {name.casefold()} already"
-            findings.append(Finding(("columns", name), message, "choose another name", on_key=True))
-    places: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in raw]
-    places += [(_field_key(each, field, file), field) for each, schema in known.items() for field in schema.names]
-    for at, name in places:
-        findings += _name_findings(at, name, added)
+            findings.append(Finding(at, message, "choose another name", on_key=at[0] == "columns"))
     return columns | added, findings
 
 
@@ -51,16 +53,10 @@ def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
     return ("types", type_name, "message") if section.message is not None else ("types", type_name, "schema", field)
 
 
-def _name_findings(at: KeyPath, name: str, added: Mapping[str, KafkaField]) -> Iterator[Finding]:
-    """Names that every row of an export has already."""
-    on_key = at[-1] != "message"
+def _day_findings(at: KeyPath, name: str) -> Iterator[Finding]:
     if name.casefold() == DAY_FOLDER:
         message = f"{name} is what readers call the folders day=...: they would see one of both"
-        yield Finding(at, message, "give it another name", on_key=on_key)
-    if (column := added.get(name.casefold())) is not None:
-        own = f"kafka.{column.name}"
-        hint = f"give {own} a name of its own, as in columns: {{source_{column.name}: {own}}}"
-        yield Finding(at, f"kafka_{column.name} is added to every row of an export", hint, on_key=on_key)
+        yield Finding(at, message, "give it another name", on_key=at[0] != "place" and at[-1] != "message")
 
 
 def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:

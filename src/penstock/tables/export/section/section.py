@@ -34,12 +34,13 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
     table = ExportTableSection
     file = ExportFile
     signs = ("route", "types")
+    has_place = True
     many_types = "write them with table.export and route"
 
     def read(self, reading: ExportReading) -> tuple[ExportParts, list[Finding]]:
         file, document, decode = reading.file, reading.document, reading.decode
         schemas, findings = read_type_schemas(file, document, decode)
-        columns, of_columns = read_export_columns(file, schemas)
+        columns, of_columns = read_export_columns(file, document, schemas)
         times, of_times = read_event_times(file, document, schemas, decode)
         findings += [*of_columns, *of_times, *export_findings(reading, schemas)]
         return ExportParts(pa.schema([]), columns, schemas, times), findings
