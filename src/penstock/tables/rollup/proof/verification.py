@@ -25,9 +25,10 @@ from penstock.tables.quarantine.life import life_of
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import scan
-from penstock.tables.rollup.closing.standing import Standing, late_key, since_key, standing_of, updated_key
+from penstock.tables.rollup.closing.standing import Standing, joined_key, late_key, since_key, standing_of, updated_key
 from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key
-from penstock.tables.rollup.proof.closed_rows import ClosedRows, compare_closed
+from penstock.tables.rollup.proof.closed_rows import ClosedRows, Inputs, compare_closed
+from penstock.tables.rollup.proof.closes import Closes
 from penstock.tables.rollup.proof.log_points import check_log_points
 from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
 from penstock.tables.single.facts import TableFacts, read_table
@@ -67,7 +68,8 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
             check_log(facts.states, facts.incarnations.fingerprints, log_facts),
         ]
         if depth.values is not None:
-            checks.append(check_log_points(job, facts, tables.files, log, log_facts.bounds, depth))
+            cleaned_ms = standing.cleaned_ms
+            checks.append(check_log_points(job, facts, tables.files, log, log_facts.bounds, depth, cleaned_ms))
     return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
@@ -130,15 +132,26 @@ def _check_windows(job: JobSpec[RollupSpec], tables: Tables, points: int, by_int
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return conclude("windows", "not checked: a close is under way", False, unproven=[under_way])
     numbers = tables.windows.transactions()
-    found: ClosedRows = compare_closed(job.table, tables.windows, tables.facts.table, tables.files, tables.standing)
+    facts, head = tables.facts, joined_key(job.name, "")
+    joined = {
+        interval: range(numbers.get(since_key(job.name, interval), 1), last + 1)
+        for interval, last in ((key.removeprefix(head), last) for key, last in numbers.items() if key.startswith(head))
+    }
+    closes = Closes.of(facts.history, job.name)
+    found: ClosedRows = compare_closed(
+        Inputs(job.table, tables.windows, facts.table, tables.files, tables.standing, closes, joined)
+    )
     faults, unproven = list(found.faults), list(found.unproven)
+    updated = numbers.get(updated_key(job.name), 0)
+    if found.revisions != updated:
+        faults.append(f"late points changed {updated} windows, the revisions of windows come to {found.revisions}")
     for window, still_open in by_interval.items():
         closed, late = found.points.get(window.name, 0), numbers.get(late_key(job.name, window.name), 0)
         surplus = closed + late + still_open.points - points
         if (numbers.get(since_key(job.name, window.name)) or 1) > 1:
             what = f"the points of {window.name}: the interval was added to the job later, or again"
             unproven.append(Unproven(what, "its windows since then are compared with their partials"))
-        elif 0 < surplus <= late and numbers.get(updated_key(job.name)):
+        elif 0 < surplus <= late and updated:
             what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
             unproven.append(Unproven(what, "the windows are compared with their partials"))
         elif surplus:
@@ -147,7 +160,14 @@ def _check_windows(job: JobSpec[RollupSpec], tables: Tables, points: int, by_int
                 f"{points} counted"
             )
     detail = _shown(faults) or f"{found.rows} closed windows, {found.compared} compared with their partials"
-    return conclude("windows", detail, bool(faults), unproven=unproven, facts={"windows": found.rows})
+    return conclude(
+        "windows",
+        detail,
+        bool(faults),
+        unproven=unproven,
+        warnings=found.warnings,
+        facts={"windows": found.rows, "windows_without_partials": found.without_partials},
+    )
 
 
 def _shown(faults: list[str]) -> str:

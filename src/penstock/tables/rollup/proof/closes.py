@@ -1,0 +1,81 @@
+"""The closes of rows: each window is closed by the close whose time it ends in, and corrected by later ones.
+
+Close *n* closes the windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a
+row that was never corrected follows from the end of its window. The log of the partials tells the untils, as long as
+Delta keeps it; closes that it no longer has still have to be in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from penstock.lake.delta.provenance import commits_of
+from penstock.tables.rollup.closing.standing import LEAST_MS
+from penstock.tables.rollup.partials.schema import EPOCH
+from penstock.tables.rollup.spec import Window
+
+CLOSES = pl.Schema({"window_end": pl.Datetime("us", "UTC"), "close": pl.Int64, "revised": pl.Boolean, "rows": pl.Int64})
+"""How many rows there are of each end and close; `revised`: rows that late points changed or added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closes:
+    """Closes with the event time `(before, until]` that they closed, as far as it is known."""
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def of(cls, history: Iterable[Mapping[str, Any]], job: str) -> Closes:
+        """From the history of the partials."""
+        commits = (commit for _, commit in commits_of(history, job))
+        untils = {int(commit.batch): commit.until_ms for commit in commits if commit.until_ms is not None}
+        known = sorted({0: LEAST_MS, **untils}.items())
+        rows = [(n, before * 1000, until * 1000) for (m, before), (n, until) in pairwise(known) if n == m + 1]
+        return cls(pl.DataFrame(rows, ["close", "before_us", "until_us"], orient="row", schema_overrides=_NUMBERS))
+
+    def taken(self, partials: pl.DataFrame, window: Window, closes: range) -> pl.DataFrame:
+        """The windows that have partials which one of some closes took to close them."""
+        end = (pl.col("window_start").to_physical() + window.millis * 1000).alias("end")
+        known = self.frame.filter(pl.col("close").is_in(list(closes)), pl.col("before_us") < pl.col("until_us"))
+        found = (
+            partials.with_columns(end)
+            .sort("end")
+            .join_asof(known, left_on="end", right_on="until_us", strategy="forward")
+        )
+        taken = (pl.col("end") > pl.col("before_us")) & (pl.col(EPOCH) < pl.col("close"))
+        return found.filter(taken).unique(["series", "window_start"])
+
+
+_NUMBERS = dict.fromkeys(("close", "before_us", "until_us"), pl.Int64)
+
+
+def check_closes(rows: pl.DataFrame, closes: Closes) -> tuple[list[str], int]:
+    """What is wrong with the closes of rows, and of how many rows only the order of closes could be checked."""
+    ends = rows.group_by("window_end", "close", "revised").agg(pl.col("rows").sum())
+    ends = ends.join(closes.frame, on="close", how="left").sort("window_end", "close")
+    end, revised = pl.col("window_end").to_physical(), pl.col("revised")
+    regular = ends.filter(~revised)
+    first = regular.select("window_end", regular="close")
+    corrected = ends.filter(revised).join(first, on="window_end", how="left")
+    faults = [
+        *_faults(regular.filter(pl.col("window_end").is_duplicated()), "in one of several closes"),
+        *_faults(regular.filter(pl.col("close") < pl.col("close").shift()), "closed before earlier ones"),
+        *_faults(regular.filter((end > pl.col("until_us")) | (end <= pl.col("before_us"))), "not of their close"),
+        *_faults(
+            corrected.filter((end > pl.col("before_us")) | (pl.col("close") <= pl.col("regular"))),
+            "corrected by a close that did not follow theirs",
+        ),
+    ]
+    return faults, int(ends.filter(pl.col("until_us").is_null())["rows"].sum())
+
+
+def _faults(ends: pl.DataFrame, what: str) -> Iterator[str]:
+    if ends.height:
+        row = ends.row(0, named=True)
+        at = f"those that end at {row['window_end']} in close {row['close']}"
+        yield f"{int(ends['rows'].sum())} windows are {what}, the first are {at}"
