@@ -150,9 +150,15 @@ class Rollup:
     def vacuum(self) -> None:
         kind_of(self.job).vacuum(self.job, VacuumWish(), self.environment())
 
-    def verify(self, values: bool = False) -> VerifyReport:
-        sample = Sample(None) if values else None
-        return verify(self.job, values=sample, open_log=lambda job: self.log.view(job.log))
+    def verify(self, values: bool = False, topic: MemoryLog | None = None) -> VerifyReport:
+        """With `topic` also what is published to it."""
+        sample, views = Sample(None) if values else None, {("rollups",): topic}
+        return verify(
+            self.job,
+            values=sample,
+            open_log=lambda job: (views.get(job.log.topics) or self.log).view(job.log),
+            published=topic is not None,
+        )
 
 
 def partition(number: int, topic: str = "metrics") -> Partition:

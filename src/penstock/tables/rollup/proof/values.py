@@ -18,11 +18,14 @@ def same_sum(one: pl.Expr, other: pl.Expr, added: pl.Expr) -> pl.Expr:
     return ((one - other).abs() <= SUM_TOLERANCE * added + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
 
 
+def added_at_most() -> pl.Expr:
+    """Of the values of a window, by its columns: where they cancel out, the sum says nothing about their size."""
+    return pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
+
+
 def differs(aggregates: Aggregates, other: str) -> pl.Expr:
     """Whether a row of as many points has another value than its columns `<name><other>`."""
-    # Where values cancel out, the sum says nothing about their size.
-    added = pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
-    apart = ~same_sum(pl.col("sum"), pl.col(f"sum{other}"), added).fill_null(False)
+    apart = ~same_sum(pl.col("sum"), pl.col(f"sum{other}"), added_at_most()).fill_null(False)
     for name in ("min", "max"):
         apart |= pl.col(name).ne_missing(pl.col(f"{name}{other}"))
     for name in ("first", "last") if aggregates.ends else ():

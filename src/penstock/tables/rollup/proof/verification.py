@@ -30,6 +30,7 @@ from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key
 from penstock.tables.rollup.proof.closed_rows import ClosedRows, Inputs, compare_closed
 from penstock.tables.rollup.proof.closes import Closes
 from penstock.tables.rollup.proof.log_points import check_log_points
+from penstock.tables.rollup.proof.published import check_published
 from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
 from penstock.tables.single.facts import TableFacts, read_table
 
@@ -70,6 +71,8 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
         if depth.values is not None:
             cleaned_ms = standing.cleaned_ms
             checks.append(check_log_points(job, facts, tables.files, log, log_facts.bounds, depth, cleaned_ms))
+    if depth.published and job.table.publish is not None:
+        checks.append(check_published(job, job.table.publish, windows, open_log))
     return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
