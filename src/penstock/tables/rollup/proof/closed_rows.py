@@ -7,7 +7,7 @@ have the greatest of their epochs: of those the row may have all points, or only
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -17,6 +17,7 @@ from penstock.errors import InvariantError
 from penstock.flow.points.series import BUCKETS, bucket_numbers
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.faults import RefusedError
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
@@ -35,6 +36,7 @@ from penstock.tables.rollup.proof.closes import CLOSES, Closes, check_closes
 from penstock.tables.rollup.proof.values import beyond, differs, same_sum
 from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
+from penstock.tables.single.facts import TableFacts
 
 ROWS_PER_PASS_MAX = 8_000_000
 _KEY = ["series", "window_start"]
@@ -80,7 +82,7 @@ class ClosedRows:
                 f"{self.unknown_closes} windows: the log of the partials no longer has the beginning of their close, "
                 "only the order of closes checked"
             )
-        for interval, rows in sorted(self.past.items()):
+        for interval, rows in sorted((+self.past).items()):
             yield f"{rows} windows of {interval}, which the job no longer has: points not compared in sum"
 
 
@@ -88,30 +90,33 @@ class ClosedRows:
 class Inputs:
     """One version of both tables."""
 
-    spec: RollupSpec
+    job: JobSpec[RollupSpec]
+    facts: TableFacts
+    """Of the partials."""
     windows: Table
-    partials: Table
     files: Sequence[PartialsFile]
+    """Of the partials."""
     standing: Standing
-    closes: Closes
-    joined: Mapping[str, range]
-    """By interval, the closes that it took part in, one after the other up to the last."""
+
+    @property
+    def aggregates(self) -> Aggregates:
+        return self.job.table.aggregates
 
 
 def compare_closed(inputs: Inputs) -> ClosedRows:
     """Look at every closed window, an interval and a day at a time."""
     found = ClosedRows()
-    by_name = {window.name: window for window in inputs.spec.windows}
-    closes = [pl.DataFrame(schema=CLOSES)]
+    by_name = {window.name: window for window in inputs.job.table.windows}
+    closes = Closes.of(inputs.job.name, inputs.facts.history, inputs.windows.transactions())
+    ends = [pl.DataFrame(schema=CLOSES)]
     for (interval, day), files in sorted(_groups(inputs.windows).items()):
         try:
             window = by_name.get(interval) or window_of(interval)
-            closes.append(_Comparison(window, day, inputs, found).check(files))
-        except (NotFoundError, InvariantError) as error:
-            found.faults.append(f"windows of {interval} on {day}: {error.primary}")
-        except RefusedError as error:
-            found.faults.append(f"windows of {interval} on {day}: {error.message}")
-    faults, found.unknown_closes = check_closes(pl.concat(closes), inputs.closes)
+            ends.append(_Comparison(window, day, inputs, closes, found).check(files))
+            found.past[interval] += 0 if interval in by_name else sum(file.rows or 0 for file in files)
+        except (NotFoundError, InvariantError, RefusedError) as error:
+            found.faults.append(f"windows of {interval} on {day}: {error}")
+    faults, found.unknown_closes = check_closes(pl.concat(ends), closes)
     found.faults += faults
     return found
 
@@ -131,13 +136,16 @@ class _Comparison:
     window: Window
     day: str
     inputs: Inputs
+    closes: Closes
     found: ClosedRows
 
     def check(self, files: Sequence[ActiveFile]) -> pl.DataFrame:
         """In passes over ranges of buckets, so that memory is bounded; which close each end of a window has."""
         spans = [span_ms(file, self.day) for file in files]
         start, end = min(first for first, _ in spans), max(last for _, last in spans) + self.window.millis
-        taken = [file for file in self.inputs.files if file.epoch < self._standing.closed and file.meets(start, end)]
+        taken = [
+            file for file in self.inputs.files if file.epoch < self.inputs.standing.closed and file.meets(start, end)
+        ]
         rows = sum(file.rows or 0 for file in files) + sum(file.rows for file in taken)
         passes = min(BUCKETS, max(1, -(-rows // ROWS_PER_PASS_MAX)))
         closes, read = [], 0
@@ -154,17 +162,11 @@ class _Comparison:
             self.found.faults.append(f"{what}, its files have {read} in their buckets and time")
         return pl.concat(closes).cast(CLOSES)
 
-    @property
-    def _standing(self) -> Standing:
-        return self.inputs.standing
-
-    @property
-    def _aggregates(self) -> Aggregates:
-        return self.inputs.spec.aggregates
-
     def _closed(self, file: ActiveFile, wanted: Wanted) -> pl.DataFrame:
         """Rows of a file, with their tags as the text that is in the name of their series."""
-        columns = pa.schema([column for column in windows_schema(self._aggregates) if column.name not in _PARTITIONED])
+        columns = pa.schema(
+            [column for column in windows_schema(self.inputs.aggregates) if column.name not in _PARTITIONED]
+        )
         frames = [empty_frame(columns).with_columns(pl.lit("").alias("tags"))]
         for batch in read_batches(self.inputs.windows.storage(), file.path, columns, wanted):
             tags = json_texts(pa.chunked_array([batch.column("tags")])).alias("tags")
@@ -174,15 +176,15 @@ class _Comparison:
 
     def _partials(self, files: Sequence[PartialsFile], wanted: Wanted) -> pl.DataFrame:
         """Merged to windows by the epoch of their file; `merged` if it also has rows of earlier epochs."""
-        schema = pa.schema([column for column in written_schema(self._aggregates) if column.name != "day"])
+        schema = pa.schema([column for column in written_schema(self.inputs.aggregates) if column.name != "day"])
         frames = [empty_frame(schema).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))]
         for file in files:
             merged = parse_compacted_name(file.path) is not None
             columns = (pl.lit(file.epoch).alias(EPOCH), pl.lit(merged).alias("merged"))
-            storage = self.inputs.partials.storage()
+            storage = self.inputs.facts.table.storage()
             frames += [rows.with_columns(columns) for rows in scan(storage, file.path, schema, wanted)]
         rows = pl.concat(frames, how="vertical_relaxed").lazy()
-        by_epoch = merge_partials(rows, self.window.millis, self._aggregates, (*SERIES, EPOCH, "merged"))
+        by_epoch = merge_partials(rows, self.window.millis, self.inputs.aggregates, (*SERIES, EPOCH, "merged"))
         return by_epoch.with_columns(series_text()).collect()
 
     def _check_rows(self, closed: pl.DataFrame) -> None:
@@ -190,12 +192,10 @@ class _Comparison:
         self.found.rows += closed.height
         self.found.points[self.window.name] += int(closed["count"].sum())
         self.found.revisions += int(closed["revision"].sum())
-        if self.window.name not in (window.name for window in self.inputs.spec.windows):
-            self.found.past[self.window.name] += closed.height
         start, end = (pl.col(name).to_physical() for name in ("window_start", "window_end"))
         length = self.window.millis * 1000
         well_formed = (start % length == 0) & (end - start == length) & (pl.col("count") > 0) & self._values_fit()
-        well_formed &= (pl.col("revision") >= 0) & pl.col("close").is_between(1, self._standing.closed)
+        well_formed &= (pl.col("revision") >= 0) & pl.col("close").is_between(1, self.inputs.standing.closed)
         well_formed &= pl.col("window_start").dt.date().cast(pl.String) == self.day
         self._fault_if(closed.filter(~well_formed.fill_null(False)), "are malformed")
         self._fault_if(closed.filter(closed.select(_KEY).is_duplicated()), "are there more than once")
@@ -206,21 +206,20 @@ class _Comparison:
 
     def _values_fit(self) -> pl.Expr:
         fit = pl.col("min") <= pl.col("max")
-        for name in (*(("first", "last") if self._aggregates.ends else ()), *self._quantile_columns):
+        for name in (*(("first", "last") if self.inputs.aggregates.ends else ()), *self._quantile_columns):
             fit &= pl.col(name).is_between("min", "max").fill_null(True)
-        if self._aggregates.mean:
+        if self.inputs.aggregates.mean:
             fit &= same_sum(pl.col("mean"), pl.col("sum") / pl.col("count"), pl.col("mean").abs()).fill_null(True)
         return fit
 
     def _compare(self, closed: pl.DataFrame, partials: pl.DataFrame) -> None:
         """Where partials may have been removed, they prove nothing."""
-        kept = pl.col("window_start").to_physical() >= self._standing.cleaned_ms * 1000
+        kept = pl.col("window_start").to_physical() >= self.inputs.standing.cleaned_ms * 1000
         self.found.without_partials += closed.filter(~kept).height
         closed, partials = closed.filter(kept), partials.filter(kept)
         self.found.compared += closed.height
-        joined = self.inputs.joined.get(self.window.name, range(0))
-        missing = self.inputs.closes.taken(partials, self.window, joined).join(closed, on=_KEY, how="anti")
-        self._fault_if(missing, "are missing")
+        taken = self.closes.taken(partials, self.window)
+        self._fault_if(taken.join(closed, on=_KEY, how="anti"), "are missing")
         in_time = partials.join(closed.select(*_KEY, "close"), on=_KEY)
         surely = pl.col(EPOCH) < pl.col("close")
         most, least = (self._merged(in_time.filter(which)) for which in (surely | pl.col("merged"), surely))
@@ -237,11 +236,11 @@ class _Comparison:
         self.found.with_late += late.height
 
     def _merged(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return merge_partials(rows.lazy(), self.window.millis, self._aggregates, ("series",)).collect()
+        return merge_partials(rows.lazy(), self.window.millis, self.inputs.aggregates, ("series",)).collect()
 
     def _differs(self, equal: pl.DataFrame) -> pl.Expr:
         """Quantiles are exact up to so many points."""
-        other, ranks = differs(self._aggregates, "_partials"), self._aggregates.quantiles
+        other, ranks = differs(self.inputs.aggregates, "_partials"), self.inputs.aggregates.quantiles
         for name, expected in zip(
             self._quantile_columns, quantiles(equal["sketch"], ranks) if ranks else (), strict=True
         ):
@@ -250,7 +249,7 @@ class _Comparison:
 
     @property
     def _quantile_columns(self) -> list[str]:
-        return [quantile_column(rank) for rank in self._aggregates.quantiles]
+        return [quantile_column(rank) for rank in self.inputs.aggregates.quantiles]
 
     def _fault_if(self, frame: pl.DataFrame, what: str) -> None:
         if frame.height:

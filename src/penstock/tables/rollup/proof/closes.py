@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from penstock.lake.delta.provenance import commits_of
-from penstock.tables.rollup.closing.standing import LEAST_MS
+from penstock.tables.rollup.closing.standing import LEAST_MS, joined_key, since_key
 from penstock.tables.rollup.partials.schema import EPOCH
 from penstock.tables.rollup.spec import Window
 
@@ -28,20 +28,27 @@ class Closes:
     """Closes with the event time `(before, until]` that they closed, as far as it is known."""
 
     frame: pl.DataFrame
+    joined: Mapping[str, tuple[int, int]]
+    """By interval, the first and the last of the closes that it took part in without a break."""
 
     @classmethod
-    def of(cls, history: Iterable[Mapping[str, Any]], job: str) -> Closes:
-        """From the history of the partials."""
-        commits = (commit for _, commit in commits_of(history, job))
+    def of(cls, job: str, history: Iterable[Mapping[str, Any]], numbers: Mapping[str, int]) -> Closes:
+        """From the history of the partials, and the app transactions of the windows."""
+        commits, head = (commit for _, commit in commits_of(history, job)), since_key(job, "")
+        names = [key.removeprefix(head) for key in numbers if key.startswith(head)]
+        joined = {name: (numbers[since_key(job, name)], numbers.get(joined_key(job, name), 0)) for name in names}
         untils = {int(commit.batch): commit.until_ms for commit in commits if commit.until_ms is not None}
         known = sorted({0: LEAST_MS, **untils}.items())
         rows = [(n, before * 1000, until * 1000) for (m, before), (n, until) in pairwise(known) if n == m + 1]
-        return cls(pl.DataFrame(rows, ["close", "before_us", "until_us"], orient="row", schema_overrides=_NUMBERS))
+        schema = dict.fromkeys(("close", "before_us", "until_us"), pl.Int64)
+        return cls(pl.DataFrame(rows, schema, orient="row"), joined)
 
-    def taken(self, partials: pl.DataFrame, window: Window, closes: range) -> pl.DataFrame:
-        """The windows that have partials which one of some closes took to close them."""
+    def taken(self, partials: pl.DataFrame, window: Window) -> pl.DataFrame:
+        """The windows that have partials which the close of their end took: each of them has a row."""
         end = (pl.col("window_start").to_physical() + window.millis * 1000).alias("end")
-        known = self.frame.filter(pl.col("close").is_in(list(closes)), pl.col("before_us") < pl.col("until_us"))
+        known = self.frame.filter(
+            pl.col("close").is_between(*self.joined.get(window.name, (0, 0))), pl.col("before_us") < pl.col("until_us")
+        )
         found = (
             partials.with_columns(end)
             .sort("end")
@@ -49,9 +56,6 @@ class Closes:
         )
         taken = (pl.col("end") > pl.col("before_us")) & (pl.col(EPOCH) < pl.col("close"))
         return found.filter(taken).unique(["series", "window_start"])
-
-
-_NUMBERS = dict.fromkeys(("close", "before_us", "until_us"), pl.Int64)
 
 
 def check_closes(rows: pl.DataFrame, closes: Closes) -> tuple[list[str], int]:

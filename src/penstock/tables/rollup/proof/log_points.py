@@ -13,23 +13,21 @@ from penstock.errors import InvariantError
 from penstock.flow.points.decoder import points_decoder
 from penstock.flow.points.series import BUCKETS
 from penstock.flow.rows import in_parts
-from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.findings import Check, Unproven, conclude
 from penstock.proof.sources import Depth
 from penstock.tables.quarantine.rows import own_files, read_file
-from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, scan
 from penstock.tables.rollup.closing.portion.task import Merging
 from penstock.tables.rollup.closing.standing import LEAST_MS
 from penstock.tables.rollup.partials.aggregate import SERIES, aggregate_points
 from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.proof.closed_rows import ROWS_PER_PASS_MAX, Inputs
 from penstock.tables.rollup.proof.values import beyond, differs
-from penstock.tables.rollup.spec import Aggregates, RollupSpec
+from penstock.tables.rollup.spec import Aggregates
 from penstock.tables.single.facts import TableFacts
 
-ROWS_PER_PASS_MAX = 8_000_000
 _KEY = [*SERIES, "window_start"]
 _PLACE = ("topic_id", "partition", "offset")
 
@@ -38,86 +36,81 @@ _PLACE = ("topic_id", "partition", "offset")
 class _Comparison:
     """Partials and what the records of the log come to, for the series of some buckets at a time."""
 
-    job: JobSpec[RollupSpec]
-    facts: TableFacts
+    inputs: Inputs
     log: Log
     bounds: Mapping[Partition, Bounds]
     quarantined: pl.DataFrame
+    aggregates: Aggregates
+    columns: pa.Schema
 
-    @property
-    def aggregates(self) -> Aggregates:
-        return replace(self.job.table.aggregates, quantiles=())
-
-    @property
-    def _schema(self) -> pa.Schema:
-        return pa.schema([column for column in written_schema(self.aggregates) if column.name != "day"])
-
-    def both(self, files: Sequence[PartialsFile], wanted: Wanted) -> pl.DataFrame:
+    def both(self, wanted: Wanted) -> pl.DataFrame:
         """The windows of the log, with those of partials in columns `<name>_partials`."""
-        counted, there = (Merging(self.job.table.finest, self.aggregates) for _ in range(2))
+        counted, there = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
         for partition in sorted(self.bounds):
             for rows in self._counted(partition):
                 counted.add(wanted.of(rows))
-        for file in files:
-            for rows in scan(self.facts.table.storage(), file.path, self._schema, wanted):
+        for file in self.inputs.files:
+            for rows in scan(self.inputs.facts.table.storage(), file.path, self.columns, wanted):
                 there.add(rows)
-        columns = self._schema.names
-        frames = (merging.merged().select(columns) for merging in (counted, there))
-        return next(frames).join(next(frames), on=_KEY, how="full", suffix="_partials", coalesce=True)
+        ours, theirs = (merging.merged().select(self.columns.names) for merging in (counted, there))
+        return ours.join(theirs, on=_KEY, how="full", suffix="_partials", coalesce=True)
 
     def _counted(self, partition: Partition) -> Iterator[pl.DataFrame]:
-        decoder = points_decoder(self.job.decode, self.job.on)
-        state = self.facts.states[partition]
+        job, state = self.inputs.job, self.inputs.facts.states[partition]
+        decoder = points_decoder(job.decode, job.on)
         start = max(state.origin or 0, self.bounds[partition].first)
         instant = (pl.col("window_ms") * 1000).cast(pl.Datetime("us", "UTC")).alias("window_start")
         for batch in self.log.records(partition, start, state.position or 0):
             for part in in_parts(decoder.decode, self._without_bad(partition, batch)):
-                points = aggregate_points(part.points, self.job.table.finest.millis, self.aggregates)
+                points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
                 rows = points.join(decoder.series.frame(), on="series").with_columns(instant)
-                yield rows.select(self._schema.names)
+                yield rows.select(self.columns.names)
 
     def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is in quarantine is not in partials, whether it would be bad today or not."""
-        mine = self.quarantined.filter(
+        bad = self.quarantined.filter(
             (pl.col("topic_id") == partition.topic_id) & (pl.col("partition") == partition.number)
         )
         offsets = pl.Series(batch.column("offset"))
-        return batch.filter((~offsets.is_in(mine["offset"].implode())).to_arrow()) if mine.height else batch
+        return batch.filter((~offsets.is_in(bad["offset"].implode())).to_arrow()) if bad.height else batch
 
 
-def check_log_points(
-    job: JobSpec[RollupSpec],
-    facts: TableFacts,
-    files: Sequence[PartialsFile],
-    log: Log,
-    bounds: Mapping[Partition, Bounds],
-    depth: Depth,
-    cleaned_ms: int,
-) -> Check:
+def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth) -> Check:
     """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
-    unproven = [*_unproven(facts)]
+    facts, cleaned_ms = inputs.facts, inputs.standing.cleaned_ms
+    unproven = []
+    if facts.pending or facts.replay_unfinished:
+        what = "the points of records that go into quarantine or out of it"
+        unproven.append(Unproven(what, "start the job: it finishes that"))
+    if any(state.totals.given_up for state in facts.states.values()):
+        what = "the points of slices that were given up"
+        unproven.append(Unproven(what, "use another delivery than at_most_once"))
     if unproven:
         return conclude("values", "not compared", False, unproven=unproven, partitions=bounds)
-    comparison = _Comparison(job, facts, log, bounds, _quarantined(facts))
-    gone = frozenset(_gone(facts, bounds))
-    passes = min(BUCKETS, max(1, -(-sum(file.rows for file in files) // ROWS_PER_PASS_MAX)))
+    gone = frozenset(
+        partition
+        for partition, state in facts.states.items()
+        if partition not in bounds or bounds[partition].first > (state.origin or 0)
+    )
+    passes = min(BUCKETS, max(1, -(-sum(file.rows for file in inputs.files) // ROWS_PER_PASS_MAX)))
     numbers: Sequence[int] = range(passes)
     if depth.values is not None and depth.values.records is not None:
         numbers = [random.Random(depth.values.seed).randrange(passes)]
-    points = fewer = 0
-    wrong: list[pl.DataFrame] = []
+    aggregates = replace(inputs.aggregates, quantiles=())
+    columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
+    comparison = _Comparison(inputs, log, bounds, _quarantined(facts), aggregates, columns)
+    # Where records are gone, the log may have fewer points of a window, and else the same.
+    part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
+    different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates, "_partials")
+    wrong = pl.when(part).then(beyond("", "_partials").fill_null(False)).otherwise(different)
+    points, fewer, faults = 0, 0, []
     try:
         for done, number in enumerate(numbers, 1):
             buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
-            both = comparison.both(files, Wanted(buckets, cleaned_ms, -LEAST_MS))
-            part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
-            outside = beyond("", "_partials").fill_null(False)
-            different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(
-                comparison.aggregates, "_partials"
-            )
-            wrong.append(both.filter(pl.when(part).then(outside).otherwise(different)))
+            both = comparison.both(Wanted(buckets, cleaned_ms, -LEAST_MS))
             points += int(both["count"].sum())
             fewer += both.filter(part).height
+            faults.append(both.filter(wrong).select(_KEY))
             if depth.progress is not None:
                 depth.progress("values", done, len(numbers))
     except (NotFoundError, InvariantError) as error:
@@ -125,27 +118,13 @@ def check_log_points(
     if fewer:
         what = f"the values of {fewer} windows of series: the log no longer has all records of {len(gone)} partitions"
         unproven.append(Unproven(what, "compare values within the topic's retention", gone))
-    detail = f"{points} points of the log are what partials hold"
-    if violated := sum(rows.height for rows in wrong):
-        first = pl.concat(wrong).sort("window_start", *SERIES).row(0, named=True)
+    detail, violations = f"{points} points of the log are what partials hold", pl.concat(faults)
+    if violations.height:
+        first = violations.sort("window_start", *SERIES).row(0, named=True)
         at = f"{first['metric']}{first['tags']} at {first['window_start']}"
-        detail = f"{violated} windows of series in partials differ from the log, the first is {at}"
+        detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
     warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
-    return conclude("values", detail, bool(violated), unproven=unproven, warnings=warnings, partitions=bounds)
-
-
-def _unproven(facts: TableFacts) -> Iterator[Unproven]:
-    if facts.pending or facts.replay_unfinished:
-        yield Unproven("the points of records that go into quarantine or out of it", "start the job: it finishes that")
-    if any(state.totals.given_up for state in facts.states.values()):
-        yield Unproven("the points of slices that were given up", "use another delivery than at_most_once")
-
-
-def _gone(facts: TableFacts, bounds: Mapping[Partition, Bounds]) -> Iterator[Partition]:
-    """Partitions of which the log does not have all records that the table has read."""
-    for partition, state in facts.states.items():
-        if partition not in bounds or bounds[partition].first > (state.origin or 0):
-            yield partition
+    return conclude("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, partitions=bounds)
 
 
 def _quarantined(facts: TableFacts) -> pl.DataFrame:

@@ -48,6 +48,7 @@ class _Found:
     missing: int = 0
     twice: int = 0
     altered: int = 0
+    revisions: int = 0
     other_columns: int = 0
     foreign: int = 0
 
@@ -86,7 +87,9 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
         what = f"{found.foreign} records of topic {spec.topic} of no window in the table: whose they are"
         unproven.append(Unproven(what, "publish no other job, and no earlier table, to this topic"))
     detail = "; ".join(faults) or f"{found.once} rows are in topic {spec.topic} once"
-    return conclude("published", detail, bool(faults), unproven=unproven, facts={"published": found.once})
+    earlier = f"{found.revisions} records are earlier revisions of their rows, which the table no longer has"
+    warnings, facts = [earlier] if found.revisions else [], {"published": found.once}
+    return conclude("published", detail, bool(faults), unproven=unproven, warnings=warnings, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class _Pass:
         surplus = pl.col("times").cast(pl.Int64) - pl.col("revision")
         found.foreign += int(counts.filter(pl.col("revision").is_null())["times"].sum())
         found.altered += int(counts.select(surplus.clip(0).sum()).item())
+        found.revisions += int(counts.select(pl.min_horizontal("times", "revision").sum()).item())
 
     def _rows(self) -> Iterator[pl.DataFrame]:
         """The rows of the table as their records would be now; `due`: they must be in the topic."""
