@@ -19,7 +19,12 @@ from penstock.tables.rollup.closing.standing import LEAST_MS, joined_key, since_
 from penstock.tables.rollup.partials.schema import EPOCH
 from penstock.tables.rollup.spec import Window
 
-CLOSES = pl.Schema({"window_end": pl.Datetime("us", "UTC"), "close": pl.Int64, "revised": pl.Boolean, "rows": pl.Int64})
+CLOSES: dict[str, pl.DataType] = {
+    "window_end": pl.Datetime("us", "UTC"),
+    "close": pl.Int64(),
+    "revised": pl.Boolean(),
+    "rows": pl.Int64(),
+}
 """How many rows there are of each end and close; `revised`: rows that late points changed or added."""
 
 

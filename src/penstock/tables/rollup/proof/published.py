@@ -70,26 +70,27 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
         except (NotFoundError, InvariantError) as error:
             return conclude("published", error.primary, True)
         trimmed = topic.compacted(spec.topic) or any(bound.first for bound in bounds.values())
-    faults, unproven = [], []
-    if found.missing and trimmed:
-        what = f"{found.missing} published rows: topic {spec.topic} no longer has all its records"
-        unproven.append(Unproven(what, "verify within the topic's retention"))
-    elif found.missing:
-        faults.append(f"{found.missing} published rows are not in topic {spec.topic}")
-    if found.twice:
-        faults.append(f"{found.twice} rows are in topic {spec.topic} more than once")
-    if found.altered:
-        faults.append(f"{found.altered} records of topic {spec.topic} are no revision of their row")
-    if found.other_columns:
-        what = f"{found.other_columns} records with other columns than the table has now"
-        unproven.append(Unproven(what, "verify before aggregates or quantiles are changed"))
-    if found.foreign:
-        what = f"{found.foreign} records of topic {spec.topic} of no window in the table: whose they are"
-        unproven.append(Unproven(what, "publish no other job, and no earlier table, to this topic"))
-    detail = "; ".join(faults) or f"{found.once} rows are in topic {spec.topic} once"
+    lost = found.missing if trimmed else 0
+    faults = {
+        "published rows are not": found.missing - lost,
+        "rows are more than once": found.twice,
+        "records that are no revision of their row are": found.altered,
+    }
+    unproven = {
+        ("published rows: the topic no longer has all its records", "verify within its retention"): lost,
+        ("records: other columns than the table has now", "verify before aggregates change"): found.other_columns,
+        ("records of no window in the table: whose they are", "no other writer in this topic"): found.foreign,
+    }
     earlier = f"{found.revisions} records are earlier revisions of their rows, which the table no longer has"
-    warnings, facts = [earlier] if found.revisions else [], {"published": found.once}
-    return conclude("published", detail, bool(faults), unproven=unproven, warnings=warnings, facts=facts)
+    texts = [f"{number} {what} in topic {spec.topic}" for what, number in faults.items() if number]
+    return conclude(
+        "published",
+        "; ".join(texts) or f"{found.once} rows are in topic {spec.topic} once",
+        bool(texts),
+        unproven=[Unproven(f"{number} {what}", remedy) for (what, remedy), number in unproven.items() if number],
+        warnings=[earlier] if found.revisions else [],
+        facts={"published": found.once},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class _Pass:
                         records["key"], pl.Series(rows["interval"]), pl.Series(rows["window_start"]).dt.epoch("s")
                     ),
                     "revision": pl.Series(rows["revision"]),
-                    "due": pl.Series(rows["close"]) <= buckets.replace_strict(self.noted, return_dtype=pl.Int64),
+                    "due": pl.Series(rows["close"])
+                    <= buckets.replace_strict(self.noted, default=0, return_dtype=pl.Int64),
                 }
                 yield pl.DataFrame(columns, schema=_ROWS)
 

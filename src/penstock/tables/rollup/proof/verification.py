@@ -89,7 +89,7 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
                 for window in inputs.job.table.windows:
                     until_ms = standing.closed_until_ms - standing.closed_until_ms % window.millis
                     taken = rows.filter(starts_in(LEAST_MS, until_ms) & (file.epoch < standing.closed))
-                    still_open[window] += int(rows["count"].sum() - taken["count"].sum())
+                    still_open[window] += int(rows["count"].sum()) - int(taken["count"].sum())
         except (NotFoundError, InvariantError) as error:
             faults.append(f"partials: {error.primary}")
             continue
