@@ -19,12 +19,8 @@ from penstock.tables.rollup.closing.standing import LEAST_MS, joined_key, since_
 from penstock.tables.rollup.partials.schema import EPOCH
 from penstock.tables.rollup.spec import Window
 
-CLOSES: dict[str, pl.DataType] = {
-    "window_end": pl.Datetime("us", "UTC"),
-    "close": pl.Int64(),
-    "revised": pl.Boolean(),
-    "rows": pl.Int64(),
-}
+_TYPES = pl.Datetime("us", "UTC"), pl.Int64(), pl.Boolean(), pl.Int64()
+CLOSES = pl.Schema(zip(("window_end", "close", "revised", "rows"), _TYPES, strict=True))
 """How many rows there are of each end and close; `revised`: rows that late points changed or added."""
 
 
