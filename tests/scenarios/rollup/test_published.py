@@ -107,11 +107,23 @@ def test_an_altered_row_is_found_in_the_topic(column: str, rollup: Rollup) -> No
     assert check(rollup, TOPICS[rollup.folder]).verdict.value == "violated"
 
 
-def test_records_of_other_writers_are_not_proven(rollup: Rollup) -> None:
-    records = TOPICS[rollup.folder]
-    for foreign in (OutputRecord(b"disk{}", records[0].value), OutputRecord(records[0].key, b"{")):
-        found = check(rollup, [*records, foreign])
-        assert (found.verdict.value, len(found.unproven)) == ("not proven", 1)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"disk{}", None),
+        (b"cpu.load{}", b"{"),
+        (b"cpu.load{}", b'[{"interval": 5, "timestamp": 1e300}]'),
+        (b"cpu.load{}", b'{"interval": {}, "window_start": "9999-12-31"}'),
+        (b"cpu.load{}", bytes(200)),
+        (None, b""),
+    ],
+)
+def test_records_of_other_writers_are_not_proven(key: bytes | None, value: bytes | None, rollup: Rollup) -> None:
+    topic = topic_of(TOPICS[rollup.folder])
+    topic.append(PLACE, MemoryRecord(value, key))
+    found = next(each for each in rollup.verify(topic=topic).checks if each.name == "published")
+    assert (found.verdict.value, len(found.unproven)) == ("not proven", 1)
+    assert "1 records of no window in the table" in found.unproven[0].what
 
 
 def test_rows_that_are_not_published_yet_need_not_be_in_the_topic(rollup: Rollup) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
@@ -115,12 +115,12 @@ class _Pass:
         both = rows.join(pl.concat(seen).group_by("record").agg(times=pl.len()), on="record", how="left")
         # A row whose columns were others when it was published cannot be encoded as it was.
         rest = pl.concat(others)
-        old = rest.filter("other_columns")
+        old = rest.filter("other_columns").join(rows, on="window", how="semi")
         found.once += both.filter(pl.col("times") == 1).height
         found.twice += both.filter(pl.col("times") > 1).height
         found.missing += both.filter("due", pl.col("times").is_null()).join(old, on="window", how="anti").height
         found.other_columns += old.height
-        counts = rest.filter(~pl.col("other_columns")).group_by("window").agg(times=pl.len())
+        counts = rest.join(old, on=["window", "other_columns"], how="anti").group_by("window").agg(times=pl.len())
         # A row has as many earlier revisions at most; fewer are published if it was corrected before.
         counts = counts.join(rows.group_by("window").agg(pl.col("revision").max()), on="window", how="left")
         surplus = pl.col("times").cast(pl.Int64) - pl.col("revision")
@@ -167,20 +167,24 @@ class _Pass:
         head = parse_schema(avro_schema(pa.schema([columns.field(name) for name in _HEAD])))
         mark = MARKER + avro_fingerprint(avro_schema(columns)) if self.spec.format == "avro" else b""
 
-        def window_of(value: bytes | None) -> tuple[str | None, int, bool]:
+        def window_of(value: bytes) -> tuple[str | None, int, bool]:
             try:
                 if self.spec.format == "avro":
-                    row: Any = schemaless_reader(BytesIO((value or b"")[len(mark) :]), head, None)
-                    return row["interval"], int(row["window_start"].timestamp()), not (value or b"").startswith(mark)
-                row = msgspec.json.decode(value or b"")
+                    row: Any = schemaless_reader(BytesIO(value[len(mark) :]), head, None)
+                    return row["interval"], int(row["window_start"].timestamp()), not value.startswith(mark)
+                row = msgspec.json.decode(value)
                 if self.spec.format == "opentsdb":
-                    return row[0]["interval"], int(row[0]["timestamp"]), False
+                    return (
+                        str(row[0]["interval"]),
+                        int(datetime.fromtimestamp(row[0]["timestamp"], UTC).timestamp()),
+                        False,
+                    )
                 start = datetime.fromisoformat(row["window_start"])
-                return row["interval"], int(start.timestamp()), list(row) != columns.names
-            except (ValueError, TypeError, LookupError, EOFError):
+                return str(row["interval"]), int(start.timestamp()), list(row) != columns.names
+            except (ValueError, TypeError, AttributeError, LookupError, EOFError, OverflowError, OSError):
                 return None, 0, False
 
-        read = [window_of(value) for value in records["value"]]
+        read = [window_of(value or b"") for value in records["value"]]
         intervals, starts, others = zip(*read, strict=True) if read else ((), (), ())
         hashes = _window_hashes(
             records["key"], pl.Series(intervals, dtype=pl.String), pl.Series(starts, dtype=pl.Int64)
