@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
@@ -28,13 +29,20 @@ def verify(
     values: Sample | None = None,
     open_log: OpenLog = open_log_of,
     every_entry: bool = False,
+    published: bool = False,
 ) -> VerifyReport:
     """Check a job's table against itself and its log.
 
     `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared. Entries
-    of a ledger that were proved before are read again only with `every_entry`.
+    of a ledger that were proved before are read again only with `every_entry`. With `published` the topic is compared
+    that the table is published to.
     """
-    depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry)
+    if published and getattr(job.table, "publish", None) is None:
+        raise UserError(
+            f"job {job.name} does not publish its table",
+            hint="--published compares a rollup with the topic that table.rollup.publish names; leave it out",
+        )
+    depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry, published)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             proof = kind_of(job).prove(job, depth, open_log)

@@ -10,10 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
-from penstock.proof.findings import Verdict
-from penstock.tables.registry import load_job
 from penstock.tables.rollup.closing.decide import MERGE_FILES_MIN
-from penstock.verify import verify
 from tests.fault.rollups import Rollup
 from tests.full_disk import no_room_for, spark_workers
 from tests.jobs import KILLED
@@ -58,8 +55,9 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
     run_here(job, spark)
     assert [each for each in rollup.closed() if each.interval == "24h"]
     rollup.assert_right_and_published()
-    assert_unproven_only_where_partials_are_gone(job)
-    assert_totals(rollup, job)
+    assert_proven(rollup, job, "--values", "--all")
+    (windows,) = [check for check in command_json("verify", str(job))["checks"] if check["name"] == "windows"]
+    assert windows["windows_without_partials"] > 0
 
 
 def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sleeps_in_a_publication(
@@ -156,18 +154,8 @@ def claims(process: PenstockProcess, count: int) -> None:
 
 def assert_proven(rollup: Rollup, job: Path, *options: str) -> None:
     """`verify` leaves nothing open, and the totals are what was produced."""
-    assert command_json("verify", str(job), *options)["verdict"] == "proven"
+    assert command_json("verify", str(job), "--published", *options)["verdict"] == "proven"
     assert_totals(rollup, job)
-
-
-def assert_unproven_only_where_partials_are_gone(job: Path) -> None:
-    """Nothing is violated; the one thing that `verify` cannot prove any more is what removed partials would tell."""
-    report = verify(load_job(job))
-    assert {each.name: each.verdict for each in report.checks if each.verdict != Verdict.PROVEN} == {
-        "windows": Verdict.NOT_PROVEN
-    }
-    (open_question,) = (unproven for each in report.checks for unproven in each.unproven)
-    assert "their partials were removed" in open_question.what
 
 
 def assert_totals(rollup: Rollup, job: Path) -> None:

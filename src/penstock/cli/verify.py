@@ -48,6 +48,9 @@ def verify(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="With --values: the seed of the sample.")] = 0,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also compare the rows with the topic of `publish`.")
+    ] = False,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
 
@@ -64,7 +67,9 @@ def verify(
         return
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
-    report = verify_job(spec, deep=not shallow, progress=progress, values=sample, every_entry=every)
+    report = verify_job(
+        spec, deep=not shallow, progress=progress, values=sample, every_entry=every, published=published
+    )
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:

@@ -40,6 +40,8 @@ class Depth:
     """Which records are decoded again to compare values; None: none."""
     every_entry: bool = False
     """Whether entries of a ledger are read again that an earlier verification has proved."""
+    published: bool = False
+    """Whether the topic is read that the table is published to."""
 
 
 @dataclass(frozen=True, slots=True)

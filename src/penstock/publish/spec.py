@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from penstock.errors import UserError
@@ -49,3 +49,9 @@ class PublishSpec:
             security=self.security or log.security,
             client_settings={**log.client_settings, **self.client_settings},
         )
+
+    def reading(self, log: LogSpec) -> KafkaLogSpec:
+        """How a reader of the topic reaches it."""
+        cluster, producing = self.cluster(log), PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
+        settings = {name: value for name, value in cluster.client_settings.items() if name not in producing}
+        return replace(cluster, topics=(self.topic,), client_settings=settings)

@@ -150,9 +150,15 @@ class Rollup:
     def vacuum(self) -> None:
         kind_of(self.job).vacuum(self.job, VacuumWish(), self.environment())
 
-    def verify(self, values: bool = False) -> VerifyReport:
+    def verify(self, values: bool = False, topic: MemoryLog | None = None) -> VerifyReport:
+        """With `topic` also what is published to it."""
         sample = Sample(None) if values else None
-        return verify(self.job, values=sample, open_log=lambda job: self.log.view(job.log))
+        return verify(
+            self.job,
+            values=sample,
+            open_log=lambda job: (topic if topic and "rollups" in job.log.topics else self.log).view(job.log),
+            published=topic is not None,
+        )
 
 
 def partition(number: int, topic: str = "metrics") -> Partition:

@@ -7,21 +7,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Table, open_table
-from penstock.proof.findings import Verdict
+from penstock.proof.findings import Check, Verdict
 from penstock.tables.rollup.spec import partials_job
+from tests.scenarios.rollup.damage import (
+    PARTIALS,
+    QUARANTINE,
+    WINDOWS,
+    Alter,
+    changed,
+    files,
+    raised,
+    replaced,
+    rewrite,
+)
 from tests.scenarios.rollup.rollups import START, Rollup, partition, point
-
-Alter = Callable[[pa.Table], pa.Table]
-WINDOWS, PARTIALS, QUARANTINE = "windows", "windows_partials", "windows_quarantine"
-
 
 KEPT = "late: update\nupdate_grace: 30d\naggregates: [first, last, mean]\nquantiles: [0.5]\n"
 
@@ -40,9 +47,15 @@ def filled(folder: Path, more: str = KEPT) -> Rollup:
     return rollup
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
-    return filled(tmp_path_factory.mktemp("healthy"))
+@pytest.fixture(scope="module", params=["plain", "compacted", "trimmed"])
+def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rollup:
+    """As it was written, after a compaction, and after the log lost its first records."""
+    rollup = filled(tmp_path_factory.mktemp("healthy"))
+    if request.param == "compacted":
+        rollup.compact()
+    elif request.param == "trimmed":
+        rollup.log.firsts[partition(0)] = 10
+    return rollup
 
 
 @pytest.fixture
@@ -50,33 +63,6 @@ def rollup(healthy: Rollup, tmp_path: Path) -> Rollup:
     """One of its own for each test to damage; the log is only read."""
     shutil.copytree(healthy.folder, tmp_path, dirs_exist_ok=True)
     return replace(healthy, folder=tmp_path)
-
-
-def files(rollup: Rollup, table: str, interval: str = "") -> list[Path]:
-    """The data files of the newest version; those of one interval if one is named."""
-    found = sorted(DeltaTable(rollup.folder / table).file_uris())
-    return [Path(each) for each in found if not interval or f"interval={interval}/" in each]
-
-
-def rewrite(path: Path, alter: Alter) -> None:
-    """In its place and of the same rows' number and size, as far as Parquet lets it."""
-    pq.write_table(alter(pq.ParquetFile(path).read()), path)
-
-
-def raised(column: str, by: float = 1) -> Alter:
-    """The first value of a column is greater."""
-
-    def alter(rows: pa.Table) -> pa.Table:
-        values = rows.column(column).to_pylist()
-        values[0] += by
-        return replaced(rows, column, values)
-
-    return alter
-
-
-def replaced(rows: pa.Table, column: str, values: list[object]) -> pa.Table:
-    index = rows.schema.get_field_index(column)
-    return rows.set_column(index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type))
 
 
 def shifted(rows: pa.Table) -> pa.Table:
@@ -88,7 +74,10 @@ def shifted(rows: pa.Table) -> pa.Table:
 
 
 def test_what_nobody_touched_is_proven(rollup: Rollup) -> None:
-    assert set(rollup.verdicts(values=True).values()) == {"proven"}
+    trimmed = bool(rollup.log.firsts)
+    verdicts = rollup.verdicts(values=True)
+    assert verdicts.pop("values") == ("not proven" if trimmed else "proven")
+    assert set(verdicts.values()) == {"proven"}
 
 
 @pytest.mark.parametrize("table", [WINDOWS, PARTIALS])
@@ -110,9 +99,32 @@ def test_a_missing_file_is_found(table: str, rollup: Rollup) -> None:
         raised("last"),
         raised("mean"),
         raised("q50", 100),
+        changed("q50", lambda value: 1.0 if value != 1.0 else 2.0),
         shifted,
+        changed("sum", lambda _: None),
+        changed("metric", lambda _: "cpu.idle"),
+        changed("metric", lambda _: None),
+        changed("tags", lambda _: [("host", "c")]),
+        changed("tags", lambda _: None),
+        changed("close", lambda close: close + 1),
+        changed("close", lambda close: close - 1),
+        changed("close", lambda _: 99),
+        changed("close", lambda _: None),
+        changed("close", lambda close: close + 1, row=-1),
+        changed("revision", lambda revision: revision + 1),
+        changed("revision", lambda revision: 1 - revision),
+        changed("revision", lambda _: -1),
+        changed("bucket", lambda bucket: (bucket + 1) % 256),
+        changed("bucket", lambda _: 300),
+        changed("series", lambda _: "cpu.load{}"),
+        lambda rows: rows.slice(1),
     ],
-    ids=["count", "count less", "sum", "min", "max", "first", "last", "mean", "quantile", "alignment"],
+    ids=[
+        *["count", "count less", "sum", "min", "max", "first", "last", "mean", "quantile", "quantile within"],
+        *["alignment", "no sum", "metric", "no metric", "tags", "no tags"],
+        *["close after", "close before", "close unknown", "no close", "close of last", "revision", "revision moved"],
+        *["revision below 0", "bucket", "bucket unknown", "series", "row missing"],
+    ],
 )
 def test_an_altered_window_is_found(alter: Alter, interval: str, rollup: Rollup) -> None:
     rewrite(files(rollup, WINDOWS, interval)[0], alter)
@@ -147,9 +159,24 @@ def test_a_number_of_points_that_was_changed_is_found(rollup: Rollup) -> None:
     assert rollup.verdicts()["points"] == "violated"
 
 
-def cleaned(folder: Path) -> Rollup:
-    """Windows of which one hour is closed for good, and late points, which only the longer windows have."""
-    rollup = Rollup(folder)
+@pytest.mark.parametrize(
+    "alter",
+    [raised("count"), raised("sum", 0.5), raised("close"), raised("bucket"), lambda rows: rows.slice(1)],
+    ids=["count", "sum", "close", "bucket", "row missing"],
+)
+def test_an_altered_window_of_an_interval_that_the_job_no_longer_has_is_found(alter: Alter, rollup: Rollup) -> None:
+    rollup.windows_asked = "1m"
+    check = check_of(rollup, "windows")
+    assert (check.verdict, len(check.warnings)) == (Verdict.PROVEN, 1)
+    assert "2 windows of 10m, which the job no longer has" in check.warnings[0]
+    rewrite(files(rollup, WINDOWS, "10m")[0], alter)
+    assert rollup.verdicts()["windows"] == "violated"
+
+
+@pytest.fixture(scope="module")
+def aged(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
+    """Windows whose partials are removed, closed ones of which they are still there, and open ones."""
+    rollup = Rollup(tmp_path_factory.mktemp("aged"), "aggregates: [first, last, mean]\n")
     for number, host in enumerate("ab"):
         rollup.send(number, *(point(START + each, each % 7, host) for each in range(0, 500, 10)))
     rollup.clock = START + 500
@@ -158,47 +185,86 @@ def cleaned(folder: Path) -> Rollup:
     for _ in range(2):
         rollup.run()
         rollup.clock += 3600
+    for number, host in enumerate("ab"):
+        rollup.send(number, *(point(rollup.clock + each, each % 5, host) for each in range(0, 200, 10)))
+    rollup.clock += 200
     rollup.run()
     assert rollup.late() == {"1m": 1, "10m": 0}
     return rollup
 
 
-def test_values_of_windows_whose_partials_are_gone_are_not_called_proven(tmp_path: Path) -> None:
-    rollup = cleaned(tmp_path)
-    [check] = [each for each in rollup.verify().checks if each.name == "windows"]
-    assert check.verdict == Verdict.NOT_PROVEN
-    assert "2 of them agree with the shortest windows" in str(check.unproven)
+@pytest.fixture
+def old(aged: Rollup, tmp_path: Path) -> Rollup:
+    shutil.copytree(aged.folder, tmp_path, dirs_exist_ok=True)
+    return replace(aged, folder=tmp_path)
 
 
-@pytest.mark.parametrize("interval", ["1m", "10m"])
+def check_of(rollup: Rollup, name: str, values: bool = False) -> Check:
+    return next(check for check in rollup.verify(values).checks if check.name == name)
+
+
+def test_partials_that_were_removed_as_designed_are_counted_and_the_rest_is_proven(old: Rollup) -> None:
+    assert rollup_is_proven(old)
+    [warning] = check_of(old, "windows").warnings
+    assert warning == "20 windows: partials removed as designed, values not compared"
+
+
+def rollup_is_proven(rollup: Rollup) -> bool:
+    return set(rollup.verdicts(values=True).values()) == {"proven"}
+
+
+@pytest.mark.parametrize("row", [0, -1], ids=["partials removed", "partials there"])
 @pytest.mark.parametrize(
-    "alter",
-    [raised("count"), raised("sum", 0.5), raised("min", -1), raised("max", 5)],
-    ids=["count", "sum", "min", "max"],
+    "alter", ["count", "mean", "metric", "tags", "close", "bucket", "revision", "missing", "sum", "max", "last"]
 )
-def test_a_window_without_partials_that_contradicts_the_shorter_ones_is_found(
-    alter: Alter, interval: str, tmp_path: Path
+def test_damage_is_found_where_some_partials_are_gone(alter: str, row: int, old: Rollup) -> None:
+    """Of windows whose partials are gone only what contradicts the rest of the row, or the sums over all rows."""
+    changes: dict[str, Callable[[Any], object]] = {
+        "metric": lambda _: "cpu.idle",
+        "tags": lambda _: [("host", "c")],
+        "mean": lambda value: value + 0.5,
+        "max": lambda value: value + 50,
+    }
+
+    def damage(rows: pa.Table) -> pa.Table:
+        rows = rows.sort_by([("window_start", "ascending"), ("series", "ascending")])
+        if alter == "missing":
+            return rows.slice(1) if row == 0 else rows.slice(0, rows.num_rows - 1)
+        return changed(alter, changes.get(alter, lambda value: value + 1), row)(rows)
+
+    files_of_1m = files(old, WINDOWS, "1m")
+    starts = {
+        path: min(pq.ParquetFile(path).read(["window_start"])["window_start"].to_pylist()) for path in files_of_1m
+    }
+    rewrite((min if row == 0 else max)(starts, key=lambda path: starts[path]), damage)
+    found = row == -1 or alter not in ("max", "last")
+    assert (old.verdicts()["windows"] == "violated") == found
+
+
+@pytest.mark.parametrize("column", ["sum", "min", "max", "first", "last", "metric"])
+def test_altered_open_partials_are_found_in_the_log(column: str, old: Rollup) -> None:
+    """Both tables tell the same: only the records of the log know better, also where earlier partials are removed."""
+    newest = max(
+        files(old, PARTIALS), key=lambda path: pq.ParquetFile(path).read(["window_start"])["window_start"][0].as_py()
+    )
+    alter = changed(column, lambda value: "cpu.idle" if column == "metric" else value - (column == "min") - 0.25)
+    rewrite(newest, alter)
+    assert old.verdicts()["points"] == "proven"
+    assert old.verdicts(values=True)["values"] == "violated"
+
+
+@pytest.mark.parametrize(
+    ("column", "by", "verdict"),
+    [("count", -1, "violated"), ("max", -1, "violated"), ("sum", 1, "not proven"), ("first", 1, "not proven")],
+)
+def test_partials_of_which_the_log_lost_records_are_at_least_what_it_still_has(
+    column: str, by: int, verdict: str, tmp_path: Path
 ) -> None:
-    """Those of host b, of which no point was late."""
-    rollup = cleaned(tmp_path)
-
-    def of_b(rows: pa.Table) -> pa.Table:
-        ordered = rows.sort_by([("series", "descending"), ("window_start", "ascending")])
-        assert '"b"' in ordered.column("series")[0].as_py()
-        return alter(ordered)
-
-    rewrite(files(rollup, WINDOWS, interval)[0], of_b)
-    assert rollup.verdicts()["windows"] == "violated"
-
-
-@pytest.mark.parametrize("column", ["sum", "min", "max"])
-def test_partials_with_right_counts_and_other_values_are_found_in_the_log(column: str, tmp_path: Path) -> None:
-    """Both tables tell the same: only the records of the log know better."""
-    rollup = Rollup(tmp_path)
-    rollup.send(0, *(point(START + each, each % 7) for each in range(0, 50, 10)))
+    rollup = Rollup(tmp_path, "aggregates: [first, last]\n")
+    rollup.send(0, *(point(START + each, each / 10) for each in range(0, 50, 10)))
     rollup.clock = START + 50
     rollup.run()
-    assert rollup.verdicts(values=True)["values"] == "proven"
-    rewrite(files(rollup, PARTIALS)[0], raised(column, 1 if column != "min" else -1))
-    assert rollup.verdicts()["points"] == "proven"
-    assert rollup.verdicts(values=True)["values"] == "violated"
+    rollup.log.firsts[partition(0)] = 1
+    assert rollup.verdicts(values=True)["values"] == "not proven"
+    rewrite(files(rollup, PARTIALS)[0], raised(column, by * 2))
+    assert rollup.verdicts(values=True)["values"] == verdict

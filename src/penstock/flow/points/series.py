@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -104,6 +104,11 @@ class SeriesBook:
                 self._unwanted.add(pair)
 
 
+def bucket_numbers(metrics: Iterable[str], tags: Iterable[str]) -> npt.NDArray[np.int16]:
+    """The bucket of each series, from its metric and the canonical JSON of its tags."""
+    return ((_hashes(metrics) ^ _hashes(tags)) % BUCKETS).astype(np.int16)
+
+
 def _numbered(text: str, numbers: dict[str, int], texts: list[str]) -> int:
     number = numbers.setdefault(text, len(texts))
     if number == len(texts):
@@ -111,5 +116,5 @@ def _numbered(text: str, numbers: dict[str, int], texts: list[str]) -> int:
     return number
 
 
-def _hashes(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+def _hashes(texts: Iterable[str]) -> npt.NDArray[np.int64]:
     return np.array([zlib.crc32(text.encode()) for text in texts], np.int64)

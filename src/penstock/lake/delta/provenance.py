@@ -99,6 +99,8 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     starts: tuple[CommitStart, ...] = ()
     run: int = 0
     """Of a replay: its number."""
+    until_ms: int | None = None
+    """Of the beginning of a close, whose number is `batch`: the windows that end at or before it are closed."""
     offsets: tuple[ReplayedOffsets, ...] = ()
     rows: int | None = None
     size_bytes: int = 0

@@ -98,7 +98,7 @@ def test_a_window_that_late_points_change_has_the_next_revision_and_is_there_onc
     assert lake.values("sum", "revision", "close") == {
         ("1m", "a", 0): (7.0, 2, 3),
         ("1m", "b", 0): (1.0, 0, 1),
-        ("1m", "c", 0): (3.0, 0, 2),
+        ("1m", "c", 0): (3.0, 1, 2),
     }
     assert lake.number("updated") == 3
 

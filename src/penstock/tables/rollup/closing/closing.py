@@ -170,7 +170,8 @@ class Closing:
             numbers = {close_key(job): chore.close, until_key(job): chore.until_ms, portions_key(job): chore.portions}
             if chore.watermark_ms is not None:
                 numbers[watermark_key(job)] = chore.watermark_ms
-            return Change([], numbers, Provenance(kind="close", job=job).metadata)
+            begun = Provenance(kind="close", job=job, batch=str(chore.close), until_ms=chore.until_ms)
+            return Change([], numbers, begun.metadata)
 
         self._partials.swap(change)
         self._progress = _Progress()

@@ -1,125 +1,130 @@
-"""Points of the log against partials: records are decoded and aggregated once more, and the sums compared."""
+"""Points of the log against partials: records are decoded and aggregated once more, and the values compared."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.points.decoder import points_decoder
+from penstock.flow.points.series import BUCKETS
 from penstock.flow.rows import in_parts
-from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.findings import Check, Unproven, conclude
 from penstock.proof.sources import Depth
 from penstock.tables.quarantine.rows import own_files, read_file
-from penstock.tables.rollup.closing.decide import PartialsFile
-from penstock.tables.rollup.closing.portion.scan import as_frame, empty_frame, scan
-from penstock.tables.rollup.partials.schema import INSTANT, removed_key
-from penstock.tables.rollup.proof.sums import added_at_most, same_sum
-from penstock.tables.rollup.spec import RollupSpec
+from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, scan
+from penstock.tables.rollup.closing.portion.task import Merging
+from penstock.tables.rollup.closing.standing import LEAST_MS
+from penstock.tables.rollup.partials.aggregate import SERIES, aggregate_points
+from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.proof.closed_rows import ROWS_PER_PASS_MAX, Inputs
+from penstock.tables.rollup.proof.values import beyond, differs
+from penstock.tables.rollup.spec import Aggregates
 from penstock.tables.single.facts import TableFacts
 
-_ROWS = pa.schema(
-    [
-        ("bucket", pa.int16()),
-        ("window_start", INSTANT),
-        ("count", pa.int64()),
-        ("sum", pa.float64()),
-        ("min", pa.float64()),
-        ("max", pa.float64()),
-    ]
-)
-_KEY = ["bucket", "window_start"]
+_KEY = [*SERIES, "window_start"]
 _PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class _Recount:
-    """What the records of the log come to, by bucket of series and finest window: few rows, however many series."""
+class _Comparison:
+    """Partials and what the records of the log come to, for the series of some buckets at a time."""
 
-    job: JobSpec[RollupSpec]
+    inputs: Inputs
     log: Log
+    bounds: Mapping[Partition, Bounds]
     quarantined: pl.DataFrame
+    aggregates: Aggregates
+    columns: pa.Schema
 
-    def of(self, partition: Partition, start: int, end: int) -> Iterator[pl.DataFrame]:
-        decoder = points_decoder(self.job.decode, self.job.on)
-        finest = self.job.table.finest.millis
-        for batch in self.log.records(partition, start, end):
+    def both(self, wanted: Wanted) -> pl.DataFrame:
+        """The windows of the log, with those of partials in columns `<name>_partials`."""
+        counted, there = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
+        for partition in sorted(self.bounds):
+            for rows in self._counted(partition):
+                counted.add(wanted.of(rows))
+        for file in self.inputs.files:
+            for rows in scan(self.inputs.facts.table.storage(), file.path, self.columns, wanted):
+                there.add(rows)
+        ours, theirs = (merging.merged().select(self.columns.names) for merging in (counted, there))
+        return ours.join(theirs, on=_KEY, how="full", suffix="_partials", coalesce=True)
+
+    def _counted(self, partition: Partition) -> Iterator[pl.DataFrame]:
+        job, state = self.inputs.job, self.inputs.facts.states[partition]
+        decoder = points_decoder(job.decode, job.on)
+        start = max(state.origin or 0, self.bounds[partition].first)
+        instant = (pl.col("window_ms") * 1000).cast(pl.Datetime("us", "UTC")).alias("window_start")
+        for batch in self.log.records(partition, start, state.position or 0):
             for part in in_parts(decoder.decode, self._without_bad(partition, batch)):
-                points = part.points.join(decoder.series.frame().select("series", "bucket"), on="series")
-                window = ((pl.col("at_ms") - pl.col("at_ms") % finest) * 1000).cast(pl.Datetime("us", "UTC"))
-                yield points.group_by("bucket", window.alias("window_start")).agg(_sums("value"))
+                points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
+                rows = points.join(decoder.series.frame(), on="series").with_columns(instant)
+                yield rows.select(self.columns.names)
 
     def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is in quarantine is not in partials, whether it would be bad today or not."""
-        mine = self.quarantined.filter(
+        bad = self.quarantined.filter(
             (pl.col("topic_id") == partition.topic_id) & (pl.col("partition") == partition.number)
         )
         offsets = pl.Series(batch.column("offset"))
-        return batch.filter((~offsets.is_in(mine["offset"].implode())).to_arrow()) if mine.height else batch
+        return batch.filter((~offsets.is_in(bad["offset"].implode())).to_arrow()) if bad.height else batch
 
 
-def check_log_points(
-    job: JobSpec[RollupSpec],
-    facts: TableFacts,
-    files: Sequence[PartialsFile],
-    log: Log,
-    bounds: Mapping[Partition, Bounds],
-    depth: Depth,
-) -> Check:
-    """Compare all points that the log still has; windows that may have lost partials or records are left out."""
-    unproven = [*_unproven(facts, bounds, job)]
+def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth) -> Check:
+    """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
+    facts, cleaned_ms = inputs.facts, inputs.standing.cleaned_ms
+    unproven = []
+    if facts.pending or facts.replay_unfinished:
+        what = "the points of records that go into quarantine or out of it"
+        unproven.append(Unproven(what, "start the job: it finishes that"))
+    if any(state.totals.given_up for state in facts.states.values()):
+        what = "the points of slices that were given up"
+        unproven.append(Unproven(what, "use another delivery than at_most_once"))
     if unproven:
         return conclude("values", "not compared", False, unproven=unproven, partitions=bounds)
-    recount = _Recount(job, log, _quarantined(facts))
+    gone = frozenset(
+        partition
+        for partition, state in facts.states.items()
+        if partition not in bounds or bounds[partition].first > (state.origin or 0)
+    )
+    passes = min(BUCKETS, max(1, -(-sum(file.rows for file in inputs.files) // ROWS_PER_PASS_MAX)))
+    numbers: Sequence[int] = range(passes)
+    if depth.values is not None and depth.values.records is not None:
+        numbers = [random.Random(depth.values.seed).randrange(passes)]
+    aggregates = replace(inputs.aggregates, quantiles=())
+    columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
+    comparison = _Comparison(inputs, log, bounds, _quarantined(facts), aggregates, columns)
+    # Where records are gone, the log may have fewer points of a window, and else the same.
+    part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
+    different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates, "_partials")
+    wrong = pl.when(part).then(beyond("", "_partials").fill_null(False)).otherwise(different)
+    points, fewer, faults = 0, 0, []
     try:
-        counted = _merged(_recounted(recount, facts, bounds, depth))
-        there = _merged(row for each in files for row in scan(facts.table.storage(), each.path, _ROWS))
+        for done, number in enumerate(numbers, 1):
+            buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
+            both = comparison.both(Wanted(buckets, cleaned_ms, -LEAST_MS))
+            points += int(both["count"].sum())
+            fewer += both.filter(part).height
+            faults.append(both.filter(wrong).select(_KEY))
+            if depth.progress is not None:
+                depth.progress("values", done, len(numbers))
     except (NotFoundError, InvariantError) as error:
         return conclude("values", error.primary, True, partitions=bounds)
-    both = counted.join(there, on=_KEY, how="full", suffix="_there", coalesce=True)
-    wrong = both.filter(_differs())
-    detail = f"{int(counted['count'].sum())} points of the log are what partials hold"
-    if wrong.height:
-        at = wrong["window_start"].min()
-        detail = f"{wrong.height} sums over a bucket of series and a window differ from the log, the first at {at!s}"
-    return conclude("values", detail, bool(wrong.height), partitions=bounds)
-
-
-def _recounted(
-    recount: _Recount, facts: TableFacts, bounds: Mapping[Partition, Bounds], depth: Depth
-) -> Iterator[pl.DataFrame]:
-    for number, partition in enumerate(sorted(bounds), 1):
-        state = facts.states[partition]
-        yield from recount.of(partition, state.origin or 0, state.position or 0)
-        if depth.progress is not None:
-            depth.progress("values", number, len(bounds))
-
-
-def _unproven(facts: TableFacts, bounds: Mapping[Partition, Bounds], job: JobSpec[RollupSpec]) -> Iterator[Unproven]:
-    if facts.table.transaction(removed_key(job.name)):
-        yield Unproven(
-            "the points of windows whose partials were removed",
-            "compare values before the longest window closes, or raise update_grace",
-        )
-    if facts.pending or facts.replay_unfinished:
-        yield Unproven("the points of records that go into quarantine or out of it", "start the job: it finishes that")
-    gone = [
-        each for each, state in facts.states.items() if each not in bounds or bounds[each].first > (state.origin or 0)
-    ]
-    if gone:
-        yield Unproven(
-            f"the points of {len(gone)} partitions: the log no longer has all their records",
-            "compare values within the topic's retention",
-            frozenset(gone),
-        )
-    if any(each.totals.given_up for each in facts.states.values()):
-        yield Unproven("the points of slices that were given up", "use another delivery than at_most_once")
+    if fewer:
+        what = f"the values of {fewer} windows of series: the log no longer has all records of {len(gone)} partitions"
+        unproven.append(Unproven(what, "compare values within the topic's retention", gone))
+    detail, violations = f"{points} points of the log are what partials hold", pl.concat(faults)
+    if violations.height:
+        first = violations.sort("window_start", *SERIES).row(0, named=True)
+        at = f"{first['metric']}{first['tags']} at {first['window_start']}"
+        detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
+    warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
+    return conclude("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, partitions=bounds)
 
 
 def _quarantined(facts: TableFacts) -> pl.DataFrame:
@@ -133,27 +138,3 @@ def _quarantined(facts: TableFacts) -> pl.DataFrame:
         for each in read_file(quarantine, file, _PLACE)
     )
     return pl.concat([pl.DataFrame(schema=schema), *rows])
-
-
-def _merged(frames: Iterator[pl.DataFrame]) -> pl.DataFrame:
-    whole = empty_frame(_ROWS)
-    for frame in frames:
-        rows = pl.concat([whole, frame.select(_ROWS.names).cast(whole.schema)])
-        whole = rows.group_by(_KEY).agg(pl.col("count", "sum").sum(), pl.col("min").min(), pl.col("max").max())
-    return whole
-
-
-def _sums(value: str) -> list[pl.Expr]:
-    column = pl.col(value)
-    return [
-        pl.len().cast(pl.Int64).alias("count"),
-        column.sum().alias("sum"),
-        column.min().alias("min"),
-        column.max().alias("max"),
-    ]
-
-
-def _differs() -> pl.Expr:
-    apart = ~same_sum(pl.col("sum"), pl.col("sum_there"), added_at_most())
-    exact = [pl.col(name).ne_missing(pl.col(f"{name}_there")) for name in ("count", "min", "max")]
-    return pl.any_horizontal(apart.fill_null(True), *exact)

@@ -6,15 +6,13 @@ windows were closed; and of each interval every point is in a closed window, in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-
-import polars as pl
 
 from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table, find_table
+from penstock.lake.delta.table import find_table
 from penstock.lake.storage import NotFoundError
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven, conclude
@@ -22,27 +20,17 @@ from penstock.proof.footers import QuarantineFiles
 from penstock.proof.invariants import check_log, check_slices, check_totals, partition_facts
 from penstock.proof.sources import Depth, read_log, with_epochs
 from penstock.tables.quarantine.life import life_of
-from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import partials_files
-from penstock.tables.rollup.closing.portion.scan import scan
-from penstock.tables.rollup.closing.standing import Standing, late_key, since_key, standing_of, updated_key
+from penstock.tables.rollup.closing.portion.scan import scan, starts_in
+from penstock.tables.rollup.closing.standing import LEAST_MS, late_key, since_key, standing_of, updated_key
 from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key
-from penstock.tables.rollup.proof.closed_rows import ClosedRows, compare_closed
+from penstock.tables.rollup.proof.closed_rows import Inputs, compare_closed
 from penstock.tables.rollup.proof.log_points import check_log_points
+from penstock.tables.rollup.proof.published import check_published
 from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
 from penstock.tables.single.facts import TableFacts, read_table
 
 FAULTS_SHOWN_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """One version of each table, and how far the closes are."""
-
-    facts: TableFacts
-    windows: Table
-    standing: Standing
-    files: tuple[PartialsFile, ...]
 
 
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:
@@ -56,18 +44,21 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
     if facts is None or windows is None:
         return NO_TABLE
     standing = standing_of(job.name, facts.table.transactions(), windows.transactions())
-    tables = Tables(facts, windows, standing, partials_files(facts.table.handle))
+    files = partials_files(facts.table.handle)
+    inputs = Inputs(job, facts, windows, files, standing)
     with closing(open_log(of_partials)) as log:
         log_facts = with_epochs(read_log(log, facts.incarnations), facts.states, log)
         checks = [
             check_totals(facts.states),
             check_slices(facts.states, facts.slices),
             _check_quarantine(of_partials, facts),
-            *_check_points(job, tables),
+            *_check_points(inputs),
             check_log(facts.states, facts.incarnations.fingerprints, log_facts),
         ]
         if depth.values is not None:
-            checks.append(check_log_points(job, facts, tables.files, log, log_facts.bounds, depth))
+            checks.append(check_log_points(inputs, log, log_facts.bounds, depth))
+    if depth.published and job.table.publish is not None:
+        checks.append(check_published(job, job.table.publish, windows, open_log))
     return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
@@ -82,22 +73,23 @@ def _check_quarantine(job: JobSpec, facts: TableFacts) -> Check:
     return conclude("quarantine", _shown(faults) or f"{rows} records", bool(faults), facts={"quarantined": rows})
 
 
-def _check_points(job: JobSpec[RollupSpec], tables: Tables) -> Iterator[Check]:
+def _check_points(inputs: Inputs) -> Iterator[Check]:
     """What is in partials is what was counted; and of each interval, what is in windows."""
-    facts, standing = tables.facts, tables.standing
-    counted = sum(each.numbers.get("points", 0) for each in facts.states.values())
-    removed = facts.table.transaction(removed_key(job.name)) or 0
-    by_interval = {each: _Open(each, standing) for each in job.table.windows}
+    facts, standing, name = inputs.facts, inputs.standing, inputs.job.name
+    counted = sum(state.numbers.get("points", 0) for state in facts.states.values())
+    removed = facts.table.transaction(removed_key(name)) or 0
+    still_open: Counter[Window] = Counter()
     there, faults = 0, []
-    storage = facts.table.storage()
-    for file in tables.files:
+    for file in inputs.files:
         rows_found = 0
         try:
-            for rows in scan(storage, file.path, POINTS_SCHEMA):
+            for rows in scan(facts.table.storage(), file.path, POINTS_SCHEMA):
                 rows_found += rows.height
                 there += int(rows["count"].sum())
-                for each in by_interval.values():
-                    each.add(file.epoch, rows)
+                for window in inputs.job.table.windows:
+                    until_ms = standing.closed_until_ms - standing.closed_until_ms % window.millis
+                    taken = rows.filter(starts_in(LEAST_MS, until_ms) & (file.epoch < standing.closed))
+                    still_open[window] += int(rows["count"].sum()) - int(taken["count"].sum())
         except (NotFoundError, InvariantError) as error:
             faults.append(f"partials: {error.primary}")
             continue
@@ -106,48 +98,44 @@ def _check_points(job: JobSpec[RollupSpec], tables: Tables) -> Iterator[Check]:
     if there + removed != counted:
         faults.append(f"{there} points in partials and {removed} removed, {counted} counted")
     detail = _shown(faults) or f"{counted} points, each in partials or removed"
-    yield conclude("points", detail, bool(faults), facts={"points": counted})
-    yield _check_windows(job, tables, counted, by_interval)
+    yield conclude("points", detail, bool(faults), facts={"points": counted, "points_removed": removed})
+    yield _check_windows(inputs, counted, still_open)
 
 
-class _Open:
-    """The points of partials that no closed window of an interval has yet."""
-
-    def __init__(self, window: Window, standing: Standing) -> None:
-        self._closed_us = (standing.closed_until_ms - standing.closed_until_ms % window.millis) * 1000
-        self._closed = standing.closed
-        self.points = 0
-
-    def add(self, epoch: int, rows: pl.DataFrame) -> None:
-        if epoch < self._closed:
-            rows = rows.filter(pl.col("window_start").to_physical() >= self._closed_us)
-        self.points += int(rows["count"].sum())
-
-
-def _check_windows(job: JobSpec[RollupSpec], tables: Tables, points: int, by_interval: Mapping[Window, _Open]) -> Check:
+def _check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
     """Closed windows are unique and right, and no point of an interval is missing or there twice."""
-    if tables.standing.close != tables.standing.closed:
+    if inputs.standing.close != inputs.standing.closed:
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return conclude("windows", "not checked: a close is under way", False, unproven=[under_way])
-    numbers = tables.windows.transactions()
-    found: ClosedRows = compare_closed(job.table, tables.windows, tables.facts.table, tables.files, tables.standing)
+    name, numbers = inputs.job.name, inputs.windows.transactions()
+    found = compare_closed(inputs)
     faults, unproven = list(found.faults), list(found.unproven)
-    for window, still_open in by_interval.items():
-        closed, late = found.points.get(window.name, 0), numbers.get(late_key(job.name, window.name), 0)
-        surplus = closed + late + still_open.points - points
-        if (numbers.get(since_key(job.name, window.name)) or 1) > 1:
+    updated = numbers.get(updated_key(name), 0)
+    if found.revisions != updated:
+        faults.append(f"late points changed {updated} windows, the revisions of windows come to {found.revisions}")
+    for window in inputs.job.table.windows:
+        closed, late = found.points[window.name], numbers.get(late_key(name, window.name), 0)
+        surplus = closed + late + still_open[window] - points
+        if (numbers.get(since_key(name, window.name)) or 1) > 1:
             what = f"the points of {window.name}: the interval was added to the job later, or again"
             unproven.append(Unproven(what, "its windows since then are compared with their partials"))
-        elif 0 < surplus <= late and numbers.get(updated_key(job.name)):
+        elif 0 < surplus <= late and updated:
             what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
             unproven.append(Unproven(what, "the windows are compared with their partials"))
         elif surplus:
             faults.append(
-                f"{window.name}: {closed} points in closed windows, {still_open.points} in open ones and {late} late, "
+                f"{window.name}: {closed} points in closed windows, {still_open[window]} in open ones and {late} late, "
                 f"{points} counted"
             )
     detail = _shown(faults) or f"{found.rows} closed windows, {found.compared} compared with their partials"
-    return conclude("windows", detail, bool(faults), unproven=unproven, facts={"windows": found.rows})
+    return conclude(
+        "windows",
+        detail,
+        bool(faults),
+        unproven=unproven,
+        warnings=found.warnings,
+        facts={"windows": found.rows, "windows_without_partials": found.without_partials},
+    )
 
 
 def _shown(faults: list[str]) -> str:

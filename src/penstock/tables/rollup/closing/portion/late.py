@@ -105,10 +105,10 @@ class OldRows:
     """How many of them are in each file."""
 
     def with_revisions(self, merged: pl.DataFrame) -> pl.DataFrame:
-        """The new rows: each has the revision after the one that it replaces, a window without a row begins at 0."""
+        """The new rows: each has the revision after the one that it replaces; revision 0 is a row of its own close."""
         before = self.rows.group_by(_KEY).agg(pl.col("revision").max())
         joined = merged.with_columns(series_text()).join(before, on=_KEY, how="left")
-        return joined.with_columns((pl.col("revision") + 1).fill_null(0).cast(pl.Int32)).drop("series")
+        return joined.with_columns((pl.col("revision").fill_null(0) + 1).cast(pl.Int32)).drop("series")
 
 
 def _millis(instant: object) -> int:
