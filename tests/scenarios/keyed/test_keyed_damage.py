@@ -18,10 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.names import compacted_name
+from penstock.lake.proposal import GivenUpPart, Proposal
+from penstock.logs.log import Slice
 from penstock.tables.keyed.files import files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
 from penstock.tables.keyed.proving.stored import stored_store
@@ -279,7 +282,7 @@ def test_a_healthy_table_is_proved_but_for_values_that_no_record_gives(table: Ke
     assert report.verdict is not Verdict.VIOLATED
     assert [what.partition(" ")[2] for what in open_questions] == [
         *(["rows of loads"] if kind.loaded else []),
-        *(["rows of records that the log no longer has"] if kind.trimmed else []),
+        *(["rows of records that the log no longer has, or of other jobs"] if kind.trimmed else []),
     ]
 
 
@@ -303,7 +306,10 @@ def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
         [active] = [each for each in data.active_files() if each.path.endswith(file.name)]
         rows = store.sorted(pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema))
         added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
-        actions = [data.remove_action(active), *(data.add_action(each) for each in added)]
+        actions: list[AddAction | RemoveAction] = [
+            data.remove_action(active),
+            *(data.add_action(each) for each in added),
+        ]
         data.commit_actions(actions, files_number(data, added, [active]), {})
 
     return damage
@@ -372,3 +378,58 @@ def test_a_job_whose_tombstones_are_gone_is_refused_until_their_time_is_over(tab
     table.put(row(50, 50, seq=30))
     table.run(Environment(now=lambda: now() + 8 * 86400))
     assert 50 in {each["number"] for each in table.rows()}
+
+
+# healthy tables that look damaged
+
+
+def questions(table: Keyed) -> list[str]:
+    report = table.verified()
+    assert report.verdict is not Verdict.VIOLATED, [check for check in report.checks if not check.ok]
+    return [question.what for check in report.checks for question in check.unproven]
+
+
+def test_a_row_that_came_back_after_its_tombstone_expired_is_not_proven(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, tombstone_retention: 1h")
+    table.put(row(1, None, gone=True, seq=9))
+    table.run()
+    now = Environment().now
+    compact(table, Environment(now=lambda: now() + 7200))
+    table.put(row(1, 1, seq=1))
+    table.run()
+    assert len(table.rows()) == 1
+    [question] = questions(table)
+    assert "tombstones are gone" in question
+
+
+def test_a_row_that_a_lost_record_of_another_partition_gave_is_not_a_violation(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.put(row(8, 8), row(9, 9), row(1, 2), to=ONE)
+    table.run()
+    table.log.expire(ONE, 3)
+    assert table.rows()[0]["value"] == 2
+    assert questions(table) == ["3 rows of records that the log no longer has, or of other jobs"]
+
+
+@pytest.mark.parametrize("keyed", ["", "sequence: seq"])
+def test_a_record_that_was_given_up_is_not_missed(tmp_path: Path, keyed: str) -> None:
+    table = Keyed(tmp_path, f"row_keys: [number], {keyed}")
+    table.put(row(1, 1, seq=1))
+    table.run()
+    table.put(row(1, 2, seq=2), row(2, 2, seq=2))
+    data = table.table()
+    token = data.state([ZERO]).of(ZERO).token
+    data.commit(Proposal(table.name, "given-up", (GivenUpPart(Slice(ZERO, 1, 3, 1), token),)))
+    assert questions(table) == []
+
+
+def test_rows_of_another_job_are_not_foreign(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq")
+    table.put(row(1, 1, seq=1))
+    table.run()
+    other = Keyed(tmp_path, table.keyed, name="other")
+    other.put(row(1, 2, seq=2), row(2, 2, seq=2))
+    other.run()
+    assert questions(table) == ["2 rows of records that the log no longer has, or of other jobs"]
+    assert table.verified(values=False).ok and other.verified(values=False).ok

@@ -55,8 +55,8 @@ class Places:
     def placed(self, layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with their `origin`: `KNOWN` if the log has the record at their place, or never had one."""
         sequence, tiebreak = order_columns(layout)[-2:]
-        keys = {"left_on": sequence, "right_on": "start", "by_left": tiebreak, "by_right": "tiebreak"}
-        at = rows.sort(sequence).join_asof(self.ranges, **keys, check_sortedness=False)
+        ranges = self.ranges.rename({"tiebreak": tiebreak, "start": sequence})
+        at = rows.sort(sequence).join_asof(ranges, on=sequence, by=tiebreak, check_sortedness=False)
         lost = (pl.col("lost") & (pl.col(sequence) < pl.col("end"))).fill_null(False) | self.unknown
         origin = pl.when(pl.col(sequence) < 0).then(pl.lit(LOADED)).when(lost).then(pl.lit(LOST))
         return at.select(*rows.columns, origin.otherwise(pl.lit(KNOWN)).alias("origin"))

@@ -28,7 +28,8 @@ from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, ViolationKind, conclude, violation_at
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.table import origin_frames
-from penstock.proof.values.digests import column_digests
+from penstock.proof.values.digests import Digests, column_digests, row_digests
+from penstock.status.model import RecordedGap
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
@@ -64,12 +65,12 @@ FAULTS: Mapping[str, str] = {
 }
 OPEN: Mapping[str, str] = {
     "loaded": "rows of loads",
-    "lost": "rows of records that the log no longer has",
+    "lost": "rows of records that the log no longer has, or of other jobs",
     "merged": "rows with values that are merged from loads, or from records that the log no longer has",
     "forgotten": "keys that the log or a load deleted so long ago that their tombstones are gone",
 }
 """What only values are open of, but for the last."""
-_NO_GIVEN_UP = Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
+_GIVEN_UP = Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
 _REPLAYING = Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
 _OVERWRITTEN = Unproven(
     "which rows the log gives: a load has replaced rows of this table, whatever their records",
@@ -79,56 +80,55 @@ _OVERWRITTEN = Unproven(
 
 def check_records(evidence: Evidence, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    job, facts, said = evidence.job, evidence.facts, evidence.said
+    facts, bounds = evidence.facts, evidence.said.bounds
     places = places_of(evidence)
-    given_up = [*recorded_gaps(facts.history, job.name, "given_up")]
+    given_up = [*recorded_gaps(facts.history, evidence.job.name, "given_up")]
     hindrances = {
-        VALUES_OF_SQL: job.sql is not None,
-        _OVERWRITTEN: bool(facts.table.transaction(overwritten_key(job.name))),
+        VALUES_OF_SQL: evidence.job.sql is not None,
+        _OVERWRITTEN: any(key.endswith(overwritten_key("")) for key in facts.table.transactions()),
         _REPLAYING: facts.replay_unfinished,
-        _NO_GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
+        _GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
         != sum(state.totals.given_up for state in facts.states.values()),
     }
     for open_question in (question for question, hinders in hindrances.items() if hinders):
-        return conclude("records", "not compared", False, unproven=[open_question], partitions=said.bounds)
+        return conclude("records", "not compared", False, unproven=[open_question], partitions=bounds)
     counts: Counter[str] = Counter()
-    wrong: list[int] = []
-    passed = {(gap.partition, offset) for gap in given_up for offset in range(gap.start, gap.end)}
+    first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
-        flow = _flow(evidence, places.slices, passed, Path(folder))
+        flow = _flow(evidence, places.slices, given_up, Path(folder))
         files = tuple(_runs(flow, evidence.log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
-            counts["keys"] += len(compared.filter(pl.col("gone").is_not_null()))
-            wrong.extend(compared.filter(pl.col("verdict").is_in(list(FAULTS)))["sequence"])
+            counts["keys"] += len(compared) - compared["gone"].null_count()
+            wrong = compared.filter(pl.col("verdict").is_in(list(FAULTS)))["sequence"] % (1 << OFFSET_BITS)
+            first = min((offset for offset in (first, wrong.min()) if isinstance(offset, int)), default=None)
     faults = [f"{counts[name]} {text}" for name, text in FAULTS.items() if counts[name]]
     untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
     remedy = "compare the table with the files that were loaded, or verify before the log loses records"
-    first = min(sequence % (1 << OFFSET_BITS) for sequence in wrong) if wrong else 0
     kind = ViolationKind.ALTERED if counts["altered"] else ViolationKind.MISSING
     return conclude(
         "records",
         "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
         bool(faults),
         # A sequence tells no partition: where there are several, the first of them stands for all.
-        violations=[violation_at(piece.partition, first, kind) for piece in places.slices[:1] if faults],
+        violations=[violation_at(piece.partition, first or 0, kind) for piece in places.slices[:1] if faults],
         unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
         warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
         facts={"keys": counts["keys"]},
-        partitions=said.bounds,
+        partitions=bounds,
     )
 
 
-def _flow(
-    evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[tuple[Partition, int]], folder: Path
-) -> KeyedFlow:
+def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
     """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
     job, facts = evidence.job, evidence.facts
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, ())
     left_out = _quarantined(evidence, slices)
-    for partition, offset in given_up:
-        left_out.setdefault(_key(partition), {})[offset] = "given up"
+    partitions = {piece.partition for piece in slices}
+    for gap in given_up:
+        if gap.partition in partitions:
+            left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
     known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
         "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
@@ -237,10 +237,12 @@ def _rows(store: ChunkStore, files: Iterable[ActiveFile], tells_values: bool) ->
     frames = [_keyed(store.layout, store.schema.empty_table()).with_columns(_NO_VALUE)]
     for file in files:
         rows = store.read(file.path, None if tells_values else store.layout.columns)
-        value = pl.Series("value", _digests(rows)) if tells_values else _NO_VALUE
-        if tells_values and store.layout.merge:
-            value = value.set(_partly_loaded(store.layout, rows), None)
-        frames.append(_keyed(store.layout, rows).with_columns(value))
+        frame = _keyed(store.layout, rows).with_columns(_NO_VALUE)
+        if tells_values:
+            value = pl.Series("value", _digests(rows))
+            value = value.set(_partly_loaded(store.layout, rows), None) if store.layout.merge else value
+            frame = frame.with_columns(value)
+        frames.append(frame)
     return pl.concat(frames)
 
 
@@ -270,14 +272,13 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     return pl.Series(found)
 
 
-def _digests(rows: pa.Table) -> np.typing.NDArray[np.uint64]:
+def _digests(rows: pa.Table) -> Digests:
     """A number for each row, out of all of its values."""
-    total = np.zeros(rows.num_rows, np.uint64)
-    for number, name in enumerate(sorted(rows.schema.names)):
+    columns = {}
+    for name in sorted(rows.schema.names):
         column = rows.column(name).combine_chunks()
-        whole = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        total = (total ^ column_digests(whole)) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
-    return total
+        columns[name] = column_digests(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
+    return row_digests(columns, columns, np.uint64(0))
 
 
 def _key(partition: Partition) -> PartitionKey:
