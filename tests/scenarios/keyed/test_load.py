@@ -58,7 +58,7 @@ def test_a_load_into_partial_updates_fills_in_what_the_log_left_out(tmp_path: Pa
     assert table.values() == {("log", 1): 10, ("loaded", 2): 20, (None, 3): 30}
     load(table, files(tmp_path / "more", frame(row(1, 11, "again"))))
     assert table.values() == {("log", 1): 11, ("loaded", 2): 20, (None, 3): 30}
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 def test_columns_of_files_with_reserved_names_are_left_out(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_files_of_every_format_become_rows(tmp_path: Path) -> None:
     assert load(table, *paths) == LoadReport(files=5, rows=7, commits=1)
     wanted = {("a", number): number for number in (1, 2, 3, 4)}
     assert table.values() == {**wanted, ("a", 7): None, ("x", 5): 5, ("y", 6): 6}
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
     before = table.values()
     report = load(table, files(tmp_path / "again", parts[0]))
     assert (report.rows, report.unread) == (5, 0) and table.values() == before
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 @pytest.mark.parametrize("step", ["runs_staged", "tombstones_written", "committed"])
@@ -137,7 +137,7 @@ def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pyt
     report = load(table, folder, mode=SaveMode.ERROR)
     assert report.files + report.files_known == 4 and report.files_known in (2, 3)
     assert table.values() == {("a", number): number for number in range(4)}
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 def test_a_later_load_replaces_by_key_and_the_last_row_of_a_key_wins(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_records_of_the_log_are_newer_than_every_load(tmp_path: Path) -> None:
     table.put(row(3, 3))
     table.run()
     assert table.values() == {("a", 1): 1, ("a", 3): 3}
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 def test_modes_say_what_becomes_of_rows_that_are_there(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_computed_columns_have_the_values_that_records_have(tmp_path: Path) -> N
     found = pl.read_delta(table.path).sort("id").select("day", "id", "note", "origin", "kafka_offset").rows()
     day = date(2026, 3, 1)
     assert found == [(day, 1, "logged", "log", 0), (day, 2, "loaded", "log", None)]
-    assert table.verified().ok
+    assert table.verified(values=False).ok
 
 
 def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_there(tmp_path: Path) -> None:

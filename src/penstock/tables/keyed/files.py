@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.flow.write.names import content_of
 from penstock.lake.delta.active_files import raw_paths
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
@@ -23,6 +24,12 @@ JOIN_FILES_MIN = 8
 file is small if as many like it make one chunk at most, and no more bytes than are put together at once."""
 JOIN_BYTES_MAX = 128 * 1024 * 1024
 """Of the files that a task puts together, which holds all of their rows in memory (I6)."""
+_FINGERPRINTS = 1 << 63
+
+
+class _Named(Protocol):
+    @property
+    def path(self) -> str: ...
 
 
 def commits_key(job: str, bucket: int) -> str:
@@ -30,9 +37,22 @@ def commits_key(job: str, bucket: int) -> str:
     return f"{job}/bucket/{bucket}#commits"
 
 
-def rows_key(job: str, bucket: int) -> str:
-    """How many rows commits of a job have put into a bucket, less those that they took out."""
-    return f"{job}/bucket/{bucket}#rows"
+def files_key(job: str) -> str:
+    """The sum of the fingerprints of the files that commits of a job have added, less those that they removed."""
+    return f"{job}#files"
+
+
+def files_number(table: Table, added: Iterable[_Named], removed: Iterable[_Named]) -> dict[str, int]:
+    """What a commit on the loaded version makes of that sum: with it, no other writer changes files unnoticed."""
+    key = files_key(table.job)
+    total = (table.transaction(key) or 0) + _fingerprints(added) - _fingerprints(removed)
+    return {key: total % _FINGERPRINTS}
+
+
+def has_foreign_changes(table: Table) -> bool:
+    """Whether the files of the loaded version are others than those that the commits of all jobs left there."""
+    counted = sum(number for key, number in table.transactions().items() if key.endswith(files_key("")))
+    return (_fingerprints(table.active_files()) - counted) % _FINGERPRINTS != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +152,10 @@ def _old_file(entry: Mapping[str, Any], columns: Sequence[str]) -> OldFile:
         bounds[name] = None if least is None or most is None else (least, most)
     digest = "" if content is None else content.digest
     return OldFile(entry["path"], entry.get("num_records") or 0, entry["size_bytes"], bounds, digest)
+
+
+def _fingerprints(files: Iterable[_Named]) -> int:
+    return sum(fingerprint(file.path) for file in files)
 
 
 def _commits(table: Table) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
@@ -17,7 +17,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each
-from penstock.tables.keyed.files import ActiveFiles, Base, commits_key, meeting, read_active, rows_key, small_alike
+from penstock.tables.keyed.files import ActiveFiles, Base, commits_key, files_number, meeting, read_active, small_alike
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.merge import merge_bucket
 from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, Naming, OldFile
@@ -133,14 +133,14 @@ class Merger:
             file for bucket, each in merged.buckets.items() for file in active.removed(bucket, each.report.removed)
         )
 
-    def numbers(self, merged: Merged) -> dict[str, int]:
-        """What a commit counts by bucket, as of the loaded version."""
-        job, lookup = self._job.name, self._data.transaction
-        found: dict[str, int] = {}
-        for bucket, each in sorted(merged.buckets.items()):
-            found[commits_key(job, bucket)] = (lookup(commits_key(job, bucket)) or 0) + 1
-            found[rows_key(job, bucket)] = (lookup(rows_key(job, bucket)) or 0) + each.report.rows_added
-        return found
+    def numbers(self, merged: Merged, removed: Sequence[RemovedFile]) -> dict[str, int]:
+        """What a commit that takes these files out counts, as of the loaded version."""
+        keys = [commits_key(self._job.name, bucket) for bucket in sorted(merged.buckets)]
+        return {
+            **{key: (self._data.transaction(key) or 0) + 1 for key in keys},
+            **files_number(self._data, merged.files, removed),
+            **self._tombstones.numbers(merged.tombstones, self._data.schema),
+        }
 
     def _active(self) -> ActiveFiles:
         """The files of the loaded version, read once."""

@@ -45,7 +45,7 @@ class KeyedSpec(TablePlace):
 class _Kept(msgspec.Struct, frozen=True):
     """What of a layout decides where a row lies and which one stays."""
 
-    version: Literal[2]
+    version: Literal[3]
     partition_keys: tuple[tuple[str, KeyFunction, int | str], ...]
     row_keys: tuple[str, ...]
     sequence: str | None
@@ -56,7 +56,7 @@ class _Kept(msgspec.Struct, frozen=True):
 def encode_layout(layout: Layout) -> str:
     """The text of the property: the same for layouts whose rows lie in the same places."""
     parts = tuple((each.column, each.function, each.argument) for each in layout.partition_keys)
-    kept = _Kept(2, parts, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
+    kept = _Kept(3, parts, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
     return msgspec.json.encode(kept).decode()
 
 

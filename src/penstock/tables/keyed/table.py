@@ -47,7 +47,8 @@ class KeyedTable(SingleTable):
     ) -> None:
         super().__init__(job, data, environment)
         self.spec = job.table
-        self.tombstones = Tombstones(job, environment)
+        self.tombstones = Tombstones(job, data)
+        self.tombstones.table()
         self.merger = Merger(job, data, self.tombstones, spark)
         self._log = log
         self._refuse_bulk()
@@ -74,11 +75,12 @@ class KeyedTable(SingleTable):
             proposal = self._proposal(batch, tokens, staged, merged)
             if check(proposal, self.data.known_state(tokens)).accepted:
                 merged = self.merger.brought_up(staged.runs, merged)
+                removes = self.merger.removed(merged)
                 proposal = replace(
                     self._proposal(batch, tokens, staged, merged),
                     files=merged.files,
-                    removes=self.merger.removed(merged),
-                    extra={**self.merger.numbers(merged), **self.bulk_number()},
+                    removes=removes,
+                    extra={**self.merger.numbers(merged, removes), **self.bulk_number()},
                 )
             return proposal
 

@@ -83,8 +83,9 @@ class KeyedTarget(TableTarget):
             rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
             record = run_record(self._data.job, run, merged.files)
             change = run_change(self._data, run.number, merged.files, rows, record)
-            removes = [self._data.remove_action(each) for each in table.merger.removed(merged)]
-            numbers = {**change.transactions, **table.merger.numbers(merged), **table.bulk_number()}
+            removed = table.merger.removed(merged)
+            removes = [self._data.remove_action(each) for each in removed]
+            numbers = {**change.transactions, **table.merger.numbers(merged, removed), **table.bulk_number()}
             return replace(change, actions=[*removes, *change.actions], transactions=numbers)
 
         return self._data.swap(decide)

@@ -122,7 +122,7 @@ def test_a_table_keeps_its_keys(layout: Layout) -> None:
 def test_the_text_of_the_property_stays() -> None:
     """It is what tables are recognised by: written down, not computed."""
     assert encode_layout(LAYOUTS[5]) == (
-        '{"version":2,"partition_keys":[["part","column",0],["device","column",0]],"row_keys":["number"],'
+        '{"version":3,"partition_keys":[["part","column",0],["device","column",0]],"row_keys":["number"],'
         '"sequence":null,"buckets":5,"log_partition":"part"}'
     )
     with pytest.raises(UserError, match="property"):

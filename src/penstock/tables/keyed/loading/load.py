@@ -33,7 +33,7 @@ from penstock.lake.delta.table import Change, Table
 from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.lake.proposal import RemovedFile
 from penstock.lake.staged import check_staged
-from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active, rows_key
+from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, RESERVED, Layout
 from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
 from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
@@ -64,6 +64,11 @@ def set_key(job: str, files: Sequence[SourceFile]) -> str:
     """Says that a load of exactly these files began while the table had no rows."""
     marks = " ".join(sorted(file.mark for file in files))
     return f"{job}#load-set/{fingerprint(marks):016x}"
+
+
+def loads_key(job: str) -> str:
+    """How many commits of loads there were."""
+    return f"{job}#loads"
 
 
 def overwritten_key(job: str) -> str:
@@ -241,7 +246,7 @@ class Loader:
     def _commit(self, part: Sequence[SourceFile], runs: Runs, wish: LoadWish, files: Sequence[SourceFile]) -> Merged:
         merged, batch, tried = Merged(), new_batch_id(), False
         meeting = _meeting(wish)
-        tombstones = Tombstones(self.job, self.environment)
+        tombstones = Tombstones(self.job, self.data)
         merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
 
         def decide() -> Change | None:
@@ -259,7 +264,7 @@ class Loader:
             tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
             self.environment.reach("tombstones_written")
             removes = _everything(active) if meeting is Meeting.NONE else merger.removed(merged)
-            numbers = self._numbers(merger, merged, active, meeting)
+            numbers = self._numbers(merger, merged, removes, active, meeting)
             keys = [mark_key(self.job.name, file) for file in part]
             if files and not active.rows and wish.mode in (SaveMode.ERROR, SaveMode.IGNORE):
                 keys.append(set_key(self.job.name, files))
@@ -278,19 +283,20 @@ class Loader:
             history = self.data.handle.history(COMMITS_SEARCHED)
         return any(ours.batch == batch for _, ours in commits_of(history, self.job.name))
 
-    def _numbers(self, merger: Merger, merged: Merged, active: ActiveFiles, meeting: Meeting) -> dict[str, int]:
-        """What the commit counts; rows that an overwrite takes out of buckets are counted there."""
+    def _numbers(
+        self, merger: Merger, merged: Merged, removes: Sequence[RemovedFile], active: ActiveFiles, meeting: Meeting
+    ) -> dict[str, int]:
+        """What the commit counts; an overwrite touches every bucket that has files."""
         job, lookup = self.job.name, self.data.transaction
-        found = merger.numbers(merged)
+        found = merger.numbers(merged, removes)
+        found[loads_key(job)] = (lookup(loads_key(job)) or 0) + 1
         if lookup(bulk_key(job)):
             # Rows came that a bulk load did not bring: it would not see them.
             found[bulk_key(job)] = 0
         if meeting is Meeting.NONE:
-            for bucket, files in active.by_bucket.items():
+            for bucket in active.by_bucket:
                 key = commits_key(job, bucket)
                 found.setdefault(key, (lookup(key) or 0) + 1)
-                before = found.get(rows_key(job, bucket), lookup(rows_key(job, bucket)) or 0)
-                found[rows_key(job, bucket)] = before - sum(each.rows for each in files)
         if meeting in _OVERWRITES:
             found[overwritten_key(job)] = (lookup(overwritten_key(job)) or 0) + 1
         return found

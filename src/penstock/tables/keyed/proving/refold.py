@@ -1,14 +1,16 @@
-"""The log once more: what its records come to by key, next to what the table holds.
+"""The log once more: the newest record of each key that it still has, joined with the row that the table has.
 
-Where the log still has every record, this proves the table whole: every key has the row of its newest record, and no
-other is there. Where retention or compaction took some, it proves what the rest of the log tells.
+A row may not be older than that record, and has its values if it is of that record. A row that is newer, or whose key
+has no record, has to be of a load or of a record that the log has lost: its place in the log tells. What cannot be told
+is counted by its reason.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +22,14 @@ from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, Violation, ViolationKind, conclude, violation_at
-from penstock.proof.footers import QuarantineFiles
-from penstock.proof.invariants import LogFacts
+from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, ViolationKind, conclude, violation_at
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.table import origin_frames
-from penstock.proof.values.digests import column_digests
-from penstock.tables.keyed.files import ActiveFiles, read_active
+from penstock.proof.values.digests import Digests, column_digests, row_digests
+from penstock.status.model import RecordedGap
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
@@ -37,158 +38,116 @@ from penstock.tables.keyed.layout import (
     Layout,
     key_frame,
     log_order,
+    newer,
     order_columns,
     order_frame,
 )
-from penstock.tables.keyed.loading.load import overwritten_key
+from penstock.tables.keyed.loading.load import loads_key, overwritten_key
 from penstock.tables.keyed.merger import Runs
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
-from penstock.tables.keyed.merging.merge import read_incoming
+from penstock.tables.keyed.merging.merge import newer_than_mine, read_incoming
 from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
+from penstock.tables.keyed.merging.tombstones import newest
+from penstock.tables.keyed.proving.places import KNOWN, Evidence, Places, places_of
 from penstock.tables.keyed.proving.stored import stored_store
 from penstock.tables.keyed.spec import KeyedSpec
+from penstock.tables.keyed.tombstones import files_by_bucket
 from penstock.tables.keyed.writer import told_by_key, tombstone_policy
-from penstock.tables.single.facts import TableFacts
+from penstock.tables.single.facts import recorded_gaps
+
+FAULTS: Mapping[str, str] = {
+    "missing": "keys have no row",
+    "stale": "rows are older than the newest record of their key, or deleted by it",
+    "altered": "rows have other values than their record",
+    "foreign": "rows come from no record",
+}
+OPEN: Mapping[str, str] = {
+    "loaded": "rows of loads",
+    "lost": "rows of records that the log no longer has, or of other jobs",
+    "merged": "rows with values that are merged from loads, or from records that the log no longer has",
+    "forgotten": "keys that the log or a load deleted so long ago that their tombstones are gone",
+}
+"""What only values are open of, but for the last."""
+_GIVEN_UP = Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
+_REPLAYING = Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
+_OVERWRITTEN = Unproven(
+    "which rows the log gives: a load has replaced rows of this table, whatever their records",
+    "compare the table with the files that were loaded",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """The offsets that the table has read and the log still has."""
-
-    slices: tuple[Slice, ...]
-    whole: bool
-    """Whether these are all records that the table was made of."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was compared."""
-
-    keys: int = 0
-    missing: int = 0
-    """Keys without the row that their newest record gives."""
-    stale: int = 0
-    """Keys with another row, or one that should be deleted."""
-    altered: int = 0
-    """Rows whose values are not those of their record."""
-    foreign: int = 0
-    """Rows that no record gives."""
-    first: int | None = None
-    """The least offset of a record whose key is wrong."""
-
-    @property
-    def wrong(self) -> int:
-        return self.missing + self.stale + self.altered + self.foreign
-
-    def note(self, offsets: pl.Series) -> None:
-        least = offsets.min()
-        if isinstance(least, int):
-            self.first = least if self.first is None else min(self.first, least)
-
-
-def check_records(
-    job: JobSpec[KeyedSpec],
-    facts: TableFacts,
-    quarantine: QuarantineFiles,
-    log: Log,
-    said: LogFacts,
-    *,
-    with_values: bool,
-) -> Check:
+def check_records(evidence: Evidence, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    held = _retained(facts, log, said)
-    given_up = sum(each.totals.given_up for each in facts.states.values())
-    if job.sql is not None:
-        return conclude("records", "not compared", False, unproven=[VALUES_OF_SQL], partitions=said.bounds)
-    if facts.table.transaction(overwritten_key(job.name)):
-        what = "which rows the log gives: a load has replaced rows of this table, whatever their records"
-        open_question = Unproven(what, "compare the table with the files that were loaded")
-        return conclude("records", "not compared", False, unproven=[open_question], partitions=said.bounds)
-    tally = Tally()
+    facts, bounds = evidence.facts, evidence.said.bounds
+    places = places_of(evidence)
+    given_up = [*recorded_gaps(facts.history, evidence.job.name, "given_up")]
+    hindrances = {
+        VALUES_OF_SQL: evidence.job.sql is not None,
+        _OVERWRITTEN: any(key.endswith(overwritten_key("")) for key in facts.table.transactions()),
+        _REPLAYING: facts.replay_unfinished,
+        _GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
+        != sum(state.totals.given_up for state in facts.states.values()),
+    }
+    for open_question in (question for question, hinders in hindrances.items() if hinders):
+        return conclude("records", "not compared", False, unproven=[open_question], partitions=bounds)
+    counts: Counter[str] = Counter()
+    first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
-        flow = _flow(job, facts, held.slices, quarantine, Path(folder))
-        files = tuple(_runs(flow, log, held.slices)) if held.slices else ()
-        _compare(job, facts, flow, files, held.whole and not given_up, tally, with_values)
-    violations = _violations(held.slices, tally)
-    whole = "every record of the log" if held.whole else "the records that the log still has"
-    fault = (
-        f"{tally.missing} keys have no row, {tally.stale} another than that of their newest record, "
-        f"{tally.altered} rows have other values, {tally.foreign} rows come from no record"
-    )
-    detail = fault if tally.wrong else f"{tally.keys} keys have the row that {whole} gives"
+        flow = _flow(evidence, places.slices, given_up, Path(folder))
+        files = tuple(_runs(flow, evidence.log, places.slices)) if places.slices else ()
+        for compared in _compared(evidence, flow, files, places, with_values):
+            counts.update(compared["verdict"])
+            counts["keys"] += len(compared) - compared["gone"].null_count()
+            wrong = compared.filter(pl.col("verdict").is_in(list(FAULTS)))["sequence"] % (1 << OFFSET_BITS)
+            first = min((offset for offset in (first, wrong.min()) if isinstance(offset, int)), default=None)
+    faults = [f"{counts[name]} {text}" for name, text in FAULTS.items() if counts[name]]
+    untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
+    remedy = "compare the table with the files that were loaded, or verify before the log loses records"
+    kind = ViolationKind.ALTERED if counts["altered"] else ViolationKind.MISSING
     return conclude(
         "records",
-        detail,
-        bool(tally.wrong),
-        violations=violations,
-        unproven=_open_questions(job, with_values, held.whole and not given_up),
-        warnings=[] if held.whole else ["rows of records that the log no longer has are not compared"],
-        facts={"keys": tally.keys},
-        partitions=said.bounds,
+        "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
+        bool(faults),
+        # A sequence tells no partition: where there are several, the first of them stands for all.
+        violations=[violation_at(piece.partition, first or 0, kind) for piece in places.slices[:1] if faults],
+        unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
+        warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
+        facts={"keys": counts["keys"]},
+        partitions=bounds,
     )
 
 
-def _open_questions(job: JobSpec[KeyedSpec], with_values: bool, whole: bool) -> list[Unproven]:
-    if whole or not (with_values and job.table.layout.merge):
-        return []
-    what = "the values of rows that are merged from several records: the log no longer has all of them"
-    return [Unproven(what, "compare a query of the table with the records of a key")]
-
-
-def _violations(slices: tuple[Slice, ...], tally: Tally) -> list[Violation]:
-    """A sequence tells no partition: where there are several, the first of them stands for all."""
-    if not tally.wrong or not slices:
-        return []
-    kind = ViolationKind.ALTERED if tally.altered else ViolationKind.MISSING
-    return [violation_at(slices[0].partition, tally.first or 0, kind)]
-
-
-def _retained(facts: TableFacts, log: Log, said: LogFacts) -> Retained:
-    slices = []
-    whole = not facts.incarnations.retired and not facts.incarnations.others
-    for partition, state in sorted(facts.states.items()):
-        bounds = said.bounds.get(partition)
-        if bounds is None or state.position is None or state.origin is None:
-            whole = False
-            continue
-        low, high = max(state.origin, bounds.first), min(state.position, bounds.end)
-        whole = whole and low == state.origin and log.compacted(partition.topic) is False
-        if low < high:
-            slices.append(Slice(partition, low, high, low))
-    return Retained(tuple(slices), whole)
-
-
-def _flow(
-    job: JobSpec[KeyedSpec], facts: TableFacts, slices: tuple[Slice, ...], quarantine: QuarantineFiles, folder: Path
-) -> KeyedFlow:
-    """The flow of the job into a folder of its own; what is in quarantine stays out."""
-    target = pa.schema([each for each in facts.table.schema if each.name not in HIDDEN])
+def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
+    """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
+    job, facts = evidence.job, evidence.facts
+    target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, ())
-    known = {each.name: getattr(plain, each.name) for each in fields(plain)} | {
+    left_out = _quarantined(evidence, slices)
+    partitions = {piece.partition for piece in slices}
+    for gap in given_up:
+        if gap.partition in partitions:
+            left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
+    known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
         "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
         "quarantine": replace(plain.quarantine, table_url=str(folder / "bad"), storage_options={}),
-        "poison": _quarantined(job, quarantine, slices),
+        "poison": left_out,
     }
     numbers = facts.table.transactions()
-    generations = {_key(each.partition): generations_of(numbers, job.name, each.partition) for each in slices}
+    generations = {_key(piece.partition): generations_of(numbers, job.name, piece.partition) for piece in slices}
     return KeyedFlow(
-        **known,
-        layout=job.table.layout,
-        generations=generations,
-        tombstones_delete=told_by_key(job, job.table),
+        **known, layout=job.table.layout, generations=generations, tombstones_delete=told_by_key(job, job.table)
     )
 
 
-def _quarantined(
-    job: JobSpec[KeyedSpec], quarantine: QuarantineFiles, slices: tuple[Slice, ...]
-) -> Mapping[PartitionKey, Mapping[int, str]]:
-    ids = {each.partition.topic_id: each.partition for each in slices}
-    found: dict[PartitionKey, dict[int, str]] = {_key(each.partition): {} for each in slices}
+def _quarantined(evidence: Evidence, slices: tuple[Slice, ...]) -> dict[PartitionKey, dict[int, str]]:
+    quarantine, job = evidence.quarantine, evidence.job.name
+    ids = {piece.partition.topic_id: piece.partition for piece in slices}
+    found: dict[PartitionKey, dict[int, str]] = {_key(piece.partition): {} for piece in slices}
     for file in quarantine.files:
-        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS, job.name):
+        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS, job):
             for row in frame.iter_rows(named=True):
                 partition = ids.get(row["topic_id"])
                 key = None if partition is None else (partition.topic, row["partition"])
@@ -205,55 +164,103 @@ def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[Stag
                 yield from (file for share in named.values() for file in share.files)
 
 
-def _compare(
-    job: JobSpec[KeyedSpec],
-    facts: TableFacts,
-    flow: KeyedFlow,
-    files: tuple[StagedFile, ...],
-    whole: bool,
-    tally: Tally,
-    with_values: bool,
-) -> None:
-    stored = stored_store(job.table, facts.table.schema)
+def _compared(
+    evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
+) -> Iterator[pl.DataFrame]:
+    """Bucket by bucket the keys of records and rows, each with what became of it."""
+    spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
+    layout, stored = spec.layout, stored_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
-    active = read_active(facts.table, job.table.layout)
-    touched = Runs(Naming.of(flow), files).by_bucket() if files else {}
+    rows_of = files_by_bucket(facts.table.active_files())
+    dead_of = {} if tombstones is None else files_by_bucket(tombstones.active_files())
+    touched = Runs(Naming(), files).by_bucket()
     # Values of partial updates may be of records that the log no longer has.
-    with_values = with_values and (not job.table.layout.merge or (whole and SEQUENCES in stored.schema.names))
-    for bucket in sorted({*touched, *active.by_bucket}):
-        wanted = None
-        if bucket in touched:
-            plan = BucketPlan(bucket, tuple(part for _, part in touched[bucket]))
-            wanted = _wanted(MergeFlow(temporary, Naming.of(flow), ""), plan, with_values)
-        there = _there(stored, active, bucket, with_values)
-        _compare_bucket(job.table.layout, wanted, there, whole, tally)
+    tells_values = not layout.merge or (SEQUENCES in stored.schema.names and not places.any_lost)
+    loads = any(key.endswith(loads_key("")) for key in facts.table.transactions())
+    exposed = places.exposed(layout, loads)
+    for bucket in sorted({*touched, *rows_of}):
+        plan = BucketPlan(bucket, tuple(part for _, part in touched.get(bucket, ())))
+        records = _records(MergeFlow(temporary, Naming(), ""), plan, with_values and tells_values)
+        rows = _rows(stored, rows_of.get(bucket, ()), with_values and tells_values)
+        dead = _dead(stored, tombstones, spec, dead_of.get(bucket, ()))
+        yield compare(layout, records, places.placed(layout, rows), places.placed(layout, dead), exposed, with_values)
 
 
-def _wanted(flow: MergeFlow, plan: BucketPlan, with_values: bool) -> pl.DataFrame:
-    """What each key of a bucket comes to: its newest record, and whether that deletes it."""
+def compare(
+    layout: Layout, records: pl.DataFrame, rows: pl.DataFrame, dead: pl.DataFrame, exposed: pl.Expr, with_values: bool
+) -> pl.DataFrame:
+    """The newest record, the row and the newest tombstone of each key, with the verdict."""
+    names = layout.key_names
+    joined = records.join(rows, on=names, how="full", coalesce=True, suffix="_there")
+    joined = joined.join(dead, on=names, how="left", suffix="_dead")
+    gone, origin = pl.col("gone"), pl.col("origin")
+    same = pl.all_horizontal([pl.col(name) == pl.col(f"{name}_there") for name in order_columns(layout)])
+    of_row = pl.when(origin == KNOWN).then(pl.lit("foreign")).otherwise(origin)
+    differs = pl.col("value") != pl.col("value_there")
+    of_values = pl.when(~differs | ~pl.lit(with_values)).then(pl.lit("")).when(differs).then(pl.lit("altered"))
+    # Of a delete whose tombstone is gone an older record may bring the row back.
+    forgotten = gone & ~same & newer(layout, "_dead").fill_null(True)
+    deleted_since = newer_than_mine(layout, "_dead") & (pl.col("origin_dead") != KNOWN)
+    verdict = (
+        pl.when(gone.is_null() | newer_than_mine(layout, "_there"))
+        .then(of_row)
+        .when(origin.is_not_null() & same & ~gone)
+        .then(of_values.otherwise(pl.lit("merged")))
+        .when(origin.is_not_null())
+        .then(pl.when(forgotten).then(pl.lit("forgotten")).otherwise(pl.lit("stale")))
+        .when(gone | deleted_since)
+        .then(pl.lit(""))
+        .otherwise(pl.when(exposed).then(pl.lit("forgotten")).otherwise(pl.lit("missing")))
+    )
+    order = log_order(layout)
+    return joined.select("gone", pl.coalesce(order, f"{order}_there").alias("sequence"), verdict.alias("verdict"))
+
+
+def _records(flow: MergeFlow, plan: BucketPlan, tells_values: bool) -> pl.DataFrame:
+    """The newest record of each key of a bucket, and whether it deletes."""
     layout = flow.store.layout
+    if not plan.runs:
+        return _keyed(layout, flow.store.schema.empty_table()).with_columns(_NO_VALUE, pl.lit(False).alias("gone"))
     incoming = read_incoming(flow, plan)
     last = incoming.frame.unique("key", keep="last", maintain_order=True)
-    names = [*layout.key_names, *order_columns(layout), "gone"]
-    if not with_values:
-        return last.select(names)
+    names = [*layout.key_names, *order_columns(layout), "value", "gone"]
+    if not tells_values:
+        return last.with_columns(_NO_VALUE).select(names)
     puts = fold(incoming.frame)
     combined = merged_rows(layout, incoming.rows, puts) if layout.merge else newest_rows(incoming.rows, puts)
     values = puts.select("key").with_columns(pl.Series("value", _digests(combined.rows)))
-    return last.join(values, on="key", how="left").select(*names, "value")
+    return last.join(values, on="key", how="left").select(names)
 
 
-def _there(store: ChunkStore, active: ActiveFiles, bucket: int, with_values: bool) -> pl.DataFrame | None:
-    frames = []
-    for file in active.of(bucket):
-        rows = store.read(file.path, None if with_values else store.layout.columns)
-        frame = key_frame(store.layout, rows).hstack(order_frame(store.layout, rows))
-        if with_values:
+def _rows(store: ChunkStore, files: Iterable[ActiveFile], tells_values: bool) -> pl.DataFrame:
+    """The keys and the order of the rows of a bucket."""
+    frames = [_keyed(store.layout, store.schema.empty_table()).with_columns(_NO_VALUE)]
+    for file in files:
+        rows = store.read(file.path, None if tells_values else store.layout.columns)
+        frame = _keyed(store.layout, rows).with_columns(_NO_VALUE)
+        if tells_values:
             value = pl.Series("value", _digests(rows))
             value = value.set(_partly_loaded(store.layout, rows), None) if store.layout.merge else value
             frame = frame.with_columns(value)
         frames.append(frame)
-    return pl.concat(frames) if frames else None
+    return pl.concat(frames)
+
+
+def _dead(store: ChunkStore, tombstones: Table | None, spec: KeyedSpec, files: Iterable[ActiveFile]) -> pl.DataFrame:
+    """The newest tombstone of each key of a bucket."""
+    empty = _keyed(store.layout, store.schema.empty_table())
+    if tombstones is None or not files:
+        return empty
+    of_dead = stored_store(spec, tombstones)
+    frames = [pl.DataFrame(pl.from_arrow(of_dead.read(file.path))) for file in files]
+    return newest(store.layout, pl.concat(frames)).select(empty.columns)
+
+
+_NO_VALUE = pl.lit(None, pl.UInt64).alias("value")
+
+
+def _keyed(layout: Layout, rows: pa.Table) -> pl.DataFrame:
+    return key_frame(layout, rows).hstack(order_frame(layout, rows))
 
 
 def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
@@ -265,56 +272,13 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     return pl.Series(found)
 
 
-def _digests(rows: pa.Table) -> np.typing.NDArray[np.uint64]:
+def _digests(rows: pa.Table) -> Digests:
     """A number for each row, out of all of its values."""
-    total = np.zeros(rows.num_rows, np.uint64)
-    for number, name in enumerate(sorted(rows.schema.names)):
+    columns = {}
+    for name in sorted(rows.schema.names):
         column = rows.column(name).combine_chunks()
-        whole = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        total = (total ^ column_digests(whole)) * np.uint64(0x9E3779B97F4A7C15 + 2 * number)
-    return total
-
-
-def _compare_bucket(
-    layout: Layout, wanted: pl.DataFrame | None, there: pl.DataFrame | None, whole: bool, tally: Tally
-) -> None:
-    if wanted is None:
-        tally.foreign += len(_of_log(layout, there)) if whole and there is not None else 0
-        return
-    tally.keys += len(wanted)
-    # Rows of a load are older than every record, and come from none.
-    loaded = (layout.sequence is not None) and there is not None and (there[log_order(layout)] < 0).any()
-    whole = whole and not loaded
-    alive = wanted.filter(~pl.col("gone"))
-    if there is None:
-        tally.missing += len(alive)
-        tally.note(_offsets(layout, alive))
-        return
-    both = wanted.join(there, on=layout.key_names, how="inner", suffix="_there")
-    same = pl.all_horizontal([pl.col(name) == pl.col(f"{name}_there") for name in order_columns(layout)])
-    # With a column as the sequence, a record that the log has lost may be the newest.
-    other = both.filter(~same | pl.col("gone")) if whole or layout.sequence is None else both.clear()
-    tally.stale += len(other)
-    tally.note(_offsets(layout, other))
-    missing = alive.join(there, on=layout.key_names, how="anti")
-    if whole or layout.sequence is None:
-        tally.missing += len(missing)
-        tally.note(_offsets(layout, missing))
-    if whole:
-        tally.foreign += len(_of_log(layout, there).join(wanted, on=layout.key_names, how="anti"))
-    if "value" in both.columns and "value_there" in both.columns:
-        changed = both.filter(same & ~pl.col("gone") & (pl.col("value") != pl.col("value_there")))
-        tally.altered += len(changed)
-        tally.note(_offsets(layout, changed))
-
-
-def _of_log(layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
-    """Without the rows of loads."""
-    return rows.filter(pl.col(log_order(layout)) >= 0)
-
-
-def _offsets(layout: Layout, frame: pl.DataFrame) -> pl.Series:
-    return frame[log_order(layout)] % (1 << OFFSET_BITS)
+        columns[name] = column_digests(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
+    return row_digests(columns, columns, np.uint64(0))
 
 
 def _key(partition: Partition) -> PartitionKey:

@@ -1,47 +1,79 @@
-"""Whether the files of a bucket hold together: sorted, within their statistics, as named, every key once."""
+"""Whether the files of a table are those that its commits left there, and hold together: as named, each key once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.tables.keyed.files import rows_key
+from penstock.flow.write.names import content_of
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.table import Table
+from penstock.proof.footers import examine, named_now, told
+from penstock.proof.offsets.table import data_files
+from penstock.tables.keyed.files import has_foreign_changes
 from penstock.tables.keyed.layout import Layout, buckets_of, key_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.digest import digest_of
-from penstock.tables.keyed.merging.plan import OldFile
 from penstock.tables.keyed.spec import KeyedSpec
 
 
-def stored_store(spec: KeyedSpec, schema: pa.Schema) -> ChunkStore:
-    """Reads the files of a table."""
-    return ChunkStore(spec.path, dict(spec.storage_options), file_schema(schema), spec.layout, spec.chunk_rows)
+def stored_store(spec: KeyedSpec, table: Table) -> ChunkStore:
+    """Reads the files of a table: of the rows, or of tombstones."""
+    schema = file_schema(table.schema)
+    return ChunkStore(table.spec.path, dict(spec.storage_options), schema, spec.layout, spec.chunk_rows)
 
 
-def bucket_faults(
-    store: ChunkStore, bucket: int, files: Sequence[OldFile], numbers: Mapping[str, int]
-) -> Iterator[str]:
-    """What is wrong with a bucket."""
+def footer_faults(table: Table) -> tuple[str, ...]:
+    """Files that cannot be read as they were committed."""
+    return examine(table.storage(), data_files(table), None, named_now(table)).faults
+
+
+def foreign_faults(table: Table) -> Iterator[str]:
+    """What another writer did to the files of a table."""
+    strange = [file.path for file in table.active_files() if content_of(file.path) is None]
+    if strange:
+        yield told("files were not written by Penstock", strange)
+    elif has_foreign_changes(table):
+        yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
+
+
+def bucket_faults(store: ChunkStore, bucket: int, files: Sequence[ActiveFile]) -> Iterator[str]:
+    """What is wrong with the rows of a bucket."""
+    if not store.layout.has_bucket(bucket):
+        yield f"{len(files)} files are in bucket {bucket}, which there is not"
+        return
     frames = []
     for file in files:
         rows = store.read(file.path)
         keys = key_frame(store.layout, rows)
-        yield from (f"{file.path}: {fault}" for fault in _file_faults(store.layout, bucket, file, rows, keys))
+        faults = [*content_faults(file, rows), *_key_faults(store.layout, bucket, keys)]
+        yield from (f"{file.path}: {fault}" for fault in faults)
         frames.append(keys)
-    if frames:
-        together = pl.concat(frames)
-        twice = len(together) - together.n_unique(store.layout.key_names)
-        if twice:
-            yield f"bucket {bucket}: {twice} rows have a key that another row has too"
-    counted = [number for key, number in numbers.items() if key.endswith(rows_key("", bucket))]
-    held = sum(each.rows for each in files)
-    if held != sum(counted):
-        yield f"bucket {bucket}: {held} rows, {sum(counted)} are counted: changed by another writer?"
+    together = pl.concat(frames)
+    twice = len(together) - together.n_unique(store.layout.key_names)
+    if twice:
+        yield f"bucket {bucket}: {twice} rows have a key that another row has too"
 
 
-def _file_faults(layout: Layout, bucket: int, file: OldFile, rows: pa.Table, keys: pl.DataFrame) -> Iterator[str]:
+def content_faults(file: ActiveFile, rows: pa.Table) -> Iterator[str]:
+    """Whether a file has the rows that its name tells, within its statistics."""
+    content = content_of(file.path)
+    if content is not None and digest_of(rows) != content.digest:
+        yield "its rows are not those of its name"
+    for name, span in file.spans.items():
+        column = rows.column(name)
+        nulls = file.nulls[name]
+        outside = False
+        if span is not None:
+            values = pl.Series(pl.from_arrow(column))
+            outside = bool(((values < span[0]) | (values > span[1])).any())
+        if outside or nulls not in (None, column.null_count):
+            yield f"{name} has values outside the statistics"
+
+
+def _key_faults(layout: Layout, bucket: int, keys: pl.DataFrame) -> Iterator[str]:
     if any(keys[name].null_count() for name in keys.columns):
         yield "a part of a key is null"
         return
@@ -49,9 +81,3 @@ def _file_faults(layout: Layout, bucket: int, file: OldFile, rows: pa.Table, key
         yield "rows are not in the order of their keys"
     if (buckets_of(layout, keys) != bucket).any():
         yield f"rows are not of bucket {bucket}"
-    if file.digest and digest_of(rows) != file.digest:
-        yield "its rows are not those of its name"
-    for name, part in zip(layout.key_names, layout.parts, strict=True):
-        bounds = file.bounds.get(part.column) if part.function == "column" else None
-        if bounds is not None and ((keys[name] < bounds[0]) | (keys[name] > bounds[1])).any():
-            yield f"{part.column} has values outside the statistics"

@@ -20,7 +20,7 @@ from penstock.lake.delta.compact import compact_groups
 from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Group, Limit, Merged, Progress, group
 from penstock.lake.maintenance.reports import CompactReport
-from penstock.tables.keyed.files import by_key, commits_key, read_active
+from penstock.tables.keyed.files import by_key, commits_key, files_number, read_active
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.plan import OldFile
 from penstock.tables.keyed.spec import KeyedSpec
@@ -53,7 +53,7 @@ def compact(
     groups = list(small_groups(job, table, wish.target_bytes or job.flush.min_bytes_per_file, wish.effort))
     merge, numbers = partial(_merged, job.table), partial(_counters, table)
     report = compact_groups(table, groups, merge, progress, numbers, wish.effort)
-    Tombstones(job, table.environment).expire()
+    Tombstones(job, table).expire()
     return report
 
 
@@ -83,7 +83,8 @@ def _merged(spec: KeyedSpec, files: Group[BucketFile], schema: pa.Schema, versio
 
 
 def _counters(table: Table, merged: Sequence[Merged[BucketFile]]) -> dict[str, int]:
-    """Those of the buckets that a commit touches."""
-    touched = sorted({file.bucket for each in merged for file in each.group.files})
-    keys = [commits_key(table.job, bucket) for bucket in touched]
-    return {key: (table.transaction(key) or 0) + 1 for key in keys}
+    """Those of the buckets that a commit touches, and that of the files."""
+    before = [file for each in merged for file in each.group.files]
+    keys = [commits_key(table.job, bucket) for bucket in sorted({file.bucket for file in before})]
+    counters = {key: (table.transaction(key) or 0) + 1 for key in keys}
+    return counters | files_number(table, [file for each in merged for file in each.outputs], before)

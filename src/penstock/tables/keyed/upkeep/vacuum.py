@@ -8,7 +8,7 @@ from penstock.lake.delta.vacuum import by_version, data_rules
 from penstock.lake.maintenance.leftovers import NameRules
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.tombstones import Tombstones
+from penstock.tables.keyed.tombstones import find_tombstones
 from penstock.tables.quarantine.table import open_quarantine
 from penstock.tables.single.vacuum import vacuum
 
@@ -16,7 +16,7 @@ from penstock.tables.single.vacuum import vacuum
 def vacuum_keyed(job: JobSpec[KeyedSpec], table: Table, dry_run: bool = False) -> VacuumReport:
     """Delete dead files: also runs whose slices are behind the position, and tombstones that no commit can name."""
     quarantine = open_quarantine(job, table.environment)
-    tombstones = Tombstones(job, table.environment).table()
+    tombstones = find_tombstones(job.table, job.name, table.environment)
 
     def rules(beside: Table) -> NameRules:
         """They are committed before the batch that they belong to, so its positions decide about them too."""

@@ -1,0 +1,435 @@
+"""`verify` finds every damage to a keyed table, with and without loads, a trimmed log, compaction and a sequence.
+
+Some damages forge a commit: names, statistics and numbers fit, and only the records of the log can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.flow.write.names import compacted_name
+from penstock.lake.proposal import GivenUpPart, Proposal
+from penstock.logs.log import Slice
+from penstock.tables.keyed.files import files_number
+from penstock.tables.keyed.layout import buckets_of, key_frame
+from penstock.tables.keyed.proving.stored import stored_store
+from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
+from penstock.tables.registry import kind_of
+from penstock.verify import Verdict
+from tests.keyed_tables import ONE, ZERO, Keyed, row
+from tests.scenarios.local_spark import local_session
+
+Damage = Callable[[Keyed], object]
+Rows = list[dict[str, Any]]
+TRIMMED_TO = 20
+NEWEST, DELETED, OLDER = 3, 4, 1
+"""Numbers of keys: updated at the end of the log, deleted there, and in its first records only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    sequence: bool
+    loaded: bool
+    trimmed: bool
+    compacted: bool
+
+    def __str__(self) -> str:
+        names = [name for name in ("sequence", "loaded", "trimmed", "compacted") if getattr(self, name)]
+        return "-".join(names) or "plain"
+
+
+KINDS = [Kind(*each) for each in product([False, True], repeat=4)]
+HALF = [kind for kind in KINDS if str(kind).count("-") % 2 == 1 or str(kind) == "plain"]
+"""Those with an even number of properties: every three of the four in all combinations."""
+
+
+def made(folder: Path, kind: Kind) -> Keyed:
+    """Rows of two partitions in two buckets, updated and deleted ones, and a bad record; of each batch files remain."""
+    keyed = "row_keys: [number], delete: gone, buckets: 2, " + ("sequence: seq, " if kind.sequence else "")
+    table = Keyed(folder, keyed)
+    table.put(*(row(number, number, seq=10) for number in range(12)), b"no json")
+    table.put(*(row(number, number, seq=10) for number in range(12, 24)), to=ONE)
+    table.run()
+    if kind.loaded:
+        rows = [row(number, number, seq=5) for number in (OLDER, *range(100, 106))]
+        pl.DataFrame(rows).write_parquet(folder / "loaded.parquet")
+        loading = kind_of(table.job)
+        assert isinstance(loading, Loading)
+        wish = LoadWish((str(folder / "loaded.parquet"),), SaveMode.APPEND)
+        loading.load(table.job, wish, local_session(), Environment())
+    table.put(*(row(number, number, seq=10) for number in range(30, 40)))
+    table.run()
+    # The offsets from here on are beyond those that are trimmed.
+    table.put(row(NEWEST, 33, seq=20), row(DELETED, None, gone=True, seq=20), row(40, 40, seq=20))
+    table.run()
+    table.put(row(41, 41, seq=20), row(42, 42, seq=20))
+    table.run()
+    if kind.compacted:
+        compact(table)
+    if kind.trimmed:
+        table.log.expire(ZERO, TRIMMED_TO)
+        table.log.expire(ONE, 5)
+    return table
+
+
+def compact(table: Keyed, environment: Environment | None = None) -> None:
+    kind_of(table.job).compact(table.job, CompactWish(), environment or Environment(), None)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Keyed]:
+    return {kind: made(tmp_path_factory.mktemp("healthy"), kind) for kind in KINDS}
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, healthy: dict[Kind, Keyed], tmp_path: Path) -> Keyed:
+    """A copy for each test; the log is only read."""
+    found = healthy[request.param]
+    shutil.copytree(found.folder, tmp_path, dirs_exist_ok=True)
+    return replace(found, folder=tmp_path)
+
+
+# what is done to files in their place
+
+
+def file_of(table: Keyed, number: int, path: str | None = None) -> Path:
+    """The file that holds a key."""
+    for file in DeltaTable(path or table.path).file_uris():
+        if number in pq.ParquetFile(file).read(["key0" if path else "number"])[0].to_pylist():
+            return Path(file)
+    raise AssertionError(f"no file has {number}")
+
+
+def altered(column: str, by: int) -> Damage:
+    """A value of a row is another one; the size of the file is made to fit."""
+
+    def damage(table: Keyed) -> None:
+        path = file_of(table, NEWEST)
+        rows = pq.ParquetFile(path).read().to_pylist()
+        [found] = [each for each in rows if each["number"] == NEWEST]
+        found[column] += by
+        written(table, path, rows)
+
+    return damage
+
+
+def written(table: Keyed, path: Path, rows: Rows) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(path)), path)
+    amend(table, path.name, size=path.stat().st_size, numRecords=len(rows))
+
+
+def amend(table: Keyed, name: str, size: int | None = None, **stats: Any) -> None:
+    """Change what the log of the table says of a file."""
+    for entry in sorted(Path(table.path, "_delta_log").glob("*.json")):
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for add in (line["add"] for line in lines if "add" in line and name in line["add"]["path"]):
+            add["size"] = size or add["size"]
+            told = json.loads(add["stats"])
+            for key, value in stats.items():
+                told[key] = {**told[key], **value} if isinstance(value, dict) else value
+            add["stats"] = json.dumps(told)
+        entry.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+def without_row(table: Keyed) -> None:
+    path = file_of(table, NEWEST)
+    rows = [each for each in pq.ParquetFile(path).read().to_pylist() if each["number"] != NEWEST]
+    written(table, path, rows or [row(NEWEST + 1000, 1)])
+
+
+def with_row_twice(table: Keyed) -> None:
+    path = file_of(table, NEWEST)
+    rows = pq.ParquetFile(path).read().to_pylist()
+    written(table, path, [*rows, *(each for each in rows if each["number"] == NEWEST)])
+
+
+def in_other_bucket(table: Keyed) -> None:
+    """The content of a file stands in one of the other bucket."""
+    path = file_of(table, NEWEST)
+    other = next(Path(each) for each in DeltaTable(table.path).file_uris() if Path(each).parent != path.parent)
+    written(table, other, pq.ParquetFile(path).read().to_pylist())
+
+
+def truncated(table: Keyed) -> None:
+    path = file_of(table, NEWEST)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def statistics(**stats: Any) -> Damage:
+    return lambda table: amend(table, file_of(table, NEWEST).name, **stats)
+
+
+# what another writer does
+
+
+def foreign_update(table: Keyed) -> None:
+    DeltaTable(table.path).update({"value": "value + 1"}, predicate=f"number = {NEWEST}")
+
+
+def foreign_delete(table: Keyed) -> None:
+    DeltaTable(table.path).delete(f"number = {NEWEST}")
+
+
+def foreign_insert(table: Keyed) -> None:
+    frame = pl.read_delta(table.path)
+    write_deltalake(table.path, frame.head(1).with_columns(number=pl.lit(999)).to_arrow(), mode="append")
+
+
+def foreign_delete_and_insert(table: Keyed) -> None:
+    """As many rows as before."""
+    foreign_delete(table)
+    foreign_insert(table)
+
+
+def foreign_restore(table: Keyed) -> None:
+    """An earlier version with as many files: all of them are ours."""
+    there = DeltaTable(table.path)
+    there.restore(there.version() - 1)
+
+
+def foreign_drop(path: str) -> Damage:
+    """A whole file goes, by a commit without a trace but its own."""
+    return lambda table: DeltaTable(f"{table.path}{path}").delete()
+
+
+# what happens to the tables beside it
+
+
+def without_tombstones(table: Keyed) -> None:
+    shutil.rmtree(f"{table.path}_tombstones")
+
+
+def other_tombstones(table: Keyed) -> None:
+    frame = pl.read_delta(f"{table.path}_tombstones")
+    without_tombstones(table)
+    frame.write_delta(f"{table.path}_tombstones", delta_write_options={"partition_by": "_bucket"})
+
+
+def rewritten_tombstone(table: Keyed) -> None:
+    path = file_of(table, DELETED, f"{table.path}_tombstones")
+    rows = pq.ParquetFile(path).read().to_pylist()
+    size = path.stat().st_size
+    pq.write_table(pa.Table.from_pylist([{**each, "order0": 1} for each in rows], pq.read_schema(path)), path)
+    log = Path(f"{table.path}_tombstones", "_delta_log")
+    for entry in log.glob("*.json"):
+        entry.write_text(entry.read_text().replace(f'"size":{size}', f'"size":{path.stat().st_size}'))
+
+
+def number_changed(suffix: str) -> Damage:
+    def damage(table: Keyed) -> None:
+        there = DeltaTable(table.path)
+        key = f"keyed/id-1/0{suffix}"
+        moved = Transaction(key, (there.transaction_version(key) or 0) + 1, None)
+        there.create_write_transaction(
+            [], "append", there.schema(), commit_properties=CommitProperties(app_transactions=[moved])
+        )
+
+    return damage
+
+
+DAMAGES: dict[str, Damage] = {
+    "value": altered("value", 1),
+    "key": altered("number", 1000),
+    "sequence": altered("_sequence", 1),
+    "tiebreak": altered("_tiebreak", 1),
+    "sequence column": altered("seq", 1),
+    "row deleted": without_row,
+    "row twice": with_row_twice,
+    "row in another bucket": in_other_bucket,
+    "file missing": lambda table: file_of(table, NEWEST).unlink(),
+    "file truncated": truncated,
+    "minimum of a key": statistics(minValues={"number": 1000}),
+    "maximum of a value": statistics(maxValues={"value": -1}),
+    "nulls of a value": statistics(nullCount={"value": 1000}),
+    "update by another writer": foreign_update,
+    "delete by another writer": foreign_delete,
+    "insert by another writer": foreign_insert,
+    "delete and insert by another writer": foreign_delete_and_insert,
+    "restore by another writer": foreign_restore,
+    "all rows deleted by another writer": foreign_drop(""),
+    "tombstones missing": without_tombstones,
+    "tombstones of another table": other_tombstones,
+    "tombstone file missing": lambda table: file_of(table, DELETED, f"{table.path}_tombstones").unlink(),
+    "tombstone altered": rewritten_tombstone,
+    "tombstones deleted by another writer": foreign_drop("_tombstones"),
+    "quarantine row deleted": foreign_drop("_quarantine"),
+    "position": number_changed(""),
+    "count of records": number_changed("#written"),
+}
+
+
+@pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
+def test_a_healthy_table_is_proved_but_for_values_that_no_record_gives(table: Keyed, request: Any) -> None:
+    kind: Kind = request.node.callspec.params["table"]
+    assert table.verified(values=False).ok
+    report = table.verified()
+    open_questions = [question.what for check in report.checks for question in check.unproven]
+    assert report.verdict is not Verdict.VIOLATED
+    assert [what.partition(" ")[2] for what in open_questions] == [
+        *(["rows of loads"] if kind.loaded else []),
+        *(["rows of records that the log no longer has, or of other jobs"] if kind.trimmed else []),
+    ]
+
+
+@pytest.mark.parametrize("table", HALF, ids=str, indirect=True)
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damage_is_found_without_comparing_values(table: Keyed, name: str) -> None:
+    DAMAGES[name](table)
+    assert table.verified(values=False).verdict is Verdict.VIOLATED
+
+
+# commits that are forged: only the log tells
+
+
+def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
+    """Rows are replaced by a commit that looks like one of ours."""
+
+    def damage(table: Keyed) -> None:
+        data = table.table()
+        store = stored_store(table.job.table, data)  # type: ignore[arg-type]
+        file = file_of(table, number)
+        [active] = [each for each in data.active_files() if each.path.endswith(file.name)]
+        rows = store.sorted(pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema))
+        added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
+        actions: list[AddAction | RemoveAction] = [
+            data.remove_action(active),
+            *(data.add_action(each) for each in added),
+        ]
+        data.commit_actions(actions, files_number(data, added, [active]), {})
+
+    return damage
+
+
+def fresh() -> str:
+    return compacted_name(1000, "0" * 32)
+
+
+def changed(number: int, **values: Any) -> Damage:
+    def alter(rows: Rows) -> Rows:
+        return [{**each, **values} if each["number"] == number else each for each in rows]
+
+    return forged(alter, number)
+
+
+def dropped(rows: Rows) -> Rows:
+    return [each for each in rows if each["number"] != NEWEST]
+
+
+def brought_back(table: Keyed) -> None:
+    """A deleted row is there again, as it was before."""
+    layout = table.job.table.layout  # type: ignore[attr-defined]
+    buckets = buckets_of(layout, key_frame(layout, pa.table({"number": pa.array(range(24))})))
+    beside = next(each for each in range(24) if buckets[each] == buckets[DELETED] and each not in (NEWEST, DELETED))
+    again = {**row(DELETED, DELETED, seq=10), "_sequence": DELETED}
+    tiebreak = pl.read_delta(table.path).filter(number=NEWEST)["_tiebreak"][0]
+    forged(lambda rows: [*rows, {**rows[0], **again, "_tiebreak": tiebreak}], beside)(table)
+
+
+FORGED: dict[str, Damage] = {
+    "value of a retained record": changed(NEWEST, value=34),
+    "row of an older record": changed(NEWEST, value=NEWEST, seq=10, _sequence=NEWEST),
+    "row of no record": changed(NEWEST, seq=1000, _sequence=21),
+    "row beyond the position": changed(NEWEST, seq=1000, _sequence=1000),
+    "deleted row brought back": brought_back,
+}
+
+
+@pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_row_that_the_retained_log_contradicts_is_found(table: Keyed, name: str) -> None:
+    FORGED[name](table)
+    [rows] = [check for check in table.verified(values=False).checks if check.name == "rows"]
+    assert rows.ok, rows
+    [records] = [check for check in table.verified().checks if check.name == "records"]
+    assert records.verdict is Verdict.VIOLATED, records
+
+
+@pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
+def test_a_forged_delete_is_found_or_not_proven(table: Keyed, request: Any) -> None:
+    """A delete that the log lost, or a load, may be newer where a column is the sequence; its tombstone has expired."""
+    kind: Kind = request.node.callspec.params["table"]
+    forged(dropped)(table)
+    may_be = kind.sequence and (kind.trimmed or kind.loaded)
+    assert table.verified(values=False).verdict is (Verdict.NOT_PROVEN if may_be else Verdict.VIOLATED)
+
+
+@pytest.mark.parametrize("table", [KINDS[-1]], ids=str, indirect=True)
+@pytest.mark.parametrize("damage", [without_tombstones, other_tombstones])
+def test_a_job_whose_tombstones_are_gone_is_refused_until_their_time_is_over(table: Keyed, damage: Damage) -> None:
+    damage(table)
+    with pytest.raises(UserError, match="deleted keys"):
+        table.run()
+    now = Environment().now
+    table.put(row(50, 50, seq=30))
+    table.run(Environment(now=lambda: now() + 8 * 86400))
+    assert 50 in {each["number"] for each in table.rows()}
+
+
+# healthy tables that look damaged
+
+
+def questions(table: Keyed) -> list[str]:
+    report = table.verified()
+    assert report.verdict is not Verdict.VIOLATED, [check for check in report.checks if not check.ok]
+    return [question.what for check in report.checks for question in check.unproven]
+
+
+def test_a_row_that_came_back_after_its_tombstone_expired_is_not_proven(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, tombstone_retention: 1h")
+    table.put(row(1, None, gone=True, seq=9))
+    table.run()
+    now = Environment().now
+    compact(table, Environment(now=lambda: now() + 7200))
+    table.put(row(1, 1, seq=1))
+    table.run()
+    assert len(table.rows()) == 1
+    [question] = questions(table)
+    assert "tombstones are gone" in question
+
+
+def test_a_row_that_a_lost_record_of_another_partition_gave_is_not_a_violation(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.put(row(8, 8), row(9, 9), row(1, 2), to=ONE)
+    table.run()
+    table.log.expire(ONE, 3)
+    assert table.rows()[0]["value"] == 2
+    assert questions(table) == ["3 rows of records that the log no longer has, or of other jobs"]
+
+
+@pytest.mark.parametrize("keyed", ["", "sequence: seq"])
+def test_a_record_that_was_given_up_is_not_missed(tmp_path: Path, keyed: str) -> None:
+    table = Keyed(tmp_path, f"row_keys: [number], {keyed}")
+    table.put(row(1, 1, seq=1))
+    table.run()
+    table.put(row(1, 2, seq=2), row(2, 2, seq=2))
+    data = table.table()
+    token = data.state([ZERO]).of(ZERO).token
+    data.commit(Proposal(table.name, "given-up", (GivenUpPart(Slice(ZERO, 1, 3, 1), token),)))
+    assert questions(table) == []
+
+
+def test_rows_of_another_job_are_not_foreign(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq")
+    table.put(row(1, 1, seq=1))
+    table.run()
+    other = Keyed(tmp_path, table.keyed, name="other")
+    other.put(row(1, 2, seq=2), row(2, 2, seq=2))
+    other.run()
+    assert questions(table) == ["2 rows of records that the log no longer has, or of other jobs"]
+    assert table.verified(values=False).ok and other.verified(values=False).ok
