@@ -40,7 +40,7 @@ def verify(
     if published and getattr(job.table, "publish", None) is None:
         raise UserError(
             f"job {job.name} does not publish its table",
-            hint="--published compares a rollup with the topic that table.rollup.publish names; leave it out",
+            hint="--published compares a table with the topic that its `publish` section names; leave it out",
         )
     depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry, published)
     for attempt in range(1, ATTEMPTS_MAX + 1):
