@@ -38,6 +38,15 @@ from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 LARGE = 128 * 1024**2
 
 
+def test_the_files_of_a_version_are_read_once(lake: Lake) -> None:
+    table = lake.start(ZERO)
+    lake.append(table, ZERO, 0, 10, ["d1"])
+    files = table.active_files()
+    assert len(files) == 1 and table.active_files() is files
+    lake.append(table, ZERO, 10, 20, ["d1"])
+    assert len(table.active_files()) == 2
+
+
 def test_small_files_become_one_per_day_and_nothing_else_changes(lake: Lake) -> None:
     table = lake.start(ZERO, ONE)
     for start in (0, 10, 20):
