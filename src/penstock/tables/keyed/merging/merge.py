@@ -61,13 +61,13 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     dead = read_tombstones(flow, plan.tombstones)
     incoming = _after_tombstones(flow, plan, dead, incoming)
     incoming, rewrites = _MEETINGS[flow.meeting](flow, plan, incoming)
-    files, removed, added, used = _written(flow, plan, incoming, rewrites)
+    files, removed, used = _written(flow, plan, incoming, rewrites)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
     joined = tuple(sorted(plan.tombstones_joined))
     tombstones = tuple(write_tombstones(flow, plan.bucket, deletes, [dead[path] for path in joined]))
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, added, skipped, tombstones, joined, unread)
+    return BucketReport(plan.bucket, files, removed, skipped, tombstones, joined, unread)
 
 
 def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
@@ -239,10 +239,10 @@ def _within(layout: Layout, file: OldFile) -> pl.Expr:
 
 def _written(
     flow: MergeFlow, plan: BucketPlan, incoming: Incoming, rewrites: list[_Rewrite]
-) -> tuple[tuple[StagedFile, ...], tuple[str, ...], int, Places]:
+) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
     """Write what changes: files whose rows are replaced, small ones that are put together, and new keys.
 
-    Returns the files, those that they replace, how many rows there are more, and the records that had an effect.
+    Returns the files, those that they replace, and the records that had an effect.
     """
     puts = fold(incoming.frame)
     files: list[StagedFile] = []
@@ -250,7 +250,6 @@ def _written(
     by_path = {each.file.path: each for each in rewrites}
     joined: list[pa.Table] = []
     used: list[Places] = []
-    gone = 0
     for path in [*by_path, *sorted(plan.joined - by_path.keys())]:
         before = rows = flow.store.read(path)
         if path in by_path:
@@ -259,7 +258,6 @@ def _written(
         if rows is before and path not in plan.joined:
             continue
         removed.append(path)
-        gone += before.num_rows
         if path in plan.joined:
             joined.append(rows)
         else:
@@ -272,7 +270,7 @@ def _written(
     used.append(fresh.used)
     rows = fresh.rows if fresh.alive.all() else fresh.rows.filter(pa.array(fresh.alive))
     files += flow.store.write(rows, plan.bucket, flow.naming.fresh)
-    return tuple(files), tuple(removed), sum(file.rows for file in files) - gone, np.concatenate(used)
+    return tuple(files), tuple(removed), np.concatenate(used)
 
 
 def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:

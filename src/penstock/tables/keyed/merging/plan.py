@@ -106,8 +106,6 @@ class BucketReport(msgspec.Struct, frozen=True):
     files: tuple[StagedFile, ...] = ()
     removed: tuple[str, ...] = ()
     """Paths of the files that the new ones stand for."""
-    rows_added: int = 0
-    """Less those that are gone."""
     skipped: tuple[tuple[PartitionKey, int], ...] = ()
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
