@@ -33,6 +33,10 @@ class SlicePart:
     mark: EpochMark | None = None
     """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
     numbers: Numbers = field(default_factory=Numbers)
+    begins: bool = False
+    """Whether the slice is the first of its partition in this table, which has no position of it yet."""
+    deferred: int = 0
+    """Of the records read, those that are left to types that lag."""
 
     @property
     def partition(self) -> Partition:
@@ -40,7 +44,7 @@ class SlicePart:
 
     @property
     def totals(self) -> Totals:
-        return slice_totals(self.piece, self.counts)
+        return slice_totals(self.piece, self.counts) + Totals(deferred=self.deferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class FencePart:
 
     partition: Partition
     token: int
+    totals: Totals = field(default_factory=Totals)
+    """What it adds to the totals: a catch-up changes them and moves no position."""
+    numbers: Numbers = field(default_factory=Numbers)
 
 
 Part = StartPart | SlicePart | GivenUpPart | FencePart
@@ -95,6 +102,8 @@ class Proposal:
     files: tuple[StagedFile, ...] = ()
     """Those that belong to the batch as a whole and not to one slice."""
     removes: tuple[RemovedFile, ...] = ()
+    rows: int = 0
+    """Those that other logs took with the batch; only the history shows them."""
     whole: bool = False
     """Whether a refusal of one part refuses them all."""
 
@@ -155,7 +164,7 @@ def _refusal(part: Part, state: DeltaState) -> str | None:
         case StartPart():
             return None if here.position is None else f"already started, position is {here.position}"
         case SlicePart() | GivenUpPart():
-            if here.position == part.piece.start:
+            if here.position == (None if isinstance(part, SlicePart) and part.begins else part.piece.start):
                 return None
             return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
         case FencePart():

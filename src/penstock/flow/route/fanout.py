@@ -175,7 +175,7 @@ class Fanout:
             self._keep_all(type_key, reader.read, batch, gathered)
 
     def _taken(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows) -> Rows:
-        """Count the rows that belong to the slice and return them; those that the type has already are told later."""
+        """Count the rows that belong to the slice, and return those of them that the type does not have yet."""
         piece = self._flow.slices[type_key.partition]
         start = piece.takes.get(type_key.type)
         if start is None:
@@ -187,6 +187,13 @@ class Fanout:
         chosen: Rows = rows[belongs]
         if len(chosen):
             self._count(type_key, batch, chosen)
+        missing = offsets[belongs] >= start
+        if not missing.all():
+            # A process that died left the type ahead: it has these records, wherever they belong.
+            there = len(chosen) - int(missing.sum())
+            self._tallies.of(type_key).count(skipped=there)
+            self._tallies.of(type_key).add(there=there)
+            return chosen[missing]
         if type_key.type not in piece.left:
             return chosen
         # Of a replay: these their type reads from the log itself.

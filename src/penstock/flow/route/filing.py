@@ -28,7 +28,6 @@ class _Filed:
     days: tuple[DayRows, ...]
     bad: tuple[BadRows, ...]
     filtered: int = 0
-    skipped: int = 0
     event_ms_max: int | None = None
 
 
@@ -51,11 +50,10 @@ class Filer:
         """Write decoded rows of a type in offset order."""
         filed = _Filed((), ())
         with self.files.isolated(type_key):
-            start = self._flow.slices[type_key.partition].takes[type_key.type]
-            filed = self._filed(self._flow.types[type_key.type], rows, start)
+            filed = self._filed(self._flow.types[type_key.type], rows)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
         tally = self.tallies.of(type_key)
-        tally.count(filtered=filed.filtered, skipped=filed.skipped)
+        tally.count(filtered=filed.filtered)
         if filed.event_ms_max is not None:
             tally.seen(filed.event_ms_max)
         for bad in filed.bad:
@@ -71,8 +69,7 @@ class Filer:
     def finish(self) -> TaskReport:
         return self.tallies.report(self.files.finish(), self.files.failed)
 
-    def _filed(self, kind: TypeFlow, rows: DecodedRows, start: int) -> _Filed:
-        """Rows below `start` are in the type's table already; only their bad neighbours have still to be dealt with."""
+    def _filed(self, kind: TypeFlow, rows: DecodedRows) -> _Filed:
         assert kind.target is not None
         computed = compute(rows, self._columns[kind.name])
         good = computed.rows
@@ -88,14 +85,10 @@ class Filer:
             chosen = pa.array(kept, pa.int64())
             body, times, offsets = body.take(chosen), times.take(chosen), offsets.take(chosen)
         event_ms_max = pc.max(times.cast(pa.int64())).as_py() // 1_000 if len(kept) else None
-        new = pc.indices_nonzero(pc.greater_equal(offsets, start))
-        if len(new) < len(offsets):
-            body, times, offsets = body.take(new), times.take(new), offsets.take(new)
         return _Filed(
             days=tuple(split_by_day(body, times, offsets)),
             bad=(computed.bad, bad_rows(good.kafka, faults)),
             filtered=len(dropped),
-            skipped=len(kept) - len(new),
             event_ms_max=event_ms_max,
         )
 

@@ -25,6 +25,7 @@ from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED
 from penstock.flow.write.tally import Staged, TypeKey
+from penstock.job.place import place_columns
 from penstock.lake.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"
@@ -125,10 +126,21 @@ class TypeFiles(FilePool[PileKey]):
 
     def _staged(self, key: PileKey, file: ParquetFile, stats: str) -> None:
         values: dict[str, str | None] = {} if key.day is None else {"day": key.day}
-        last = self._spans.pop(key).last
+        span = self._spans.pop(key)
+        last = span.last
+        if not stats:
+            stats = self._place_stats(key, span, file.rows)
         told = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
         staged = self._by_type.setdefault(key.type_key, Staged())
         (staged.quarantine_files if key.day is None else staged.files).append(told)
+
+    def _place_stats(self, key: PileKey, span: _Span, rows: int) -> str:
+        """Delta statistics of plain files: of the columns that hold the place of a row, which are known anyway."""
+        ends = {"partition": (key.type_key.partition[1],) * 2, "offset": (span.first, span.last)}
+        names = {name: ends[part] for part, name in place_columns(self._flow.columns) if part in ends}
+        least, most = ({name: pair[end] for name, pair in names.items()} for end in (0, 1))
+        stats = {"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": dict.fromkeys(names, 0)}
+        return json.dumps(stats)
 
     def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
         """What the footer tells, enough to rebuild positions from files alone (RULES L6)."""

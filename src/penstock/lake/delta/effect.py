@@ -58,6 +58,7 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
             return replace(
                 before,
                 position=part.piece.end,
+                origin=part.piece.start if part.begins else before.origin,
                 token=part.token,
                 totals=before.totals + part.totals,
                 quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
@@ -68,7 +69,8 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
             totals, numbers = before.totals + part.totals, part.numbers.on(before.numbers)
             return replace(before, position=part.piece.end, token=part.token, totals=totals, numbers=numbers)
         case FencePart():
-            return replace(before, token=part.token)
+            totals, numbers = before.totals + part.totals, part.numbers.on(before.numbers)
+            return replace(before, token=part.token, totals=totals, numbers=numbers)
         case _:
             assert_never(part)
 
@@ -105,7 +107,7 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
         starts=tuple(
             CommitStart(*placed(each.partition), each.offset) for each in accepted if isinstance(each, StartPart)
         ),
-        rows=sum(file.rows for file in files),
+        rows=proposal.rows + sum(file.rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
         files_removed=len(proposal.removes),
         files_added=len(files) if proposal.removes else 0,

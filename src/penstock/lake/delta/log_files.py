@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +18,8 @@ from penstock.errors import TransientError
 from penstock.lake.storage import NotFoundError, Storage
 
 LOG_FOLDER = "_delta_log/"
+ENTRIES_READ_MAX = 100
+"""A checkpoint comes at the latest after so many."""
 CLOCK_AHEAD_MAX = timedelta(hours=1)
 """By how much the clock of another writer may be ahead of ours."""
 
@@ -28,11 +30,20 @@ _CHECKPOINT = re.compile(
 )
 
 
-def app_transactions(storage: Storage, version: int) -> dict[str, int]:
-    """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it."""
-    base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
-    entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
+def app_transactions(
+    storage: Storage, version: int, known: tuple[int, Mapping[str, int]] | None = None
+) -> dict[str, int]:
+    """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it.
+
+    `known` are those of an earlier version: then only the entries since are read, while there are few of them.
+    """
+    files: list[str] = []
     found: dict[str, int] = {}
+    if known is not None and 0 <= version - known[0] <= ENTRIES_READ_MAX:
+        base, found = known[0], dict(known[1])
+    else:
+        base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
+    entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
     try:
         for name in [*files, *entries]:
             for action in _actions(storage, f"{LOG_FOLDER}{name}"):

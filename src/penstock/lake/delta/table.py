@@ -73,7 +73,12 @@ class Table:
         return pa.schema(self.handle.schema().to_arrow()).remove_metadata()
 
     def storage(self) -> Storage:
+        """Where the table lies, with its log."""
         return open_storage(self.spec.path, self.spec.storage_options)
+
+    def file_storage(self) -> Storage:
+        """Where the paths of its files begin."""
+        return open_storage(self.spec.files_url or self.spec.path, self.spec.storage_options)
 
     def refresh(self) -> None:
         """Load what others committed since."""
@@ -96,7 +101,7 @@ class Table:
     def transactions(self) -> Mapping[str, int]:
         """Every app transaction as of the loaded version: the library reads the whole checkpoint again for each."""
         if self._numbers is None or self._numbers[0] != self.version:
-            self._numbers = (self.version, app_transactions(self.storage(), self.version))
+            self._numbers = (self.version, app_transactions(self.storage(), self.version, self._numbers))
         return self._numbers[1]
 
     def transaction(self, key: str) -> int | None:
@@ -141,10 +146,11 @@ class Table:
             self._check_staged(proposal, checked.accepted)
             prepare()
             wanted = effect(proposal, checked.accepted, state)
+            numbers = self._numbers
             failure = self._land(proposal, wanted)
             if failure is not None:
                 return failure
-            self._remember(state, wanted)
+            self._remember(state, wanted, numbers)
             return Outcome(self.version, checked.accepted, checked.refused)
 
         return self._retried(attempt)
@@ -270,9 +276,11 @@ class Table:
         self.refresh()
         return None
 
-    def _remember(self, state: DeltaState, wanted: Effect) -> None:
-        """Keep the state that our own commit made, if nobody committed after it; else it is read anew."""
+    def _remember(self, state: DeltaState, wanted: Effect, numbers: tuple[int, Mapping[str, int]] | None) -> None:
+        """Keep the state that our own commit made, if no other followed it; else it is read again."""
         if self.version == state.version + 1:
+            if numbers is not None and numbers[0] == state.version:
+                self._numbers = (self.version, {**numbers[1], **wanted.transactions})
             fingerprints = {**state.fingerprints, **wanted.fingerprints}
             self._state = DeltaState(self.version, {**state.partitions, **wanted.state}, fingerprints)
 
@@ -287,7 +295,8 @@ class Table:
     def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
         """Executors may have disks of their own, and a batch that waited may have lost files to somebody's vacuum."""
         parts = [part for part in accepted if isinstance(part, SlicePart)]
-        check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
+        if not self.spec.files_url:
+            check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
         check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
 
 

@@ -1,4 +1,4 @@
-"""Which types have to be brought up to the others, and over which offsets: a pure plan (RULES L5)."""
+"""Which types have to be brought up to the others, and over which offsets: a pure plan."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 
 from penstock.errors import InvariantError
 from penstock.job.spec import GapPolicy
-from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.export.ledger.state import Cause, Lane, RoutedPartition
+from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.tables.export.spec import Rotation
+from penstock.tables.export.state import Cause, JobPartition, Lag
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpBatch(Batch):
+    """Slices below the positions, for types that lag."""
+
+    takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpTerms:
-    """What a plan depends on beside the lanes."""
+    """What a plan depends on beside the lags."""
 
     rotations: Mapping[str, Rotation | None]
     now: float
@@ -25,86 +32,58 @@ class CatchUpTerms:
     records_max: int = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """One slice for the types that take part, each from its own position."""
-
-    piece: Slice
-    takes: Mapping[str, int]
-    routing: str = ""
-    """The id of the routing by which their records are found; empty: that of the job file."""
-
-
-def is_due(name: str, lane: Lane, terms: CatchUpTerms) -> bool:
+def is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
     """Whether a type that lags is to be written now."""
     if name in terms.resting:
         return False
     rotation = terms.rotations.get(name)
-    if lane.cause is not Cause.ROTATION or rotation is None or terms.flush_now:
+    if lag.cause is not Cause.ROTATION or rotation is None or terms.flush_now:
         return True
     return (
-        (rotation.events is not None and lane.deferred >= rotation.events)
-        or terms.now - lane.since >= rotation.seconds
-        or (rotation.size_bytes is not None and lane.size_bytes >= rotation.size_bytes)
+        (rotation.events is not None and lag.deferred >= rotation.events)
+        or terms.now - lag.since_ms / 1000 >= rotation.seconds
+        or (rotation.size_bytes is not None and lag.size_bytes >= rotation.size_bytes)
     )
 
 
-def lost_lanes(here: RoutedPartition, bounds: Bounds) -> dict[str, Lane]:
+def lost_lags(here: JobPartition, bounds: Bounds) -> dict[str, Lag]:
     """The types that left records at offsets that the log no longer has; a backfill takes what is there."""
-    return {name: lane for name, lane in here.lanes.items() if lane.position < bounds.first and not _in_backfill(lane)}
+    return {name: lag for name, lag in here.lags.items() if lag.position < bounds.first and not lag.in_backfill}
 
 
-def catch_up(partition: Partition, here: RoutedPartition, bounds: Bounds, terms: CatchUpTerms) -> CatchUp | None:
-    """The next slice below a partition's position; None if nothing below it is due.
+def catch_up(
+    partition: Partition, here: JobPartition, bounds: Bounds, terms: CatchUpTerms
+) -> tuple[Slice, dict[str, int]] | None:
+    """The next slice below a partition's position, with the types that take part, each from its own position.
 
-    A backfill ends where counting began, so that its records and those that were deferred are never in one slice; a
-    slice also ends where another routing began. A type that lost records stands still where `on.gap` says so.
+    None if nothing below it is due. A backfill ends where counting began, so that its records and those that were
+    deferred are never in one slice. A type that lost records stands still where `on.gap` says so.
     """
-    stopped = lost_lanes(here, bounds) if terms.gap is GapPolicy.FAIL else {}
-    due = {name: lane for name, lane in here.lanes.items() if name not in stopped and is_due(name, lane, terms)}
-    backfills = {name: lane for name, lane in due.items() if _in_backfill(lane)}
+    stopped = lost_lags(here, bounds) if terms.gap is GapPolicy.FAIL else {}
+    due = {name: lag for name, lag in here.lags.items() if name not in stopped and is_due(name, lag, terms)}
     if not due or here.position is None:
         return None
-    first = min((backfills or due).values(), key=lambda lane: lane.position)
-    if backfills:
-        group = {name: lane for name, lane in backfills.items() if lane.routing == first.routing}
-        routing, end_max = first.routing, min(lane.counted_from for lane in group.values())
-    else:
-        group = due
-        routing, end_max = _routed_at(here, first.position)
-    start = first.position
+    group = {name: lag for name, lag in due.items() if lag.in_backfill} or due
+    start = min(lag.position for lag in group.values())
+    end_max = min((lag.counted_from for lag in group.values() if lag.in_backfill), default=here.position)
     read_from = min(max(start, bounds.first), end_max)
     end = min(end_max, read_from + terms.records_max)
-    takes = {name: lane.position for name, lane in group.items() if lane.position < end}
-    return CatchUp(Slice(partition, start, end, read_from), takes, routing)
+    takes = {name: lag.position for name, lag in group.items() if lag.position < end}
+    return Slice(partition, start, end, read_from), takes
 
 
-def check_residue(piece: Slice, here: RoutedPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
+def check_residue(piece: Slice, here: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
     """A type that has caught up must have found every record that was left for it, unless the log lost some."""
     if here.position is None or piece.end < here.position or may_vanish:
         return
     for name, count in taken.items():
-        lane = here.lanes.get(name)
-        if lane is None or lane.gap or lane.position < piece.read_from or piece.end <= lane.counted_from:
+        lag = here.lags.get(name)
+        if lag is None or lag.gap or lag.position < piece.read_from or piece.end <= lag.counted_from:
             continue
-        if lane.deferred != count:
+        if lag.deferred != count:
             raise InvariantError(
-                f"{piece.partition}: type {name} left {lane.deferred} records and found {count} of them",
-                detail=f"offsets {lane.position} to {piece.end - 1}; nothing was written",
+                f"{piece.partition}: type {name} left {lag.deferred} records and found {count} of them",
+                detail=f"offsets {lag.position} to {piece.end - 1}; nothing was written",
                 hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
                 "otherwise report this with the output of `penstock verify`",
             )
-
-
-def _in_backfill(lane: Lane) -> bool:
-    return lane.position < lane.counted_from
-
-
-def _routed_at(here: RoutedPartition, offset: int) -> tuple[str, int]:
-    """The routing under which records at an offset were counted, and where the next one begins."""
-    routing, end = "", here.position or 0
-    for each in here.routings:
-        if each.offset > offset:
-            return routing, each.offset
-        routing = each.routing
-    return routing, end

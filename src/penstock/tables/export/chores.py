@@ -1,12 +1,11 @@
-"""The chores of an export, and what a running one remembers of types that wait or fail, of idle partitions and of days.
+"""What a running export remembers of types that fail, of idle partitions and of records that wait; time is passed in.
 
-Chores are slices below the positions for types that wait, and marks of partitions that are idle. What is remembered is
-a cache: losing it costs a repetition, a wait or one more try. Time is passed in.
+It is a cache: losing it costs a repetition, a wait or one more try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,52 +13,41 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.events import Listener
 from penstock.job.spec import DaysSpec, GapPolicy, JobSpec
-from penstock.logs.log import Batch, Bounds, Log, Partition
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.plan import GapError, records_per_batch_max
 from penstock.tables.export import events
-from penstock.tables.export.catch_up import CatchUpTerms, catch_up, lost_lanes
-from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, next_boundary_ms
-from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.catch_up import CatchUpBatch, CatchUpTerms, catch_up, lost_lags
+from penstock.tables.export.days import MILLIS_PER_SECOND, next_boundary_ms
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.alerts import measured_rules
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.state import ExportState
 from penstock.tables.kind import View
 
-LOOK_SECONDS = 60.0
+EXPIRY_SECONDS = 60.0
 """How often the log is asked which records have grown old."""
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUpBatch(Batch):
-    """Slices below the positions, for types that wait."""
-
-    takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
-    routing: str = ""
-    """The id of the routing under which their records were counted."""
-
-
-@dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Types that wait are due."""
+    """Types that lag are due."""
 
     name: ClassVar[str] = "catch-up"
     batch: CatchUpBatch
 
 
 @dataclass(frozen=True, slots=True)
-class IdleMarks:
-    """An entry without rows: event times that idle partitions have passed, and days that close by them."""
+class RaiseEventTimes:
+    """A commit without rows: event times that idle partitions have passed."""
 
-    name: ClassVar[str] = "idle marks"
+    name: ClassVar[str] = "idle partitions"
     batch: ClassVar[None] = None
     idle: Mapping[Partition, int]
 
 
 def next_catch_up(
-    job: JobSpec[ExportSpec], state: LedgerState, view: View, resting: frozenset[str]
+    job: JobSpec[ExportSpec], state: ExportState, view: View, resting: frozenset[str]
 ) -> CatchUpBatch | None:
-    """The next slices of types that wait and are due; None if there are none."""
-    waiting = [each for each in view.tokens if state.of(each).lanes]
+    """The next slices of types that lag and are due; None if there are none."""
+    waiting = [partition for partition in view.tokens if state.of(partition).lags]
     if not waiting:
         return None
     terms = CatchUpTerms(
@@ -70,16 +58,12 @@ def next_catch_up(
         resting=resting,
         records_max=max(1, records_per_batch_max(job.flush, view.record_bytes) // len(waiting)),
     )
-    planned = [
-        found for each in waiting if (found := catch_up(each, state.of(each), view.bounds[each], terms)) is not None
-    ]
+    plans = (catch_up(partition, state.of(partition), view.bounds[partition], terms) for partition in waiting)
+    planned = [plan for plan in plans if plan is not None]
     if not planned:
         return None
-    # A Spark job routes in one way; what was counted under another comes next.
-    planned = [each for each in planned if each.routing == planned[0].routing]
-    takes = {each.piece.partition: each.takes for each in planned}
-    slices = tuple(each.piece for each in planned)
-    return CatchUpBatch(new_batch_id(), slices, takes=takes, routing=planned[0].routing)
+    takes = {piece.partition: types for piece, types in planned}
+    return CatchUpBatch(new_batch_id(), tuple(piece for piece, _ in planned), takes=takes)
 
 
 @dataclass(slots=True)
@@ -89,20 +73,24 @@ class IdlePartitions:
     days: DaysSpec
     since: dict[Partition, float] = field(default_factory=dict)
 
-    def marks(self, state: LedgerState, view: View) -> dict[Partition, int]:
-        """The event times, in milliseconds, that partitions have passed which have been idle for long enough."""
+    def event_times(self, state: ExportState, view: View, late: Iterable[int]) -> dict[Partition, int]:
+        """The event times, in milliseconds, that partitions have passed which have been idle for long enough.
+
+        `late` are the watermarks at which late rows came: days may become complete that long after them.
+        """
         idle: dict[Partition, int] = {}
+        late = tuple(late)
         for partition in view.tokens:
             here = state.of(partition)
             if here.position != view.bounds[partition].end:
                 self.since.pop(partition, None)
                 continue
             since = self.since.setdefault(partition, view.now)
-            seen_ms = int((view.now - self.days.idle_seconds) * MILLIS_PER_SECOND)
+            passed_ms = int((view.now - self.days.idle_seconds) * MILLIS_PER_SECOND)
             after = self.days.complete_after_seconds
-            boundary_ms = next_boundary_ms(here.watermark_ms, seen_ms, after, state.reopened.values())
+            boundary_ms = next_boundary_ms(here.watermark_ms, passed_ms, after, late)
             if view.now - since >= self.days.idle_seconds and boundary_ms is not None:
-                idle[partition] = seen_ms
+                idle[partition] = passed_ms
         return idle
 
 
@@ -115,21 +103,21 @@ class WaitingRecords:
         self._retention_percent = retention_percent
         self._listener = listener
         self._stopped: set[tuple[Partition, str]] = set()
-        self._look_at = 0.0
+        self._ask_at = 0.0
         self._expiring: Mapping[Partition, int] = {}
 
-    def gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
+    def gaps(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
         """Where the log lost records that wait for a type, unless the job says to go on."""
         if self._gap is not GapPolicy.FAIL:
             return []
         return [
-            GapError(partition, lane.position, held.first, name)
+            GapError(partition, lag.position, held.first, name)
             for partition, held in bounds.items()
-            for name, lane in sorted(lost_lanes(state.of(partition), held).items())
+            for name, lag in sorted(lost_lags(state.of(partition), held).items())
         ]
 
-    def tell_gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> None:
-        """Say once which types stand still; the others go on."""
+    def report_gaps(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> None:
+        """Report once which types stand still; the others go on."""
         for error in self.gaps(state, bounds):
             if (error.partition, error.type) not in self._stopped:
                 self._stopped.add((error.partition, error.type))
@@ -138,15 +126,15 @@ class WaitingRecords:
                     events.TypeStoppedByAGap(type=error.type, partition=place, reason=error.primary, hint=error.hint)
                 )
 
-    def expiring(self, state: LedgerState, bounds: Mapping[Partition, Bounds], now: float) -> Mapping[Partition, int]:
+    def expiring(self, state: ExportState, bounds: Mapping[Partition, Bounds], now: float) -> Mapping[Partition, int]:
         """Below which offsets waiting records are near their end; the log's answer may be a minute old."""
-        waiting = {each: held for each, held in bounds.items() if state.of(each).lanes}
-        if waiting and now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
+        waiting = {partition: held for partition, held in bounds.items() if state.of(partition).lags}
+        if waiting and now >= self._ask_at:
+            self._ask_at = now + EXPIRY_SECONDS
             try:
                 self._expiring = self._log.expiring(waiting, self._retention_percent, now)
             except PenstockError as error:
-                # Whoever only watches stops nobody.
+                # Monitoring never stops the job.
                 self._listener.event(events.RetentionNotKnown(reason=error.primary, detail=error.detail))
         return self._expiring if waiting else {}
 
@@ -161,21 +149,21 @@ class FailingTypes:
         self.reasons: dict[str, str] = {}
 
     def note(self, name: str, reason: str, now: float, costly: bool = False) -> bool:
-        """Leave a type alone for a while; returns whether that is news.
+        """Leave a type alone for a while; returns whether the reason is new.
 
-        `costly`: only reading its records again can tell whether it is well, a look at its folder cannot.
+        `costly`: only reading its records again shows whether it can be written; a probe of its folder does not.
         """
         (self._costly.add if costly else self._costly.discard)(name)
-        news = self.reasons.get(name) != reason
+        is_new = self.reasons.get(name) != reason
         self.reasons[name] = reason
         self._retry_at[name] = now + self._retry_seconds
-        return news
+        return is_new
 
     def forgive(self, name: str) -> None:
         self._retry_at.pop(name, None)
 
-    def may_look(self, name: str, now: float, in_haste: bool) -> bool:
-        """Whether to look at a type now: after its rest, or before in a run that wants to end, if a look is cheap."""
+    def may_probe(self, name: str, now: float, in_haste: bool) -> bool:
+        """Whether to probe a type now: after its rest, or before in a run that wants to end, if a probe tells."""
         return name not in self.resting(now) or (in_haste and name not in self._costly)
 
     def resting(self, now: float) -> frozenset[str]:
@@ -185,45 +173,3 @@ class FailingTypes:
         """A type was written: forget that it failed; returns whether it had."""
         self._retry_at.pop(name, None)
         return self.reasons.pop(name, None) is not None
-
-
-class Telling:
-    """What a running export tells beside its batches: days, vanished records and the monitoring rules of seed 000."""
-
-    def __init__(self, table: ExportTable) -> None:
-        self._table = table
-        self._limits = table.export.alerts
-        self._listener = table.environment.listener
-        self._ends: Mapping[Partition, int] = {}
-        self._expiring: Mapping[Partition, int] = {}
-        self._vanished = self._vanished_now()
-
-    def look(self, view: View, expiring: Mapping[Partition, int]) -> None:
-        """Take note of the log's ends, and of the offsets below which waiting records are near theirs; tell of both."""
-        self._ends = {each: view.bounds[each].end for each in view.tokens}
-        self._expiring = expiring
-        vanished = self._vanished_now()
-        if vanished > self._vanished:
-            # Left to a type, and the log no longer had them: lost, and said so (I7).
-            self._listener.event(events.RecordsVanished(records=vanished - self._vanished))
-        self._vanished = vanished
-        self.rules()
-
-    def rules(self) -> None:
-        """The monitoring rules over the partitions of this process."""
-        known = self._table.ledger.known
-        self._listener.event(measured_rules(known, self._ends, self._expiring, self._limits))
-
-    def days(self) -> None:
-        """Tell which days the ledger's entries completed and opened again."""
-        for marks in self._table.finishing.marked:
-            for name, day in marks.opened:
-                self._listener.event(events.DayOpenedAgain(type=name, day=day))
-            for name, day in marks.completed:
-                self._listener.event(events.DayComplete(type=name, day=day))
-            for reason in sorted(set(marks.failed.values())):
-                self._listener.event(events.DayMarkerFailed(reason=reason))
-        self._table.finishing.marked.clear()
-
-    def _vanished_now(self) -> int:
-        return sum(here.totals.vanished for here in self._table.ledger.known.partitions.values())

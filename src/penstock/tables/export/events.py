@@ -49,7 +49,7 @@ class RecordsVanished(Event, level=Level.WARNING):
     records: int
 
 
-class RecordsAreInQuarantineTwice(Event):
+class DuplicateQuarantineRecords(Event):
     records: int
 
 

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import TransientError
+from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
+from penstock.lake.proposal import Outcome, Proposal
+from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
-from penstock.tables.export.catch_up import check_residue
+from penstock.tables.export.catch_up import CatchUpBatch, check_residue
 from penstock.tables.export.chores import (
     CatchUp,
-    CatchUpBatch,
     FailingTypes,
-    IdleMarks,
     IdlePartitions,
-    Telling,
+    RaiseEventTimes,
     WaitingRecords,
     next_catch_up,
 )
-from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain
-from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, closable
-from penstock.tables.export.ledger.entry import EntryKind
-from penstock.tables.export.ledger.proposal import RoutedPart
-from penstock.tables.export.ledger.state import Cause, LedgerState
-from penstock.tables.export.replays import LedgerRuns
-from penstock.tables.export.table import Draft, ExportTable
+from penstock.tables.export.commits import JobCommits, RoutedPart, TypeCommits
+from penstock.tables.export.days import DayMarkers
+from penstock.tables.export.events import CatchUpPlanned, RecordsVanished, TypeCannotBeWritten, TypeWrittenAgain
+from penstock.tables.export.finishing import Finishing
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.root_claims import RootClaims
+from penstock.tables.export.state import Cause, ExportState
+from penstock.tables.export.status.alerts import measured_rules
 from penstock.tables.kind import Chore, Landed, View
-from penstock.tables.quarantine.table import Listed, QuarantineTable
+from penstock.tables.quarantine.table import Quarantine
 
 
 class TypeLaggingError(TransientError):
@@ -39,17 +39,17 @@ class TypeLaggingError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Who is written in a slice: the types that take part, each from an offset, and why the others do not."""
+    """Which types a slice is written for, each from an offset, and why not for the others."""
 
     takes: Mapping[str, int]
+    taken_from: Mapping[str, int]
+    """Further offsets where a type's log is ahead: it has what lies between already."""
     lagging: Mapping[str, Cause] = field(default_factory=dict)
-    taken_from: Mapping[str, int] = field(default_factory=dict)
-    """Further offsets where a type's own table is ahead: it has what lies between already."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenShares:
-    """A batch of all types, ready for its commit."""
+    """A batch of all types, ready for its commits."""
 
     found: Gathered
     roles: Mapping[Partition, Roles]
@@ -61,203 +61,272 @@ class WrittenShares:
         return self.found.marks
 
 
-class Export:
+class ExportTable:
+    """The logs of an export, its files and its days, without the log that it reads."""
+
+    def __init__(self, logs: ExportLogs) -> None:
+        self.logs = logs
+        self.job = logs.job
+        self.environment = logs.environment
+        self.markers = DayMarkers(
+            logs.storage,
+            logs.places,
+            logs.environment,
+            logs.export.days.complete_after_seconds,
+            logs.days_of,
+            self._refresh,
+            self._is_pending,
+        )
+        self.finishing = Finishing(logs, self.markers)
+        self.types = TypeCommits(logs, self.markers)
+        self.commits = JobCommits(logs)
+        self.claims = RootClaims(logs.storage, logs.job, logs.space)
+
+    def finish_pending(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
+        return self.finishing.finish(self.finishing.pending(names))
+
+    def _refresh(self, name: str) -> None:
+        if (log := self.logs.find_type_log(name)) is not None:
+            log.refresh()
+
+    def _is_pending(self, name: str, day: str) -> bool:
+        return any(rename.day == day for rename in self.finishing.pending([name]))
+
+
+class Export(ExportTable):
     """The types of an export, each of which may wait or fail alone."""
 
     divisible = True
 
-    def __init__(self, table: ExportTable, log: Log) -> None:
-        self.job = job = table.job
-        self.spec = job.table
-        self.files = table
-        self.environment = environment = table.environment
-        life = table.state().life
-        assert life is not None
-        self.quarantine = QuarantineTable(job, environment, life)
-        self.quarantine.finish_replay(LedgerRuns(table))
+    def __init__(self, logs: ExportLogs, quarantine: Quarantine, log: Log) -> None:
+        super().__init__(logs)
+        self.spec = logs.export
+        self.quarantine = quarantine
         self.failing = FailingTypes(self.spec.retry_seconds)
-        self.waiting = WaitingRecords(log, job.on.gap, self.spec.alerts.retention_percent_max, environment.listener)
-        self.telling = Telling(table)
-        self._checks = ReadChecks(job, log)
+        self.waiting = WaitingRecords(
+            log, self.job.on.gap, self.spec.alerts.retention_percent_max, self.environment.listener
+        )
+        self._checks = ReadChecks(self.job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
-        table.finishing.remove_stale_markers()
-        self.telling.days()
+        self._is_settled = False
+        """Whether nothing is left to finish of commits up to now, as far as this process knows."""
+        self._ends: Mapping[Partition, int] = {}
+        self._expiring: Mapping[Partition, int] = {}
+        self._vanished = self._vanished_now()
 
-    def state(self, partitions: Iterable[Partition]) -> LedgerState:
-        return self.files.state()
+    def state(self, partitions: Iterable[Partition]) -> TableState:
+        return self.logs.job_log.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
-        return self.files.land(proposal.batch_id, parts)
+        return self.commits.handshake(proposal)
 
     def shown_position(self, partition: Partition) -> int:
-        return self.files.ledger.known.global_position(partition) or 0
+        return self.logs.known_state().of(partition).position_of() or 0
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
-        state = self.files.state()
-        return bool(state.pending or self.files.failing_types()) or any(state.of(each).lanes for each in partitions)
+        state = self.logs.state()
+        return bool(self.failing.reasons) or any(state.of(partition).lags for partition in partitions)
 
     def close(self) -> None:
-        """There is nothing open between two entries."""
+        """There is nothing open between two commits."""
 
     def record_bytes(self) -> float | None:
         return None
 
     def own(self, partitions: Iterable[Partition]) -> None:
-        """Reserve file names and topics below the root."""
+        """Reserve names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
             # Also against the topics that another process of the job has begun since this one started.
-            self.files.refuse_other_names()
-            self.files.claims.claim_names({each.topic for each in new})
-            self.files.claims.claim_topics({each.topic_id for each in new})
+            known = set(self.logs.state().fingerprints)
+            self.claims.refuse_other_names(known.union(self.job.log.topics))
+            self.claims.claim_names({partition.topic for partition in new})
+            self.claims.claim_topics({partition.topic_id for partition in new})
             self._owned |= new
+            self._is_settled = False
 
     def settle(self, partitions: Iterable[Partition]) -> None:
-        """Append the quarantine files that the ledger lists and the quarantine table lacks (RULES Q1)."""
-        self.quarantine.append_left(self._listed(partitions))
-
-    def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:
-        ledger = self.files.state()
-        return [
-            Listed(each, listing.number, listing.files)
-            for each in partitions
-            if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
-        ]
+        """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
+        if self._is_settled:
+            return
+        self.logs.refresh_types()
+        self._note_failed(self.finish_pending())
+        self._note_failed(self.logs.unreadable)
+        self.quarantine.append_missing(self.logs.job_log, partitions)
+        for name, log in self.logs.type_logs():
+            self.quarantine.append_missing(log, partitions, name)
+        self.markers.read(self.logs.state())
+        self._put_markers()
+        self._is_settled = True
 
     # chores
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What idle partitions and closed days have to tell, which is soon done, then what types wait for."""
-        held = {each: view.bounds[each] for each in view.tokens}
-        self.telling.look(view, self.waiting.expiring(self.files.ledger.known, held, view.now))
-        state = self.files.state()
-        self._look_at_failing(state, view)
-        self.waiting.tell_gaps(state, held)
-        batch = next_catch_up(self.job, state, view, self.failing.resting(view.now))
+        """What idle partitions and complete days need, which is soon done, then what types wait for."""
+        state = self.logs.state()
+        held = {partition: view.bounds[partition] for partition in view.tokens}
+        self._ends = {partition: bounds.end for partition, bounds in held.items()}
+        self._expiring = self.waiting.expiring(state, held, view.now)
+        self._report(state)
+        self._probe_failing(state, view)
+        self.waiting.report_gaps(state, held)
+        resting = self.failing.resting(view.now) | self.logs.unreadable.keys()
+        batch = next_catch_up(self.job, state, view, resting)
         if batch is None and view.idle:
-            state = self._finished(view)
-        idle = self._idle.marks(state, view)
-        marks = [IdleMarks(idle)] if self._says_more(state, idle) else []
-        return [*marks, *([] if batch is None else [CatchUp(batch)])]
+            self._finish_failing(view)
+        late = [late_ms for name in self.spec.all_types for late_ms in self.logs.days_of(name).values() if late_ms]
+        idle = self._idle.event_times(state, view, late)
+        return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
 
-    def perform(self, chore: IdleMarks) -> None:
-        """Let the watermark of idle partitions follow the clock, in an entry without rows."""
-        self.files.append(
-            lambda newest: Draft(EntryKind.IDLE, idle=chore.idle) if self._says_more(newest, chore.idle) else None
-        )
-        self.telling.days()
+    def perform(self, chore: RaiseEventTimes) -> None:
+        self.commits.raise_event_times(chore.idle)
+        self._put_markers()
 
-    def _look_at_failing(self, state: LedgerState, view: View) -> None:
-        """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
-        lanes = {name: lane for each in view.tokens for name, lane in state.of(each).lanes.items()}
-        for name, lane in lanes.items():
-            if lane.cause is not Cause.FAILING or not self.failing.may_look(name, view.now, view.flush_now):
+    def _probe_failing(self, state: ExportState, view: View) -> None:
+        """Before a type that failed is read again: whether its folder takes files now. A probe costs little."""
+        lags = {name: lag for partition in view.tokens for name, lag in state.of(partition).lags.items()}
+        for name, lag in lags.items():
+            if lag.cause is not Cause.FAILING or not self.failing.may_probe(name, view.now, view.flush_now):
                 continue
-            self.files.forget_probes(name)
-            if (reason := self.files.probe_folder(name, name)) is None:
-                self.files.complete()
-                reason = self.files.failing_types().get(name)
+            self.finishing.forget_probes(name)
+            folder = name if self.logs.is_plain else f"{name}/_delta_log"
+            if (reason := self.finishing.probe_folder(folder)) is None:
+                reason = self._finished([name]).get(name)
             if reason is None:
                 self.failing.forgive(name)
             else:
                 self.failing.note(name, reason, view.now)
 
-    def _finished(self, view: View) -> LedgerState:
+    def _finish_failing(self, view: View) -> None:
         """Nothing is due: try once more what could not be put in its place; a bounded run ends with what is stuck."""
-        if view.flush_now or not self.failing.resting(view.now):
-            self.files.complete()
-            for name, reason in self.files.failing_types().items():
-                self._fail(name, reason)
-        state = self.files.state()
+        stuck = [name for name in self.failing.reasons if view.flush_now or name not in self.failing.resting(view.now)]
+        state = self.logs.state()
+        failed = self._finished(stuck) if stuck else {}
+        for name in stuck:
+            if name in failed:
+                self._fail(name, failed[name])
+            elif not any(name in state.of(partition).lags for partition in view.tokens):
+                self._recover(name)
         if view.flush_now and self.failing.reasons and self.lags(view.tokens):
-            names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
-            raise TypeLaggingError(f"types cannot be written: {names}", hint="the other types are up to date")
-        if view.flush_now and (gaps := self.waiting.gaps(state, {each: view.bounds[each] for each in view.tokens})):
+            reasons = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
+            raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
+        held = {partition: view.bounds[partition] for partition in view.tokens}
+        if view.flush_now and (gaps := self.waiting.gaps(state, held)):
             raise gaps[0]
-        self.telling.days()
-        return state
+        self._put_markers()
 
-    def _says_more(self, newest: LedgerState, idle: Mapping[Partition, int]) -> bool:
-        """Whether an entry without rows would tell anything: of idle partitions, days, or files out of place."""
-        now_ms = int(self.environment.now() * MILLIS_PER_SECOND)
-        days = closable(newest, self.spec.days.complete_after_seconds, now_ms)
-        misplaced = frozenset(each.rename.type for each in self.files.finishing.leftover.renames)
-        return bool(idle or days or misplaced != newest.pending_types())
+    def _finished(self, names: Sequence[str]) -> dict[str, str]:
+        """Finish what is pending of types that failed; those that still cannot be finished, with the reason."""
+        failed: dict[str, str] = {}
+        for name in names:
+            try:
+                self.logs.find_type_log(name)
+                failed |= self.finish_pending([name])
+            except PenstockError as error:
+                failed[name] = error.primary
+        return failed
+
+    def _put_markers(self) -> None:
+        self.markers.put(self.logs.state(), [name for name in self.spec.all_types if name not in self.failing.reasons])
+
+    def _report(self, state: ExportState) -> None:
+        """Report the monitoring rules over the partitions of this process, and records that vanished."""
+        vanished = self._vanished_now()
+        if vanished > self._vanished:
+            # Left to a type, and the log no longer had them: lost, and reported (I7).
+            self.environment.listener.event(RecordsVanished(records=vanished - self._vanished))
+        self._vanished = vanished
+        self.environment.listener.event(measured_rules(state, self._ends, self._expiring, self.spec.alerts))
+
+    def _vanished_now(self) -> int:
+        return sum(here.totals.vanished for here in self.logs.known_state().partitions.values())
 
     # write
 
     def roles(self, batch: Batch) -> dict[Partition, Roles]:
-        """Who takes part in each slice of a batch."""
+        """Which types take part in each slice of a batch."""
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return {
-                each.partition: Roles(takes := batch.takes[each.partition], {}, self._ahead(each.partition, takes))
-                for each in batch.slices
-            }
-        state = self.files.state()
-        return {each.partition: self._main_roles(each, state, batch.flush) for each in batch.slices}
+            return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
+        state = self.logs.state()
+        return {piece.partition: self._main_roles(piece, state, batch.flush) for piece in batch.slices}
 
-    def _main_roles(self, piece: Slice, state: LedgerState, flush: bool) -> Roles:
-        """Of a slice of the partition itself: every type but those that wait, fail or are not due."""
+    def _main_roles(self, piece: Slice, state: ExportState, flush: bool) -> Roles:
+        """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
         takes: dict[str, int] = {}
         lagging: dict[str, Cause] = {}
-        lanes = state.of(piece.partition).lanes
-        resting = self.failing.resting(self.environment.now())
+        lags = state.of(piece.partition).lags
+        resting = self.failing.resting(self.environment.now()) | self.logs.unreadable.keys()
         for name, spec in self.spec.all_types.items():
-            if name in lanes:
-                lagging[name] = lanes[name].cause
-            elif name in resting or name in state.pending_types():
+            if name in lags:
+                lagging[name] = lags[name].cause
+            elif name in resting:
                 lagging[name] = Cause.FAILING
             elif spec.rotation is not None and not flush:
                 lagging[name] = Cause.ROTATION
             else:
                 takes[name] = piece.start
-        return Roles(takes, lagging, self._ahead(piece.partition, takes))
+        return self._roles(piece, takes, lagging)
 
-    def _ahead(self, partition: Partition, takes: Mapping[str, int]) -> dict[str, int]:
-        return {name: self.files.ahead_of(partition, name, start) for name, start in takes.items()}
+    def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause] | None = None) -> Roles:
+        taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
+        return Roles(takes, taken_from, lagging or {})
 
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
-        parts = tuple(self._part(piece, tokens[piece.partition], staged) for piece in batch.slices)
-        outcome = self.files.land(batch.id, self._writable(parts))
+        """Commit the types, then the job; then put plain files in their place."""
+        self._is_settled = False
+        parts, refusing = self._writable([self._part(piece, tokens[piece.partition], staged) for piece in batch.slices])
+        self.environment.reach("checked")
+        landed = self.types.land(batch.id, parts)
+        for name, reason in landed.failed.items():
+            self._fail(name, reason)
+            parts = [part.without(name) for part in parts]
+        failed = self.finishing.finish(landed.renames)
+        self._note_failed(failed)
+        written = {name for name, _, _ in landed.landed}
+        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys((*refusing, *landed.failed, *failed), False)}
+        steady = [part for part in parts if part.partition not in landed.moved]
+        outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
         self.environment.reach("committed")
+        for name, log, accepted in landed.landed:
+            self.quarantine.append(log, accepted, name)
         if outcome.version is None:
             return Landed(outcome)
-        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
-        for name, reason in self.files.failing_types().items():
-            self._fail(name, reason)
-        self.quarantine.append_listed(self._listed(part.partition for part in landed))
+        self.quarantine.append(self.logs.job_log, outcome.accepted)
         self.environment.reach("quarantined")
-        self.telling.days()
-        for name in sorted({name for part in landed for name in part.written} - self.files.failing_types().keys()):
-            if self.failing.recovered(name):
-                self.environment.listener.event(TypeWrittenAgain(type=name))
-        self.telling.rules()
+        self._is_settled = True
+        return self._landed(outcome, steady, written - failed.keys(), staged.main)
+
+    def _landed(self, outcome: Outcome, parts: Sequence[RoutedPart], written: Iterable[str], main: bool) -> Landed:
+        for name in sorted(written):
+            self._recover(name)
+        self._put_markers()
+        self._report(self.logs.known_state())
+        accepted = {part.partition for part in outcome.accepted}
+        landed = [part for part in parts if part.partition in accepted]
         files = [file for part in landed for file in part.files]
         counts = sum((part.counted for part in landed), Counts())
-        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
+        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         shares = staged.found.of(piece.partition)
         roles = staged.roles[piece.partition]
-        seen = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
-        # A clock that runs ahead must not close days: nothing is later than now.
-        now_ms = int(self.environment.now() * MILLIS_PER_SECOND)
+        times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         part = RoutedPart(
             piece,
             token,
             shares,
             roles.takes,
+            roles.taken_from,
             roles.lagging,
             staged.main,
-            min(max(seen), now_ms) if seen else None,
-            roles.taken_from,
-            self.files.routing.id,
+            # A clock that runs ahead must not close days: nothing is later than now.
+            min(max(times), self.markers.now_ms()) if times else None,
             staged.found.mark_of(piece.partition),
         )
         for name, share in shares.items():
@@ -268,22 +337,32 @@ class Export:
             taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
             kept = {name: count for name, count in taken.items() if name not in part.lagging}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
-            check_residue(piece, self.files.state().of(piece.partition), kept, may_vanish)
+            check_residue(piece, self.logs.known_state().of(piece.partition), kept, may_vanish)
         return part
 
-    def _writable(self, parts: tuple[RoutedPart, ...]) -> tuple[RoutedPart, ...]:
-        """The parts without the types whose folders take no files now: they wait alone (RULES L4)."""
+    def _writable(self, parts: list[RoutedPart]) -> tuple[list[RoutedPart], set[str]]:
+        """The parts without the types whose folders take no files now, which wait alone; and those types."""
+        refusing: set[str] = set()
         days: dict[str, set[str]] = {}
         for part in parts:
             for name, share in part.written.items():
                 days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            if (reason := self.files.probe(name, wanted)) is not None:
+            if (reason := self.finishing.probe(name, wanted)) is not None:
                 self._fail(name, reason)
-                parts = tuple(part.without(name) for part in parts)
-        return parts
+                parts = [part.without(name) for part in parts]
+                refusing.add(name)
+        return parts, refusing
+
+    def _note_failed(self, failed: Mapping[str, str]) -> None:
+        for name, reason in failed.items():
+            self._fail(name, reason)
 
     def _fail(self, name: str, reason: str, costly: bool = False) -> None:
-        self.files.forget_probes(name)
+        self.finishing.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
             self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
+
+    def _recover(self, name: str) -> None:
+        if self.failing.recovered(name):
+            self.environment.listener.event(TypeWrittenAgain(type=name))

@@ -10,7 +10,7 @@ from functools import partial
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.export.ledger.names import CLAIMS, NameSpace, claim_of, is_of_topic, topic_claim
+from penstock.tables.export.names import CLAIMS, NameSpace, claim_of, is_of_topic, topic_claim
 from penstock.tables.export.spec import ExportSpec
 
 CLAIMS_AT_ONCE = 16
@@ -38,11 +38,11 @@ class RootClaims:
     def claim_topics(self, topic_ids: Iterable[str]) -> None:
         """Reserve what topics hold of each type: under other names, a second job would write every row once more."""
         wanted = [(topic_id, name) for topic_id in sorted(set(topic_ids)) for name in sorted(self.job.table.all_types)]
-        paths = [topic_claim(*each) for each in wanted]
+        paths = [topic_claim(*place) for place in wanted]
         with ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool:
             # Looked at first: a job that is refused must leave no claim that keeps others away.
             owners = list(pool.map(partial(known_owner, self.storage), paths))
-            if all(each in (None, self.job.name) for each in owners):
+            if all(owner in (None, self.job.name) for owner in owners):
                 owners = list(pool.map(self._owner, paths))
         for (topic_id, name), owner in zip(wanted, owners, strict=True):
             if owner not in (None, self.job.name):
@@ -69,13 +69,13 @@ class RootClaims:
                 )
 
     def _owner(self, path: str) -> str:
-        """Who has the claim: the job itself, unless another was first."""
+        """The job that has the claim: this one, unless another was first."""
         landed = self.storage.put_if_absent(path, self.job.name.encode())
         return self.job.name if landed else self.storage.read(path).decode()
 
 
 def known_owner(storage: Storage, path: str) -> str | None:
-    """Which job has the claim; None if nobody has."""
+    """The job that has a claim; None if there is no such claim."""
     try:
         return storage.read(path).decode()
     except NotFoundError:

@@ -1,1 +1,0 @@
-"""The files that the ledger of an export orders about."""

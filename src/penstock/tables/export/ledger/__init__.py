@@ -1,1 +1,0 @@
-"""The ledger of an export: its commit log."""

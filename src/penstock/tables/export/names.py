@@ -1,0 +1,113 @@
+"""Where things lie below the root of an export, and the names that readers see (docs/protocol.md, "Layout")."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.logs.log import Partition
+
+SUFFIX = ".parquet"
+CLAIMS = "_penstock/names"
+Day = str
+"""`YYYY-MM-DD`, in UTC."""
+TypeDay = tuple[str, Day]
+
+_FINAL = re.compile(
+    r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<incarnation>\d+))?\.(?P<last>\d+)\.parquet"
+)
+_OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.\d+\.\d+\.parquet")
+_DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
+
+
+class Places:
+    """The folders and objects of one job below its root."""
+
+    def __init__(self, job: str) -> None:
+        self.home = f"_penstock/{job}"
+        """With the job log."""
+        self.staged = f"{self.home}/staged"
+        self.types = f"{self.home}/types"
+        """With the logs of types in plain files."""
+        self.markers = f"{self.home}/complete"
+
+    def marker(self, name: str, day: Day) -> str:
+        return f"{self.markers}/{name}/{day}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class NameSpace:
+    """How the file names of a job begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster.
+
+    Always with the topic: a second one may be added to the job at any time.
+    """
+
+    cluster: str = ""
+
+    def of(self, topic: str) -> str:
+        space = f"{self.cluster}.{topic}." if self.cluster else f"{topic}."
+        # Readers pass over files whose names begin with these.
+        return f"~{space}" if space.startswith(("_", ".")) else space
+
+
+@dataclass(frozen=True, slots=True)
+class FinalName:
+    """What the name of a data file says."""
+
+    space: str
+    partition: int
+    incarnation: int
+    last_offset: int
+
+
+def claim_of(space: str) -> str:
+    """The object by which a job reserves the names that begin so."""
+    return f"{CLAIMS}/{space}"
+
+
+def is_of_topic(space: str, topic: str) -> bool:
+    """Whether names that begin so may be of a topic, under whatever name of its cluster."""
+    return f".{space.removeprefix('~')}".endswith(f".{topic}.")
+
+
+def topic_claim(topic_id: str, name: str) -> str:
+    """The object by which a job reserves the records of a type in one incarnation of a topic."""
+    return f"_penstock/topics/{topic_id}/{name}"
+
+
+def day_folder(name: str, day: Day) -> str:
+    return f"{name}/day={day}"
+
+
+def final_name(space: NameSpace, partition: Partition, incarnation: int, last_offset: int) -> str:
+    """The name of a data file; `incarnation` counts how often the topic was created, from 1."""
+    again = f"~{incarnation}" if incarnation > 1 else ""
+    return f"{space.of(partition.topic)}{partition.number}{again}.{last_offset}{SUFFIX}"
+
+
+def output_name(kind: Literal["compacted", "replayed"], job: str, number: int, unique: str) -> str:
+    """The name of a file that no slice wrote, of a hex id that is not used twice; `number` is for people."""
+    return f"{kind}~{job}.{number}.{int(unique[:12], 16)}{SUFFIX}"
+
+
+def parse_final_name(path: str) -> FinalName | None:
+    """What the name says, whatever folder it lies in; None if it is no data file of a slice."""
+    last_part = path.rsplit("/", 1)[-1]
+    match = _FINAL.fullmatch(last_part)
+    if match is None or _OUTPUT.fullmatch(last_part):
+        return None
+    return FinalName(match["space"], int(match["partition"]), int(match["incarnation"] or 1), int(match["last"]))
+
+
+def is_own_output(path: str, job: str) -> bool:
+    """Whether the file is an output of this job's compaction or of its replay."""
+    match = _OUTPUT.fullmatch(path.rsplit("/", 1)[-1])
+    return match is not None and match["job"] == job
+
+
+def type_and_day(path: str) -> TypeDay | None:
+    """The type and the day of a data file by its folders; None for anything else."""
+    parts = path.split("/")
+    match = _DAY_FOLDER.fullmatch(parts[1]) if len(parts) == 3 else None
+    return None if match is None or parts[0].startswith("_") else (parts[0], match["day"])

@@ -1,1 +1,0 @@
-"""A lost ledger, made again."""

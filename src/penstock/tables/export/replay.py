@@ -1,0 +1,244 @@
+"""Replay of an export: each record once, into its type and day (RULES Q2).
+
+A run of number N begins with a commit to the job log, refused if another run has that number. Then every type with rows
+of it commits them with N and their offsets; then they are removed from quarantine, which takes the number N too. A run
+that was not finished is finished by the next process: first every type's log takes N, so that the former process cannot
+land more of it, then what the types did land is removed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.write.manifest import Counts, PartitionKey
+from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.flow.write.report import Share
+from penstock.lake.delta.keys import field_key, replay_key
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table
+from penstock.lake.staged import check_staged
+from penstock.logs.log import Batch, Partition, Slice
+from penstock.staging.batch_job import Records
+from penstock.staging.reports import Shares
+from penstock.tables.export.commits import committed_file
+from penstock.tables.export.days import day_key
+from penstock.tables.export.events import DuplicateQuarantineRecords, TypeCannotBeWritten
+from penstock.tables.export.export import Export
+from penstock.tables.export.finishing import Rename
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.export.state import ExportState
+from penstock.tables.quarantine.chunks import Choice, Chunk
+from penstock.tables.quarantine.replay_target import (
+    OvertakenError,
+    StagedRun,
+    Target,
+    check_run,
+    chunk_records,
+    offsets_by_partition,
+)
+from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number, run_record
+from penstock.tables.quarantine.rows import repeated_rows, without_places
+
+RunShares = Mapping[Partition, Mapping[str, Share]]
+"""What a run staged of every type."""
+RunJob = Callable[[Batch, Mapping[PartitionKey, RoutedSlice], int, Records], Shares | None]
+
+_NO_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRuns:
+    """The replay runs of an export: only the last one can still have rows in quarantine."""
+
+    logs: ExportLogs
+
+    @property
+    def path(self) -> str:
+        return self.logs.job.table.path
+
+    def last(self) -> int:
+        log = self.logs.job_log
+        log.refresh()
+        return run_number(log)
+
+    def owed(self, removed: int) -> tuple[int, ...]:
+        last = self.last()
+        return (last,) if last > removed else ()
+
+    def find(self, number: int) -> ReplayRun | None:
+        """What the types landed of a run, after which none lands more of it."""
+        offsets: dict[Partition, Ranges] = {}
+        for _, log in self.logs.type_logs():
+            log.swap(lambda log=log: _fence(log, number))  # type: ignore[misc]
+            run = TableRuns(log).find(number)
+            for partition, ranges in (run.offsets if run is not None else {}).items():
+                offsets[partition] = ranges_of([*offsets_of(offsets.get(partition, ())), *offsets_of(ranges)])
+        begun = TableRuns(self.logs.job_log).find(number)
+        return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
+
+
+def _fence(log: Table, number: int) -> Change | None:
+    if run_number(log) >= number:
+        return None
+    return Change([], {replay_key(log.job): number}, Provenance(kind="fence", job=log.job).metadata)
+
+
+class ExportTarget(Target[RunShares]):
+    """Stages and commits the runs of an export."""
+
+    def __init__(self, export: Export, spark: SparkSession, run_job: RunJob) -> None:
+        super().__init__(export.job, export.environment, export.quarantine)
+        self._export = export
+        self._logs = export.logs
+        self._spark = spark
+        self._run_job = run_job
+
+    @property
+    def runs(self) -> ExportRuns:
+        return ExportRuns(self._logs)
+
+    def refresh(self) -> None:
+        self._logs.refresh_types()
+        self._export.finish_pending()
+
+    def choice(self, quarantine: Table) -> Choice:
+        """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
+        repeated = repeated_rows(quarantine)
+        if not repeated:
+            return lambda rows: rows
+        self.listener.event(DuplicateQuarantineRecords(records=sum(len(places) for places in repeated.values())))
+        return lambda rows: without_places(rows, repeated)
+
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
+        state = self._logs.state()
+        slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
+        found = self._run_job(batch, slices, number, chunk_records(self._spark, chunk))
+        return None if found is None else self._writable(chunk, batch.id, number, found)
+
+    def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
+        names = self._logs.export.all_types
+        left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
+        takes = dict.fromkeys(names, piece.start)
+        return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
+
+    def _writable(self, chunk: Chunk, batch_id: str, number: int, found: Shares) -> StagedRun[RunShares]:
+        """What can be committed: a type that cannot be written now leaves its records where they are."""
+        stuck = dict(self._stuck(found))
+        for name, reason in stuck.items():
+            self.listener.event(TypeCannotBeWritten(type=name, reason=reason))
+        total, waiting = Counts(), 0
+        kept: dict[PartitionKey, dict[str, Share]] = {}
+        for key, named in found.items():
+            for name, share in named.items():
+                bad = name in stuck
+                total += Counts(read=share.counts.read, quarantined=share.counts.read) if bad else share.counts
+                waiting += share.counts.read if bad else 0
+                if share.files and not bad:
+                    kept.setdefault(key, {})[name] = share
+        offsets = {
+            key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
+            for key, named in kept.items()
+        }
+        run = ReplayRun(number, batch_id, offsets_by_partition(chunk, offsets))
+        check_run(chunk, run, total)
+        keys = {(piece.partition.topic, piece.partition.number): piece.partition for piece in chunk.slices}
+        return StagedRun(run, total, {keys[key]: named for key, named in kept.items()}, waiting)
+
+    def _stuck(self, found: Shares) -> Iterator[tuple[str, str]]:
+        """The types that cannot be written now, with the reason."""
+        for named in found.values():
+            for name, share in named.items():
+                try:
+                    self._logs.find_type_log(name)
+                    reason = share.failed or self._export.finishing.probe(name, share.days)
+                except PenstockError as error:
+                    reason = error.primary
+                if reason:
+                    yield name, reason
+
+    def commit(self, staged: StagedRun[RunShares]) -> None:
+        if not self._land(staged):
+            raise OvertakenError(f"another replay committed run {staged.run.number} first")
+
+    def _land(self, staged: StagedRun[RunShares]) -> bool:
+        """Begin the run in the job log, then land every type. If one fails, the next process finishes the run."""
+        run, log = staged.run, self._logs.job_log
+        record = Provenance(kind="replay", job=self.job.name, batch=run.batch_id, run=run.number).metadata
+
+        def begin() -> Change | None:
+            return Change([], {replay_key(log.job): run.number}, record) if run_number(log) == run.number - 1 else None
+
+        if not log.swap(begin) and not _has_run(log, run):
+            return False
+        self.environment.reach("replay_begun")
+        for name in sorted({name for named in staged.files.values() for name in named}):
+            self._land_type(
+                name, run, {partition: named[name] for partition, named in staged.files.items() if name in named}
+            )
+        return True
+
+    def _land_type(self, name: str, run: ReplayRun, shares: Mapping[Partition, Share]) -> None:
+        log = self._logs.find_type_log(name)
+        assert log is not None, f"type {name} has files and no log"
+        days = {day for share in shares.values() for day in share.days}
+        renames = [
+            Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{self._new_name(run)}")
+            for share in shares.values()
+            for file in share.files
+        ]
+        staged = [file for share in shares.values() for file in share.files]
+        files = [
+            committed_file(self._logs, name, file, rename.target) for file, rename in zip(staged, renames, strict=True)
+        ]
+        landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
+        record = run_record(self.job.name, landed, files)
+
+        def decide() -> Change | None:
+            if run_number(log) >= run.number:
+                return None
+            self._export.markers.hide(name, days)
+            check_staged(self._logs.storage, staged)
+            numbers = {replay_key(log.job): run.number}
+            for partition, ranges in landed.offsets.items():
+                key = field_key(log.job, partition, "replayed")
+                numbers[key] = (log.transaction(key) or 0) + count_of(ranges)
+            numbers |= {day_key(log.job, day): self._export.types.late_ms(name, day) for day in days}
+            return Change([log.add_action(file) for file in files], numbers, record)
+
+        if not log.swap(decide) and not _has_run(log, run):
+            raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
+        self.environment.reach("type_committed")
+        if self._logs.is_plain:
+            self._export.finishing.finish(renames)
+
+    def _new_name(self, run: ReplayRun) -> str:
+        return output_name("replayed", self.job.name, run.number, uuid.uuid4().hex)
+
+
+def _has_run(log: Table, run: ReplayRun) -> bool:
+    """Whether a log has this very run: the answer to a commit may have been lost."""
+    known = TableRuns(log).find(run.number)
+    return known is not None and known.batch_id == run.batch_id
+
+
+def left_to_log(state: ExportState, partition: Partition, name: str) -> Ranges:
+    """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
+
+    A type that began at the beginning reads them again, or has; one that lags may be yet to read them.
+    """
+    here = state.of(partition)
+    if here.position is None or here.origin is None:
+        return ((0, _NO_END),)
+    ranges: list[tuple[int, int]] = []
+    if (end := here.backfills.get(name)) is not None:
+        ranges.append((here.origin, end))
+    if (lag := here.lags.get(name)) is not None:
+        ranges.append((lag.position, _NO_END))
+    return tuple(ranges)

@@ -1,0 +1,300 @@
+"""What the job log of an export says: positions, types that lag and event times, and how slices change them. Pure.
+
+A type that does not lag in a partition is complete up to the partition's position, also if its own log ends lower: so
+idle types need no commits. A type lags while records are left to it, or while it reads what was there before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+
+from penstock.lake.delta.keys import field_key, topic_fingerprint
+from penstock.lake.state import TOTAL_NAMES, Totals
+from penstock.logs.log import Partition
+
+EVENT_MS = "event_ms"
+"""The number of a partition that holds its highest event time."""
+OUTCOMES_KEPT = 62
+"""Of the last writes of a type: what fits beside a leading bit into a number of 63 bits."""
+
+
+class Cause(StrEnum):
+    """Why a type lags the others."""
+
+    ROTATION = "rotation"
+    FAILING = "failing"
+    BACKFILL = "backfill"
+
+
+_CAUSES = tuple(Cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A type that lags in a partition: everything of it below `position` is written."""
+
+    position: int
+    cause: Cause
+    counted_from: int
+    """Records of the type from this offset on are in `deferred`; those below belong to a backfill."""
+    deferred: int = 0
+    size_bytes: int = 0
+    since_ms: int = 0
+    """When the first of them was left."""
+    gap: int = 0
+    """Offsets since `counted_from` that the log had lost: some of `deferred` may never come."""
+    watermark_ms: int | None = None
+    """The event time that the type is complete up to."""
+
+    @property
+    def is_over(self) -> bool:
+        return not self.deferred and not self.in_backfill
+
+    @property
+    def in_backfill(self) -> bool:
+        return self.position < self.counted_from
+
+    def numbers(self) -> dict[str, int]:
+        """As the job log keeps it. A watermark that is not known yet was never known in this partition."""
+        known = {name: number for name, number in asdict(self).items() if number is not None}
+        return {**known, "cause": _CAUSES.index(self.cause)}
+
+
+@dataclass(frozen=True, slots=True)
+class JobPartition:
+    """What the job log holds of one partition. `position` is where every type is that does not lag."""
+
+    position: int | None = None
+    origin: int | None = None
+    token: int = 0
+    totals: Totals = field(default_factory=Totals)
+    watermark_ms: int | None = None
+    lags: Mapping[str, Lag] = field(default_factory=dict)
+    backfills: Mapping[str, int] = field(default_factory=dict)
+    """Types that began at the beginning, with the offset up to which they read what others had read before."""
+
+    def watermark_of(self, name: str) -> int | None:
+        lag = self.lags.get(name)
+        return self.watermark_ms if lag is None else lag.watermark_ms
+
+    def position_of(self, name: str | None = None) -> int | None:
+        """The offset up to which everything of a type, or of all types, is written."""
+        lags = [lag.position for other, lag in self.lags.items() if name in (None, other)]
+        return None if self.position is None else min([self.position, *lags])
+
+
+@dataclass(frozen=True, slots=True)
+class TypeState:
+    """A type of the table."""
+
+    log_id: int
+    """The fingerprint of its log's id; 0 while it has none, because its columns are not known yet."""
+    outcomes: int = 1
+    """The last writes, the newest last, as bits behind a leading 1: 1 done, 0 failed."""
+
+    @property
+    def writes(self) -> int:
+        return self.outcomes.bit_length() - 1
+
+    @property
+    def failed(self) -> int:
+        return self.writes + 1 - self.outcomes.bit_count()
+
+    def after(self, done: bool) -> int:
+        """The outcomes with another write."""
+        outcomes = self.outcomes << 1 | done
+        return outcomes if self.writes < OUTCOMES_KEPT else outcomes & (1 << OUTCOMES_KEPT) - 1 | 1 << OUTCOMES_KEPT
+
+
+PartitionId = tuple[str, int]
+"""Topic id and number: the job log does not keep the names of topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportState:
+    """The job log as of one version."""
+
+    version: int = -1
+    partitions: Mapping[PartitionId, JobPartition] = field(default_factory=dict)
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    """Per topic that of the id which it has now."""
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """How often each topic was created."""
+    types: Mapping[str, TypeState] = field(default_factory=dict)
+    routing: int | None = None
+
+    def of(self, partition: Partition) -> JobPartition:
+        return self.partitions.get((partition.topic_id, partition.number), JobPartition())
+
+    def current(self) -> Iterator[tuple[PartitionId, JobPartition]]:
+        """The started partitions of topics as they are now."""
+        present = set(self.fingerprints.values())
+        for key, here in self.partitions.items():
+            if here.position is not None and topic_fingerprint(key[0]) in present:
+                yield key, here
+
+    def watermark_of(self, name: str, now_ms: int | None = None) -> int | None:
+        """The event time up to which a type is complete: the least over all partitions; None while one has none.
+
+        With `now_ms` it is not beyond that: a process whose clock was ahead may have left event times of the future.
+        """
+        marks = [here.watermark_of(name) for _, here in self.current()]
+        known = [mark for mark in marks if mark is not None]
+        if not marks or len(known) < len(marks):
+            return None
+        return min(known) if now_ms is None else min(*known, now_ms)
+
+    def present_watermark(self) -> int | None:
+        """Where a partition enters that is created later: it reopens nothing that was complete before."""
+        marks = [here.watermark_ms for _, here in self.current()]
+        return min((mark for mark in marks if mark is not None), default=None) if None not in marks else None
+
+
+# how the job log keeps it
+
+
+def type_key(job: str, name: str) -> str:
+    return f"{job}#type/{name}"
+
+
+def outcomes_key(job: str, name: str) -> str:
+    return f"{job}#outcomes/{name}"
+
+
+def routing_key(job: str) -> str:
+    """The fingerprint of what decides which type a record is of."""
+    return f"{job}#routing"
+
+
+def incarnation_key(job: str, topic: str) -> str:
+    return f"{job}/{topic}#incarnation"
+
+
+def lag_numbers(job: str, partition: Partition, name: str, lag: Lag) -> dict[str, int]:
+    return {field_key(job, partition, f"lag/{name}/{what}"): number for what, number in lag.numbers().items()}
+
+
+def backfill_key(job: str, partition: Partition, name: str) -> str:
+    return field_key(job, partition, f"backfill/{name}")
+
+
+def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:
+    """The state from all app transactions of the job log."""
+    prefix = re.escape(job)
+    of_partition = re.compile(rf"{prefix}/([^/#]+)/(\d+)(?:#(.+))?")
+    of_topic = re.compile(rf"{prefix}/([^/#]+)#(id|incarnation)")
+    of_type = re.compile(rf"{prefix}#(type|outcomes)/(.+)")
+    fields: dict[PartitionId, dict[str, int]] = {}
+    topics: dict[str, dict[str, int]] = {"id": {}, "incarnation": {}}
+    types: dict[str, dict[str, int]] = {"type": {}, "outcomes": {}}
+    for key, number in numbers.items():
+        if (match := of_partition.fullmatch(key)) is not None:
+            fields.setdefault((match[1], int(match[2])), {})[match[3] or "position"] = number
+        elif (match := of_topic.fullmatch(key)) is not None:
+            topics[match[2]][match[1]] = number
+        elif (match := of_type.fullmatch(key)) is not None:
+            types[match[1]][match[2]] = number
+    return ExportState(
+        version,
+        {key: _parse_partition(known) for key, known in fields.items()},
+        topics["id"],
+        topics["incarnation"],
+        {name: TypeState(log_id, types["outcomes"].get(name, 1)) for name, log_id in types["type"].items()},
+        numbers.get(routing_key(job)),
+    )
+
+
+def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
+    lags: dict[str, dict[str, int]] = {}
+    backfills: dict[str, int] = {}
+    for name, number in numbers.items():
+        kind, _, rest = name.partition("/")
+        if kind == "lag":
+            of, _, what = rest.rpartition("/")
+            lags.setdefault(of, {})[what] = number
+        elif kind == "backfill":
+            backfills[rest] = number
+    found = {name: Lag(**{**known, "cause": _CAUSES[known["cause"]]}) for name, known in lags.items()}  # type: ignore[arg-type]
+    return JobPartition(
+        numbers.get("position"),
+        numbers.get("origin"),
+        numbers.get("token", 0),
+        Totals(*(numbers.get(name, 0) for name in TOTAL_NAMES)),
+        numbers.get(EVENT_MS),
+        {name: lag for name, lag in found.items() if not lag.is_over},
+        backfills,
+    )
+
+
+# how slices change it
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Records of a type that a slice read and left for later; `first` is the offset of the first of them."""
+
+    count: int
+    first: int
+    size_bytes: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a catch-up did for a type: up to which offset, how many of its records, and what the log no longer had."""
+
+    end: int
+    count: int
+    gap: int
+    watermark_ms: int | None
+
+
+def deferred_lags(here: JobPartition, left: Mapping[str, Deferred], now_ms: int) -> dict[str, Lag]:
+    """The types that lag after a slice of the partition itself left records of them."""
+    lags = {}
+    for name, more in left.items():
+        lag = here.lags.get(name)
+        if lag is None:
+            lag = Lag(more.first, more.cause, more.first, since_ms=now_ms, watermark_ms=here.watermark_ms)
+        lags[name] = replace(
+            lag,
+            cause=more.cause if lag.cause is not Cause.BACKFILL else lag.cause,
+            deferred=lag.deferred + more.count,
+            size_bytes=lag.size_bytes + more.size_bytes,
+        )
+    return lags
+
+
+def caught_up(here: JobPartition, taken: Mapping[str, Taken]) -> tuple[dict[str, Lag], Totals]:
+    """The lags of types after a catch-up, and what it adds to the totals; nothing is left at the partition's position.
+
+    A slice of a backfill ends where counting began, so a slice is of a backfill or of deferred records, never both.
+    """
+    lags: dict[str, Lag] = {}
+    totals = Totals()
+    for name, took in taken.items():
+        lag = here.lags[name]
+        if took.end <= lag.counted_from:
+            totals += Totals(backfilled=took.count)
+            left, gap = lag.deferred, lag.gap
+        else:
+            totals += Totals(deferred=-took.count)
+            left, gap = lag.deferred - took.count, lag.gap + took.gap
+        if took.end >= (here.position or 0):
+            totals += Totals(deferred=-left, vanished=left)
+            left = 0
+        over = lag.cause is Cause.BACKFILL and took.end >= lag.counted_from
+        marks = [mark for mark in (lag.watermark_ms, took.watermark_ms) if mark is not None]
+        lags[name] = replace(
+            lag,
+            position=took.end,
+            cause=Cause.ROTATION if over else lag.cause,
+            deferred=left,
+            size_bytes=lag.size_bytes if left else 0,
+            gap=gap if left else 0,
+            watermark_ms=max(marks, default=None),
+        )
+    return lags, totals
