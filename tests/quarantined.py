@@ -17,6 +17,7 @@ from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.section import DeltaSpec
+from tests.quarantine_url import quarantine_of
 from penstock.tables.quarantine.table import quarantine_spec
 
 GOOD = '{"id": 1}'
@@ -35,7 +36,7 @@ def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": parse("kafka.partition"), "offset": parse("kafka.offset")},
-        table=DeltaSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        table=DeltaSpec(str(folder / "orders")),
         on=Policies(new_column=NewColumnPolicy.QUARANTINE),
     )
 
@@ -50,7 +51,7 @@ decode: json
 schema: {{{", ".join(["id: long", *more])}}}
 columns: {{partition: kafka.partition, offset: kafka.offset}}
 table:
-  delta: {{path: {job.table.path}, quarantine: {job.table.quarantine_path}}}
+  delta: {{path: {job.table.path}}}
 on: {{new_column: {new_column}}}
 spark: {{master: "local[2,4]"}}
 """
@@ -77,7 +78,7 @@ def written(job: JobSpec) -> list[Place]:
 
 
 def quarantined(job: JobSpec) -> list[Place]:
-    return places(job.table.quarantine_path)
+    return places(quarantine_of(job))
 
 
 def places(path: str) -> list[Place]:

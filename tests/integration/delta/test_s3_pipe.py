@@ -26,6 +26,7 @@ from tests.jobs import numbered
 from tests.kafka import Produce, Topics
 from tests.lake import s3_server
 from tests.pipes import CrashError, crash_at
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import run_once
 
 JOB = """
@@ -85,7 +86,7 @@ def test_records_are_in_an_s3_table_once_through_crash_compaction_and_vacuum(
     run_once(job, spark)
 
     def found() -> Counter[tuple[int, int]]:
-        return offsets(job.table.path, s3) + offsets(job.table.quarantine_path, s3)
+        return offsets(job.table.path, s3) + offsets(quarantine_of(job), s3)
 
     assert found() == Counter(places)
     table, quarantine = open_table(job.table, job.name), open_table(quarantine_spec(job), job.name)

@@ -24,6 +24,7 @@ from penstock.tables.quarantine.table import EarlierLifeError
 from penstock.verify import verify
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import (
     BROKEN,
     EXTRA,
@@ -158,6 +159,6 @@ def test_a_job_whose_records_mostly_do_not_fit_stops_before_it_commits_any(
     assert f"{job.log.topics[0]}/0 offset 0" in stopped.value.detail
     assert "timestamp_millis(at)" in stopped.value.hint
     assert written(timed) == []
-    assert not Path(job.table.quarantine_path, "_delta_log").exists()
+    assert not Path(quarantine_of(job), "_delta_log").exists()
     run_once(replace(timed, on=replace(timed.on, bad_share=1.0)), spark)
     assert (len(written(timed)), len(quarantined(timed))) == (40, 960)

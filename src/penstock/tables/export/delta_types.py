@@ -37,7 +37,7 @@ from penstock.tables.quarantine.replayed import run_change, run_number
 def type_place(export: ExportSpec, name: str) -> TablePlace:
     """Where the table of a type lies."""
     path = f"{export.path.rstrip('/')}/{name}"
-    return TablePlace(path, export.quarantine_path, export.storage_options, partition_by=(DAY_FOLDER,))
+    return TablePlace(path, export.storage_options, partition_by=(DAY_FOLDER,))
 
 
 def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts, Marks
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import position_key
 from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.batch_job import ReadChecks
@@ -28,9 +31,11 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
+from penstock.tables.export.spec import ExportSpec, quarantine_url
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.kind import Chore, Landed, View
-from penstock.tables.quarantine.table import Listed, QuarantineTable
+from penstock.tables.quarantine.replayed import finish_replay
+from penstock.tables.quarantine.table import Listed, Quarantine
 
 
 class TypeLaggingError(TransientError):
@@ -61,6 +66,16 @@ class WrittenShares:
         return self.found.marks
 
 
+class LedgerQuarantine(Quarantine):
+    """The quarantine of an export, whose ledger lists the files."""
+
+    def __init__(self, job: JobSpec[ExportSpec], environment: Environment) -> None:
+        self.url = quarantine_url(job)
+        self._job = job
+        self._environment = environment
+        self._table = None
+
+
 class Export:
     """The types of an export, each of which may wait or fail alone."""
 
@@ -71,10 +86,8 @@ class Export:
         self.spec = job.table
         self.files = table
         self.environment = environment = table.environment
-        life = table.state().life
-        assert life is not None
-        self.quarantine = QuarantineTable(job, environment, life)
-        self.quarantine.finish_replay(LedgerRuns(table))
+        self.quarantine = LedgerQuarantine(job, environment)
+        finish_replay(LedgerRuns(table), self.quarantine.table())
         self.failing = FailingTypes(self.spec.retry_seconds)
         self.waiting = WaitingRecords(log, job.on.gap, self.spec.alerts.retention_percent_max, environment.listener)
         self.telling = Telling(table)
@@ -116,14 +129,21 @@ class Export:
 
     def settle(self, partitions: Iterable[Partition]) -> None:
         """Append the quarantine files that the ledger lists and the quarantine table lacks (RULES Q1)."""
-        self.quarantine.append_left(self._listed(partitions))
+        left = self._listed(partitions)
+        if left and (table := self.quarantine.table()) is not None:
+            table.refresh()
+            left = [listed for listed in left if self.quarantine.lacks(listed.key, listed.end)]
+        if left:
+            self.quarantine.refuse_deleted(left)
+        self.quarantine.append_listed(left)
 
     def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:
         ledger = self.files.state()
         return [
-            Listed(each, listing.number, listing.files)
+            Listed(key, listing.number, listing.files)
             for each in partitions
-            if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
+            if (listing := ledger.of(each).listing) is not None
+            and self.quarantine.lacks(key := position_key(self.job.name, each), listing.number)
         ]
 
     # chores

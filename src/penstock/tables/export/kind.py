@@ -33,8 +33,7 @@ from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
-from penstock.tables.quarantine.discard import Listings
-from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_life
+from penstock.tables.quarantine.table import Listings
 
 
 class ExportKind:
@@ -54,7 +53,6 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         files = open_export(job_of(job, ExportSpec), environment)
-        refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
         return ExportWriter(files, spark, log)
 

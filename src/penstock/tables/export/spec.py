@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.job.expressions import Expression, KafkaField
 from penstock.job.kafka_types import UNKNOWN_SCHEMA
-from penstock.job.spec import DaysSpec, MessageName, RouteSpec, TableSpec, UnknownTypePolicy
+from penstock.job.spec import DaysSpec, JobSpec, MessageName, RouteSpec, TableSpec, UnknownTypePolicy
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
@@ -89,3 +89,8 @@ class ExportSpec(TableSpec):
             return dict(self.types)
         other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
         return {**self.types, other.name: other}
+
+
+def quarantine_url(job: JobSpec[ExportSpec]) -> str:
+    """Where the quarantine of the job lies; a ledger that is rebuilt keeps it."""
+    return f"{job.table.path}/_penstock/{job.name}/quarantine/ledger"

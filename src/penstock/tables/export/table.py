@@ -18,7 +18,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import Checked, FencePart, Outcome, StartPart
-from penstock.lake.staged import check_quarantine, check_staged
+from penstock.lake.staged import check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.files.data_files import refuse_files_without_ledger, refuse_older_ledger
@@ -40,8 +40,8 @@ from penstock.tables.export.ledger.proposal import (
 )
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.state import LedgerState, Rename, extended, schema_text
-from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
-from penstock.tables.quarantine.discard import Listings
+from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart, quarantine_url
+from penstock.tables.quarantine.table import Listings
 
 COMMIT_ATTEMPTS_MAX = 50
 PROBE = "_probe."
@@ -93,7 +93,7 @@ class ExportTable:
         """What entries list for the quarantine."""
         listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
         marks = {position_key(self.job.name, each): number for each, number in listed.items()}
-        return Listings(state.life, marks, state.replay_run)
+        return Listings(quarantine_url(self.job), marks, state.replay_run)
 
     # commit
 
@@ -112,7 +112,8 @@ class ExportTable:
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
             # Without renames the tables of the types have looked at the files, and committed them.
             check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
-            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
+            quarantined = [file for part in routed for file in part.quarantine_files]
+            check_staged(open_storage(quarantine_url(self.job), self.job.table.storage_options), quarantined)
             return Draft(kind_of(checked.accepted), batch_id, renames=renames, parts=checked.accepted)
 
         number = self.append(decide)

@@ -13,16 +13,15 @@ from urllib.parse import urlsplit
 
 from penstock.errors import PenstockError
 from penstock.flow.write.names import CompactedName, ReplayedName, StagedName, parse_compacted_name
-from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.vacuum import ListedTable, data_rules
 from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, Verdict, classify_all, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.lake.storage import Entry, Storage
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import quarantine_url
 from penstock.tables.export.table import PROBE, Draft, ExportTable
-from penstock.tables.quarantine.leftovers import quarantine_rules
-from penstock.tables.quarantine.table import open_quarantine
+from penstock.tables.quarantine.table import open_quarantine, quarantine_rules
 
 _MOVING_SCHEMES = frozenset({"", "file", "memory", "hdfs"})
 
@@ -96,7 +95,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     storage, url, reach = table.storage, table.job.table.path, table.environment.reach
     staged = list(storage.list(table.places.staged))
     tables = [ListedTable.of(each) for each in table.type_tables()]
-    opened = open_quarantine(table.job, table.environment)
+    opened = open_quarantine(table.job, quarantine_url(table.job), table.environment)
     quarantine = None if opened is None else ListedTable.of(opened)
     reach("vacuum_listed")
     state = _retire_outputs(table, staged, dry_run)
@@ -111,10 +110,14 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     ]
     if quarantine is not None:
         # Any type's entry may still be the one that lists a file: all types of its partition must have passed it.
-        job, listings = table.job.name, table.listings(state)
-        reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
-        positions = {key: position for key, position in reached.items() if position is not None}
-        found.append(quarantine.classify(lambda each: quarantine_rules(each, [job], positions, listings)))
+        reached = {(place.topic_id, place.number): state.global_position(place) for place in state.partitions}
+        found.append(
+            quarantine.classify(
+                lambda bad: quarantine_rules(
+                    bad, table.listings(state).marks, lambda place: reached.get((place.topic_id, place.number))
+                )
+            )
+        )
     return delete_dead(found, reach, dry_run=dry_run)
 
 

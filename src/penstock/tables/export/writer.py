@@ -30,7 +30,7 @@ from penstock.tables.export.export import Export, Roles, WrittenShares
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.replays import LedgerRuns, RunShares, land_replay, left_to_log, raise_run
-from penstock.tables.export.spec import TypeSpec
+from penstock.tables.export.spec import TypeSpec, quarantine_url
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.quarantine.chunks import Choice, Chunk
@@ -208,7 +208,7 @@ def fanout_flow(
         now_ms=int(table.environment.now() * 1000),
         root_url=job.table.path,
         staged_folder="" if job.table.format == "delta" else table.places.staged,
-        quarantine_url=job.table.quarantine_path,
+        quarantine_url=quarantine_url(job),
         slices=slices,
         failpoint=table.environment.failpoint,
         storage_options=dict(job.table.storage_options),

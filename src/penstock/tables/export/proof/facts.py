@@ -20,6 +20,7 @@ import msgspec
 from penstock.environment import Environment
 from penstock.errors import InvariantError, PenstockError
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.provenance import placed
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import Storage
@@ -33,9 +34,8 @@ from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState, TypeDay
 from penstock.tables.export.proof.chain import Chain, Track
 from penstock.tables.export.replays import last_run
-from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.spec import ExportSpec, quarantine_url
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.life import appended_up_to
 from penstock.tables.quarantine.replayed import ReplayRun, run_number
 from penstock.tables.quarantine.table import open_quarantine
 
@@ -103,7 +103,7 @@ def read_ledger(
     The quarantine is opened first: it follows the ledger, so it can only lag, and by how much is known.
     """
     environment = Environment()
-    quarantine = open_quarantine(job, environment)
+    quarantine = open_quarantine(job, quarantine_url(job), environment)
     table = open_export(job, environment)
     try:
         state = table.ledger.refresh()
@@ -123,7 +123,7 @@ def read_ledger(
         state=state,
         chain=proved.chain,
         slices=replace(slices, detail=detail, facts={**slices.facts, "entries_read": reading.count}),
-        quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
+        quarantine=QuarantineFiles.of(job, quarantine_url(job), quarantine, reading.pending),
         last=reading.last,
         proved=replace(proved, until=read_at),
         unfinished=last_run(table, state) if owes else None,
@@ -145,7 +145,7 @@ def _known(table: ExportTable, last: int) -> Proved | None:
 def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:
     """Put all entries up to `last` upon the chain, and look whether there are any after a number that is free."""
     reading = _Reading()
-    life = table.state().life
+    appended = {} if quarantine is None else quarantine.transactions()
     numbers = table.ledger.numbers(proved.number)
     first = proved.number + 1 if proved.number else min(numbers, default=1)
     for number, entry in _entries(table, first, last):
@@ -158,7 +158,7 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
             reading.missing.append(1)
         proved.chain.add(entry)
         for piece in entry.slices:
-            if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
+            if piece.quarantine and number > appended.get(position_key(table.job.name, piece.partition), 0):
                 reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
     beyond = sorted(number for number in numbers if number > last)
     # Entries that came while we looked go on at the next number; others lie beyond one that is gone.

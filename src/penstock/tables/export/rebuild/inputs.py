@@ -26,7 +26,7 @@ from penstock.tables.export.files.data_files import VERSION, Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
 from penstock.tables.export.ledger.names import day_folder, parse_final_name
 from penstock.tables.quarantine.replayed import run_number
-from penstock.tables.quarantine.rows import own_files, own_rows, where
+from penstock.tables.quarantine.rows import files_of, read_file, where
 
 FILES_SHOWN_MAX = 5
 
@@ -284,7 +284,7 @@ def bad_counts(
     for each in found:
         offsets.setdefault(each.partition, set()).update(offsets_of(each.offsets))
     columns = ["topic_id", "partition", "offset"]
-    files = [] if quarantine is None else [own_rows(quarantine, file, columns) for file in own_files(quarantine)]
+    files = [] if quarantine is None else [read_file(quarantine, file, columns) for file in files_of(quarantine)]
     for rows in chain.from_iterable(files):
         for partition, known in offsets.items():
             here = where(rows, topic_id=partition.topic_id, partition=partition.number)

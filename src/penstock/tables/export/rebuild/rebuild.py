@@ -21,7 +21,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.type_files import REPLAYED
 from penstock.job.spec import StartAt
-from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.keys import is_position_of
 from penstock.lake.state import Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers, unclaimed_files
@@ -42,10 +42,9 @@ from penstock.tables.export.rebuild.inputs import (
     replay_record,
     written_of,
 )
-from penstock.tables.export.spec import TypeStart
+from penstock.tables.export.spec import TypeStart, quarantine_url
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.life import positions_in
-from penstock.tables.quarantine.table import adopt, open_quarantine
+from penstock.tables.quarantine.table import open_quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +144,6 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     for marker in list(table.storage.list(table.places.markers)):
         table.storage.delete(marker.path)
     entries, state = _entries(table, found, proofs, bounds)
-    # Before it: what is in quarantine belongs to these files, whichever ledger they have.
-    adopt(table.job, fingerprint(state.first_batch), table.environment)
     # The one act that counts: without it nobody finds the entries, with it nobody needs them.
     table.ledger.keep_snapshot(state)
     for entry in entries:
@@ -224,8 +221,9 @@ def _entries(
     table: ExportTable, found: Found, proofs: Sequence[PartitionProof], bounds: Mapping[Partition, Bounds]
 ) -> tuple[tuple[Entry, Entry], LedgerState]:
     """The starts and slices of all partitions, then each type back to where it is proved to be."""
-    quarantine = open_quarantine(table.job, table.environment)
-    appended = () if quarantine is None else positions_in(quarantine, table.job.name).values()
+    quarantine = open_quarantine(table.job, quarantine_url(table.job), table.environment)
+    numbers = {} if quarantine is None else quarantine.transactions()
+    appended = [number for key, number in numbers.items() if is_position_of(table.job.name, key)]
     number = max([found.entry_max, *appended])
     schemas = _type_schemas(table, found)
     at = table.environment.now()
