@@ -28,6 +28,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
+from tests.quarantine_url import export_quarantine, export_quarantines
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -104,8 +105,7 @@ def places_in(root: Path) -> Counter[tuple[int, int]]:
     found: Counter[tuple[int, int]] = Counter()
     for path in data_files(root):
         found.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
-    quarantine = Path(f"{root}_quarantine")
-    if (quarantine / "_delta_log").exists():
+    for quarantine in export_quarantines(root):
         found.update(pl.read_delta(str(quarantine)).select("partition", "offset").rows())
     return found
 
@@ -130,7 +130,7 @@ class ExportPipe:
 
     @property
     def quarantine(self) -> Path:
-        return self.folder / "root_quarantine"
+        return Path(export_quarantine(self.job))
 
     @property
     def job(self) -> JobSpec:

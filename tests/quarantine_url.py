@@ -18,3 +18,17 @@ def quarantine_url(table: str | Path, job: str, options: Mapping[str, str] | Non
 def quarantine_of(job: JobSpec) -> str:
     """Of a job with one Delta table, which must exist."""
     return quarantine_url(job.table.path, job.name, job.table.storage_options)
+
+
+def quarantine_folders(table: Path) -> list[Path]:
+    """The quarantines of all jobs inside a local table, also of earlier incarnations of it."""
+    return sorted(table.glob("_quarantine/*/*"))
+
+
+def export_quarantine(job: JobSpec) -> str:
+    return f"{job.table.path}/_penstock/{job.name}/quarantine/ledger"
+
+
+def export_quarantines(root: Path) -> list[Path]:
+    """The quarantines of all jobs below a local root."""
+    return sorted(root.glob("_penstock/*/quarantine/*"))

@@ -14,11 +14,11 @@ from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.section import DeltaSpec
 from tests.quarantine_url import quarantine_of
-from penstock.tables.quarantine.table import quarantine_spec
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'
@@ -95,4 +95,4 @@ def totals(job: JobSpec, spark: SparkSession) -> Totals:
 
 
 def tables(job: JobSpec) -> tuple[Table, Table]:
-    return open_table(job.table, job.name), open_table(quarantine_spec(job), job.name)
+    return open_table(job.table, job.name), open_table(TablePlace(path=quarantine_of(job)), job.name)

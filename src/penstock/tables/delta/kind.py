@@ -53,7 +53,7 @@ class DeltaKind(SingleKind):
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         wish.refuse_drop_lost(job)
-        return vacuum(job, existing_table(job, environment), dry_run=wish.dry_run)
+        return vacuum(existing_table(job, environment), dry_run=wish.dry_run)
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")

@@ -31,7 +31,7 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
-from penstock.tables.export.spec import ExportSpec, quarantine_url
+from penstock.tables.export.spec import quarantine_url
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.replayed import finish_replay
@@ -69,7 +69,7 @@ class WrittenShares:
 class LedgerQuarantine(Quarantine):
     """The quarantine of an export, whose ledger lists the files."""
 
-    def __init__(self, job: JobSpec[ExportSpec], environment: Environment) -> None:
+    def __init__(self, job: JobSpec, environment: Environment) -> None:
         self.url = quarantine_url(job)
         self._job = job
         self._environment = environment

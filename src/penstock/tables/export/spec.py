@@ -91,6 +91,6 @@ class ExportSpec(TableSpec):
         return {**self.types, other.name: other}
 
 
-def quarantine_url(job: JobSpec[ExportSpec]) -> str:
+def quarantine_url(job: JobSpec) -> str:
     """Where the quarantine of the job lies; a ledger that is rebuilt keeps it."""
     return f"{job.table.path}/_penstock/{job.name}/quarantine/ledger"

@@ -7,7 +7,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.tables.rollup.closing.windows_table import windows_rules
 from penstock.tables.rollup.opening import existing_tables
-from penstock.tables.rollup.spec import RollupSpec, partials_job
+from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.single.vacuum import vacuum as vacuum_tables
 
 
@@ -15,4 +15,4 @@ def vacuum(job: JobSpec[RollupSpec], environment: Environment, *, dry_run: bool)
     """Delete files that no version names and no commit can name any more."""
     tables = existing_tables(job, environment)
     beside = [(tables.windows, windows_rules)]
-    return vacuum_tables(partials_job(job), tables.partials, dry_run=dry_run, beside=beside)
+    return vacuum_tables(tables.partials, dry_run=dry_run, beside=beside)

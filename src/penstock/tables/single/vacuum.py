@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.schema import TablePlace
+from penstock.lake.delta.table import Table, find_table
 from penstock.lake.delta.vacuum import ListedTable, data_rules
 from penstock.lake.maintenance.leftovers import NameRules, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
-from penstock.tables.quarantine.table import listed_marks, open_quarantine, quarantine_rules
+from penstock.tables.quarantine.table import listed_marks, quarantine_rules
 
 Beside = tuple[Table, Callable[[Table], NameRules]]
 """A further table of the job, with the rules for its files."""
 
 
-def vacuum(job: JobSpec, table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()) -> VacuumReport:
+def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()) -> VacuumReport:
     """Delete dead files."""
-    quarantine = open_quarantine(job, table.quarantine_url, table.environment)
+    place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
+    quarantine = find_table(place, table.job, table.environment)
     further = [*beside] if quarantine is None else [(quarantine, _rules_from(table)), *beside]
     data = ListedTable.of(table)
     others = [(ListedTable.of(other), rules) for other, rules in further]

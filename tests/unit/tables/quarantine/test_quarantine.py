@@ -137,7 +137,7 @@ def test_a_crash_before_the_append_costs_no_other_job_its_records(lake: Lake) ->
     listed = commit_bad(lake, other_table, 0, 5)
     quarantine.append_missing(table, [ZERO])
     assert rows_of(lake) == [0, 1, 2]
-    assert vacuum(lake.job, table_of(lake, JOB)).deleted == ()
+    assert vacuum(table_of(lake, JOB)).deleted == ()
     assert Path(lake.quarantine(OTHER), listed.quarantine_files[0].path).exists()
     other_quarantine.append_missing(other_table, [ZERO])
     assert (rows_of(lake), rows_of(lake, OTHER)) == ([0, 1, 2], [0, 1, 2, 3, 4])
@@ -166,7 +166,7 @@ def test_a_recreated_table_has_an_empty_quarantine_and_old_rows_are_not_replayed
     # With the old run number, which is 1, this run would count as finished.
     replayed(table, opened(lake))
     assert rows_of(lake) == [1]
-    vacuum(lake.job, table)
+    vacuum(table)
     if deleted:
         assert sorted(pl.read_delta(str(old))["offset"]) == [1, 2]
 
@@ -240,11 +240,11 @@ def test_vacuum_of_the_table_does_not_touch_quarantines_inside_it(lake: Lake) ->
     staged = lake.stage_bad(ZERO, 2, 4, OTHER).quarantine_files[0].path
     foreign = Path(lake.path, "_quarantine", "notes.txt")
     foreign.write_text("of a person")
-    report = vacuum(lake.job, table_of(lake, JOB))
+    report = vacuum(table_of(lake, JOB))
     assert (report.deleted, report.kept) == ((), {Kept.ACTIVE: 1})
     assert foreign.exists() and Path(lake.quarantine(OTHER), staged).exists()
     orphan = lake.stage_bad(ZERO, 2, 4).quarantine_files[0].path
-    report = vacuum(lake.job, table_of(lake, JOB))
+    report = vacuum(table_of(lake, JOB))
     assert [(deleted.table, deleted.path) for deleted in report.deleted] == [(lake.quarantine(), orphan)]
     assert (rows_of(lake), rows_of(lake, OTHER)) == (list(range(9)), [0, 1])
 
@@ -253,7 +253,7 @@ def test_vacuum_keeps_listed_files_until_they_are_appended(lake: Lake) -> None:
     table, quarantine = start(lake)
     quarantine.append(table, [commit_bad(lake, table, 0, 1)])
     commit_bad(lake, table, 1, 3)
-    report = vacuum(lake.job, table_of(lake, JOB))
+    report = vacuum(table_of(lake, JOB))
     assert (report.deleted, report.kept[Kept.PENDING]) == ((), 1)
     quarantine.append_missing(table, [ZERO])
     assert rows_of(lake) == [0, 1, 2]

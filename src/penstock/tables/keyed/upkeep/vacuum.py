@@ -22,4 +22,4 @@ def vacuum_keyed(job: JobSpec[KeyedSpec], table: Table, dry_run: bool = False) -
         return NameRules(of_data.of_slice, by_version(beside), of_data.of_replay)
 
     beside = () if tombstones is None else ((tombstones, rules),)
-    return vacuum(job, table, dry_run=dry_run, beside=beside)
+    return vacuum(table, dry_run=dry_run, beside=beside)
