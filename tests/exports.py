@@ -21,13 +21,13 @@ from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec, job_of
-from penstock.tables.export.delta_types import open_export
-from penstock.tables.export.export import WrittenShares
-from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.export import ExportTable, WrittenShares
+from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.state import ExportState
 from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
+from tests.quarantine_url import export_quarantine, export_quarantines
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -96,7 +96,7 @@ def export_job(
 
 def data_files(root: Path) -> list[Path]:
     """The data files below a root as a plain glob sees them."""
-    return sorted(root.glob("**/*.parquet"))
+    return sorted(path for path in root.glob("**/*.parquet") if "_delta_log" not in path.parts)
 
 
 def places_in(root: Path) -> Counter[tuple[int, int]]:
@@ -104,8 +104,7 @@ def places_in(root: Path) -> Counter[tuple[int, int]]:
     found: Counter[tuple[int, int]] = Counter()
     for path in data_files(root):
         found.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
-    quarantine = Path(f"{root}_quarantine")
-    if (quarantine / "_delta_log").exists():
+    for quarantine in export_quarantines(root):
         found.update(pl.read_delta(str(quarantine)).select("partition", "offset").rows())
     return found
 
@@ -130,7 +129,7 @@ class ExportPipe:
 
     @property
     def quarantine(self) -> Path:
-        return self.folder / "root_quarantine"
+        return Path(export_quarantine(self.job))
 
     @property
     def job(self) -> JobSpec:
@@ -139,11 +138,11 @@ class ExportPipe:
     @property
     def table(self) -> ExportTable:
         job = self.job
-        return open_export(job_of(job, ExportSpec), Environment())
+        return ExportTable(ExportLogs(job_of(job, ExportSpec), Environment()))
 
     @property
-    def state(self) -> LedgerState:
-        return self.table.state()
+    def state(self) -> ExportState:
+        return self.table.logs.state()
 
     def describe(self, *topics: str, **sections: Any) -> None:
         """Write the job file; the arguments are those of `export_job`."""
@@ -222,4 +221,4 @@ class ExportPipe:
     def global_positions(self) -> list[int | None]:
         """The global position of every partition, in their order."""
         state = self.state
-        return [state.global_position(partition) for partition in sorted(state.partitions)]
+        return [state.partitions[key].position_of() for key in sorted(state.partitions)]

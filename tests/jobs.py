@@ -9,6 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tests.quarantine_url import quarantine_folders
+
 KILLED = -9
 
 NUMBERED_JOB = """\
@@ -100,7 +102,7 @@ def offsets_in(table: Path) -> Counter[tuple[int, int]]:
 def assert_every_record_once(table: Path, places: Iterable[tuple[int, int]]) -> None:
     """Each produced record is in the table or in quarantine, once, and nothing else is."""
     expected = Counter(places)
-    found = offsets_in(table) + offsets_in(Path(f"{table}_quarantine"))
+    found = sum(map(offsets_in, (table, *quarantine_folders(table))), Counter[tuple[int, int]]())
     missing, extra = expected - found, found - expected
     assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"
 
@@ -109,6 +111,6 @@ def holds(table: Path) -> int:
     """How many records are in a table and its quarantine, without reading them."""
     return sum(
         pl.scan_delta(str(path)).select(pl.len()).collect().item()
-        for path in (table, Path(f"{table}_quarantine"))
+        for path in (table, *quarantine_folders(table))
         if (path / "_delta_log").exists()
     )

@@ -17,13 +17,14 @@ import pyarrow as pa
 from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.flow.write.names import owner_tag, staged_name
+from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.section import DeltaSpec
+from tests.quarantine_url import quarantine_url
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])
@@ -78,7 +79,6 @@ class Lake:
         return DeltaSpec(
             path=self.path,
             partition_by=self.partition_by,
-            quarantine_path=self.path + "_quarantine",
             storage_options=self.options,
             properties=self.properties,
         )
@@ -151,10 +151,14 @@ table:
             }
             for offset in range(start, end)
         ]
-        options = WriteOptions(self.spec.quarantine_path, QUARANTINE_SCHEMA, self.options)
-        files = _staged(options, partition, (start, end), rows, owner_tag(job))
+        options = WriteOptions(self.quarantine(job), QUARANTINE_SCHEMA, self.options)
+        files = _staged(options, partition, (start, end), rows)
         counts = Counts(read=len(rows), quarantined=len(rows))
         return SlicePart(Slice(partition, start, end, start), 1, counts, (), files)
+
+    def quarantine(self, job: str = JOB) -> str:
+        """The folder of a job's quarantine, of the table as it is now."""
+        return quarantine_url(self.path, job, self.options)
 
     def append(
         self, table: Table, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)
@@ -202,11 +206,10 @@ def _staged(
     partition: Partition,
     ends: tuple[int, int],
     rows: Sequence[Mapping[str, object]],
-    owner: str | None = None,
 ) -> tuple[StagedFile, ...]:
     writer = StagedWriter(
         options,
-        lambda: staged_name(partition.topic_id, partition.number, *ends, uuid.uuid4().hex, owner),
+        lambda: staged_name(partition.topic_id, partition.number, *ends, uuid.uuid4().hex),
         partition.topic,
         partition.number,
     )

@@ -14,10 +14,11 @@ from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.section import DeltaSpec
-from penstock.tables.quarantine.table import quarantine_spec
+from tests.quarantine_url import quarantine_of
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'
@@ -35,7 +36,7 @@ def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": parse("kafka.partition"), "offset": parse("kafka.offset")},
-        table=DeltaSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        table=DeltaSpec(str(folder / "orders")),
         on=Policies(new_column=NewColumnPolicy.QUARANTINE),
     )
 
@@ -50,7 +51,7 @@ decode: json
 schema: {{{", ".join(["id: long", *more])}}}
 columns: {{partition: kafka.partition, offset: kafka.offset}}
 table:
-  delta: {{path: {job.table.path}, quarantine: {job.table.quarantine_path}}}
+  delta: {{path: {job.table.path}}}
 on: {{new_column: {new_column}}}
 spark: {{master: "local[2,4]"}}
 """
@@ -77,7 +78,7 @@ def written(job: JobSpec) -> list[Place]:
 
 
 def quarantined(job: JobSpec) -> list[Place]:
-    return places(job.table.quarantine_path)
+    return places(quarantine_of(job))
 
 
 def places(path: str) -> list[Place]:
@@ -94,4 +95,4 @@ def totals(job: JobSpec, spark: SparkSession) -> Totals:
 
 
 def tables(job: JobSpec) -> tuple[Table, Table]:
-    return open_table(job.table, job.name), open_table(quarantine_spec(job), job.name)
+    return open_table(job.table, job.name), open_table(TablePlace(path=quarantine_of(job)), job.name)

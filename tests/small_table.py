@@ -37,7 +37,7 @@ def small_job(bootstrap: str, topic: str, folder: Path, name: str = "orders") ->
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": KafkaField("partition"), "offset": KafkaField("offset")},
-        table=DeltaSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        table=DeltaSpec(str(folder / "orders")),
     )
 
 
@@ -95,7 +95,7 @@ class SmallTable:
         outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), (part,)))
         assert not outcome.refused
         if quarantined:
-            self.quarantine.append(outcome.accepted)
+            self.quarantine.append(self.table, outcome.accepted)
 
     def stage(self, partition: Partition, load: Load, offsets: Sequence[int]) -> tuple[StagedFile, ...]:
         """Write a Parquet file of rows with these offsets."""
@@ -126,7 +126,7 @@ class SmallTable:
             ],
             schema=QUARANTINE_SCHEMA,
         )
-        return self._write(partition, load, rows, WriteOptions(self.job.table.quarantine_path, QUARANTINE_SCHEMA))
+        return self._write(partition, load, rows, WriteOptions(self.quarantine.url, QUARANTINE_SCHEMA))
 
     def _write(
         self, partition: Partition, load: Load, rows: pa.RecordBatch, options: WriteOptions

@@ -110,7 +110,7 @@ def deep_export(top: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
 def nothing_escaped(export: ExportPipe, top: Path, *types: str) -> bool:
     """Whether the folders of the types are all that stands below the root, and the job all that stands below `top`."""
     outside = [each for each in top.rglob("*") if not each.is_relative_to(export.folder)]
-    beside = {each.name for each in export.folder.iterdir()} - {"root_quarantine"}
+    beside = {each.name for each in export.folder.iterdir()}
     inside = {each.name for each in export.root.iterdir()}
     below = [each for each in export.folder.parents if each.is_relative_to(top) and each != top]
     return sorted(outside) == sorted(below) and beside == {"job.yaml", "root"} and inside == {"_penstock", *types}

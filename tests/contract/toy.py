@@ -36,7 +36,6 @@ from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
-from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
 
 Row = tuple[str, int, int, str]
@@ -60,7 +59,7 @@ class ToySection(KindSection[JobFile, TableSection, Parts]):
         return parts, findings
 
     def build(self, reading: Reading[JobFile, TableSection], parts: Parts, place: TableSpec) -> ToySpec:
-        return ToySpec(place.path, place.quarantine_path)
+        return ToySpec(place.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +264,8 @@ class ToyKind:
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError("a toy is its own commit log")
 
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        return Listings()
+    def listings(self, job: JobSpec, environment: Environment) -> None:
+        """A toy has no quarantine."""
 
 
 def _rows(batch: pa.RecordBatch) -> list[Row]:

@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 
+from tests.quarantine_url import export_quarantines
 from tests.soak.box_events import Event, checksum
 
 READS_MAX = 5
@@ -107,7 +108,7 @@ def _count(path: str, written_ns: int) -> int:
 
 def quarantined(root: Path) -> Counter[Place]:
     """How often each record stands in quarantine."""
-    folder = Path(f"{root}_quarantine")
-    if not (folder / "_delta_log").exists():
-        return Counter()
-    return Counter(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())
+    found: Counter[Place] = Counter()
+    for folder in export_quarantines(root):
+        found.update(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())
+    return found

@@ -18,6 +18,7 @@ from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.table import Table
 from penstock.tables.quarantine.chunks import ReplayOptions
 from penstock.tables.quarantine.discard import DiscardReport, preview_discard
 from penstock.tables.quarantine.discard import discard as discard_records
@@ -44,7 +45,7 @@ def list_(
 ) -> None:
     """List the newest quarantined records, and how many there are of each kind of error."""
     spec = load_job(job)
-    table = open_quarantine(spec)
+    table = _table_of(spec)
     listing = Listing() if table is None else list_rows(table, limit)
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_json_value))
@@ -66,7 +67,7 @@ def show(
     found = _PLACE.fullmatch(place)
     if found is None:
         raise UserError(f"{place} is no place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
-    table = open_quarantine(spec)
+    table = _table_of(spec)
     if table is None:
         # With --raw standard output is for the record's bytes alone.
         typer.echo(_nothing(spec), err=raw or json)
@@ -91,7 +92,7 @@ def replay_(
 ) -> None:
     """Decode quarantined records with the current job file: those that fit are written once, the others stay."""
     spec = load_job(job)
-    if open_quarantine(spec) is None:
+    if _table_of(spec) is None:
         report = ReplayReport()
     else:
         report = replay(spec, JsonLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment())
@@ -109,18 +110,25 @@ def discard_(
 ) -> None:
     """Remove the job's records from its quarantine for good, in one commit; the table itself is not touched.
 
-    Use it for records that are no longer wanted, for the quarantine of an earlier table of the job, and to accept the
-    loss of records with a deleted quarantine. Records of other jobs in a shared quarantine stay.
+    Use it for records that are no longer needed, and to accept the loss of records with a deleted quarantine.
     """
     spec = load_job(job)
-    found = preview_discard(spec, kind_of(spec).listings, environment())
-    if not yes and (found.rows or found.unappended):
-        _ask(spec, found)
-    report = discard_records(spec, kind_of(spec).listings, environment())
+    listings = kind_of(spec).listings(spec, environment())
+    preview = preview_discard(spec, listings, environment())
+    if not yes and (preview.rows or preview.unappended):
+        _ask(spec, preview)
+    report = discard_records(spec, listings, environment())
     if json:
-        typer.echo(json_text.dumps({"job": spec.name, "quarantine": spec.table.quarantine_path, **asdict(report)}))
+        url = None if listings is None else listings.url
+        typer.echo(json_text.dumps({"job": spec.name, "quarantine": url, **asdict(report)}))
     else:
         typer.echo(f"discarded: {_discardable(spec, report)}")
+
+
+def _table_of(job: JobSpec) -> Table | None:
+    """The quarantine table of the job's present table, or None while there is none."""
+    listings = kind_of(job).listings(job, environment())
+    return None if listings is None else open_quarantine(job, listings.url)
 
 
 def _ask(job: JobSpec, found: DiscardReport) -> None:
@@ -131,14 +139,13 @@ def _ask(job: JobSpec, found: DiscardReport) -> None:
     typer.confirm(f"discard {_discardable(job, found)}?", abort=True, err=True)
 
 
-def _discardable(job: JobSpec, found: DiscardReport) -> str:
-    of_which = " of an earlier table" if found.earlier_table else ""
-    missing = ", and listed records that are not there" if found.unappended else ""
-    return f"{found.rows} quarantined records{of_which} of {job.name}{missing} ({job.table.quarantine_path})"
+def _discardable(job: JobSpec, report: DiscardReport) -> str:
+    missing = ", and listed records that are not there" if report.unappended else ""
+    return f"{report.rows} quarantined records of {job.name}{missing} ({job.table.path})"
 
 
 def _nothing(job: JobSpec) -> str:
-    return f"the quarantine of {job.name} is empty ({job.table.quarantine_path})"
+    return f"the quarantine of {job.name} is empty ({job.table.path})"
 
 
 def _print_listing(listing: Listing) -> None:

@@ -106,8 +106,8 @@ def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
     return grown(job.schema, [each for each in target if folded(each.name) not in computed])
 
 
-def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
-    """What the tasks of a batch must know to write rows of the columns `target`."""
+def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[str, ...], quarantine_url: str) -> Flow:
+    """What the tasks of a batch must know to write rows of the columns `target`, and bad records elsewhere."""
     decoded = decoded_schema(job, target)
     return Flow(
         job=job.name,
@@ -119,9 +119,7 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
         sql=job.sql,
         on=job.on,
         table=write_options(job, target, partition_by),
-        quarantine=replace(
-            write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
-        ),
+        quarantine=quarantine_options(job, quarantine_url),
         slices={
             (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
             for each in batch.slices
@@ -129,6 +127,10 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
         stated=job.schema,
         drop=job.drop,
     )
+
+
+def quarantine_options(job: JobSpec, url: str) -> WriteOptions:
+    return replace(write_options(job, QUARANTINE_SCHEMA), table_url=url, open_writers_max=1)
 
 
 def write_options(job: JobSpec, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> WriteOptions:

@@ -64,12 +64,12 @@ class TaskFlow:
     dry: bool = False
     """Do everything but write files: whether the records break the job."""
 
-    def new_file_name(self, key: PartitionKey, start: int, owner: str | None = None) -> str:
-        """Of a staged file whose rows begin at an offset; `owner` tags one in a quarantine."""
+    def new_file_name(self, key: PartitionKey, start: int) -> str:
+        """Of a staged file whose rows begin at an offset."""
         if self.replay_run is not None:
-            return replayed_name(str(self.replay_run), uuid.uuid4().hex, owner)
+            return replayed_name(str(self.replay_run), uuid.uuid4().hex)
         piece = self.slices[key]
-        return staged_name(piece.topic_id, key[1], start, piece.end, uuid.uuid4().hex, owner)
+        return staged_name(piece.topic_id, key[1], start, piece.end, uuid.uuid4().hex)
 
 
 class Task(Protocol):

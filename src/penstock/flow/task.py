@@ -23,7 +23,6 @@ from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.names import owner_tag
 from penstock.flow.write.report import UNROUTED, TaskReport
 from penstock.flow.write.tally import Staged, Tallies, Tally, TypeKey
 from penstock.job.spec import SqlSpec
@@ -125,12 +124,12 @@ class StagingTask(Generic[FlowT]):
         if lane is None:
             lane = self._lanes[key] = _Lane(
                 self._flow.open_rows(key, lambda: self._name(key)),
-                StagedWriter(self._flow.quarantine, lambda: self._name(key, owner_tag(self._flow.job)), *key),
+                StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
             )
         return lane
 
-    def _name(self, key: PartitionKey, owner: str | None = None) -> str:
-        return self._flow.new_file_name(key, self._flow.slices[key].start, owner)
+    def _name(self, key: PartitionKey) -> str:
+        return self._flow.new_file_name(key, self._flow.slices[key].start)
 
 
 class SliceWriter(StagingTask[Flow]):

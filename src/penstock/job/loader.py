@@ -15,7 +15,6 @@ from penstock.job.checks.table import (
     kind_findings,
     meant_kind,
     path_findings,
-    quarantine_path,
     stray_findings,
     table_path,
 )
@@ -107,7 +106,7 @@ def _read(
     findings = [*document.findings, *findings, *of_decode, *of_kind]
     findings += stray_findings(document, kind, kinds)
     if reading.section is not None:
-        findings += path_findings(reading.section, ("table", kind.name), folder)
+        findings += path_findings(reading.section, ("table", kind.name))
     findings += _job_findings(file, document)
     findings += claims_findings(file, document)
     if file.table is not None:
@@ -145,7 +144,6 @@ def _build(
     assert decode and section and section.path and file.job
     place = TableSpec(
         path=table_path(section.path, reading.folder),
-        quarantine_path=quarantine_path(section, reading.folder),
         storage_options=_hiding(section.storage),
         shared=section.shared or False,
     )

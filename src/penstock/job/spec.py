@@ -257,12 +257,11 @@ class SqlSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Where a table and its quarantine lie. Each kind of table adds what it states in a class of its own."""
+    """Where a table lies. Each kind of table adds what it states in a class of its own."""
 
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
     path: str
-    quarantine_path: str = ""
     storage_options: Mapping[str, str] = field(default_factory=dict)
     shared: bool = False
     """Of local paths: whether every executor sees the same folder."""

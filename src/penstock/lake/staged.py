@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TableSpec
-from penstock.lake.storage import Storage, open_storage
+from penstock.lake.storage import Storage
 
 
 class StagedFileGoneError(TransientError):
     """A staged file is not there, or not whole, before its commit: the batch has to be written again."""
-
-
-def check_quarantine(place: TableSpec, files: Sequence[StagedFile]) -> None:
-    """The same for files that a commit lists for the quarantine of its table."""
-    if files:
-        check_staged(open_storage(place.quarantine_path, place.storage_options), files)
 
 
 def check_staged(storage: Storage, files: Iterable[StagedFile]) -> None:

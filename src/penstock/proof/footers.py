@@ -17,8 +17,6 @@ from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, column_statistics, data_files
-from penstock.tables.quarantine.life import belongs_to
-from penstock.tables.quarantine.rows import count_rows, own_files
 
 FOOTERS_AT_ONCE = 16
 NAMES_SHOWN_MAX = 5
@@ -123,7 +121,7 @@ def told(what: str, paths: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFiles:
-    """The files of the quarantine table with rows of the job, and those that it has yet to take (RULES Q1)."""
+    """The files of the quarantine table, and those that it has yet to take (RULES Q1)."""
 
     storage: Storage
     taken: Examined
@@ -131,20 +129,14 @@ class QuarantineFiles:
     faults: tuple[str, ...]
 
     @staticmethod
-    def of(job: JobSpec, quarantine: Table | None, pending: Sequence[DataFile], life: int | None) -> QuarantineFiles:
-        """Look at every file; `life` is that of the job's table."""
-        storage = open_storage(job.table.quarantine_path, job.table.storage_options)
+    def of(job: JobSpec, url: str, quarantine: Table | None, pending: Sequence[DataFile]) -> QuarantineFiles:
+        """Look at every file in the folder of the quarantine."""
+        storage = open_storage(url, job.table.storage_options)
         taken, waiting = Examined(()), examine(storage, pending, QUARANTINE_COLUMNS)
-        faults: list[str] = []
         if quarantine is not None:
-            # Other jobs may share it.
-            own = {file.path for file in own_files(quarantine)}
-            files = [file for file in data_files(quarantine) if file.path in own]
-            taken = examine(storage, files, QUARANTINE_COLUMNS, named_now(quarantine))
-            if not belongs_to(quarantine, job.name, life) and count_rows(quarantine):
-                faults.append(f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job")
-        faults += [f"quarantine: {each}" for each in (*taken.faults, *waiting.faults)]
-        return QuarantineFiles(storage, taken, waiting, tuple(faults))
+            taken = examine(storage, data_files(quarantine), QUARANTINE_COLUMNS, named_now(quarantine))
+        faults = tuple(f"quarantine: {fault}" for fault in (*taken.faults, *waiting.faults))
+        return QuarantineFiles(storage, taken, waiting, faults)
 
     @property
     def files(self) -> tuple[DataFile, ...]:

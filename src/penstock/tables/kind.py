@@ -29,8 +29,8 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
+from penstock.tables.quarantine.table import Listings
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +252,8 @@ class Kind(Protocol):
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         """Make a lost commit log again from the files; `UserError` where a table has none of its own."""
 
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        """What commits of the table list for its quarantine."""
+    def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
+        """Where the quarantine of the job's table lies, and what commits list for it; None while there is no table."""
 
 
 class SaveMode(StrEnum):

@@ -18,7 +18,6 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
 from penstock.lake.storage import open_storage
-from penstock.tables.quarantine.table import quarantine_spec
 from penstock.tables.registry import load_job
 from penstock.tables.single.vacuum import vacuum
 from penstock.verify import verify
@@ -26,6 +25,7 @@ from tests.jobs import numbered
 from tests.kafka import Produce, Topics
 from tests.lake import s3_server
 from tests.pipes import CrashError, crash_at
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import run_once
 
 JOB = """
@@ -85,16 +85,16 @@ def test_records_are_in_an_s3_table_once_through_crash_compaction_and_vacuum(
     run_once(job, spark)
 
     def found() -> Counter[tuple[int, int]]:
-        return offsets(job.table.path, s3) + offsets(job.table.quarantine_path, s3)
+        return offsets(job.table.path, s3) + offsets(quarantine_of(job), s3)
 
     assert found() == Counter(places)
-    table, quarantine = open_table(job.table, job.name), open_table(quarantine_spec(job), job.name)
+    table = open_table(job.table, job.name)
     report = compact(table, 1 << 20)
     assert (report.files_added, report.dropped) == (3, 0)
     assert found() == Counter(places)
     orphans = unnamed(job)
     assert orphans
-    deleted = vacuum(table, quarantine).deleted
+    deleted = vacuum(table).deleted
     assert {each.path for each in deleted if each.table == job.table.path} == orphans
     assert unnamed(job) == set()
     assert found() == Counter(places)

@@ -222,7 +222,7 @@ def test_compaction_and_vacuum_change_nothing_that_spark_reads(pipe: Pipe, topic
     compact(table, 1 << 20)
     assert len(read(pipe).inputFiles()) == 1
     assert sorted(read(pipe).collect()) == before
-    vacuum(table, None)
+    vacuum(table)
     assert sorted(read(pipe).collect()) == before
     # What the compaction replaced is still there for readers of older versions.
     assert pipe.spark.read.format("delta").option("versionAsOf", 3).load(pipe.table).count() == 20

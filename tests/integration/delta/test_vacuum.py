@@ -17,12 +17,12 @@ from penstock.flow.write.names import compacted_name, parse_staged_name, replaye
 from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import compact, group_files, merge_group
 from penstock.lake.delta.keys import replay_key
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.table import Quarantine, quarantine_spec
+from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.single.vacuum import vacuum
 from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 
@@ -152,7 +152,6 @@ def test_names_that_are_not_ours_stay(local: Lake) -> None:
         "day=d1/notes.txt",
         "deletion_vector_1.bin",
         staged_name(TOPIC_ID, 0, 0, 10, unique()) + ".tmp",
-        "_quarantine/" + staged_name(TOPIC_ID, 0, 0, 10, unique()),
         "day=d1/deeper/" + staged_name(TOPIC_ID, 0, 0, 10, unique()),
         "hour=1/" + compacted_name(0, unique()),
     }
@@ -273,12 +272,8 @@ def test_the_librarys_full_vacuum_would_take_what_ours_keeps(local: Lake) -> Non
 # quarantine
 
 
-def opened_quarantine(lake: Lake) -> Table:
-    return open_table(quarantine_spec(lake.job), JOB)
-
-
 def quarantined(lake: Lake) -> list[int]:
-    frame = pl.read_delta(lake.spec.quarantine_path, storage_options=dict(lake.options) or None)
+    frame = pl.read_delta(lake.quarantine(), storage_options=dict(lake.options) or None)
     return sorted(frame["offset"].to_list())
 
 
@@ -287,17 +282,17 @@ def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake
     quarantine = Quarantine(lake.job, table, table.environment)
     first = lake.stage_bad(ZERO, 0, 5)
     commit(table, first)
-    quarantine.append([first])
+    quarantine.append(table, [first])
     pending, orphan = lake.stage_bad(ZERO, 5, 8), lake.stage_bad(ZERO, 5, 8)
     commit(table, pending)
     # The process died here: the data commit lists the files, the quarantine table lacks them.
-    report = vacuum(lake.open(), opened_quarantine(lake))
+    report = vacuum(lake.open())
     assert report.deleted == ()
     assert report.kept == {Kept.ACTIVE: 1, Kept.PENDING: 2}
-    quarantine.append_missing({ZERO: 8})
-    report = vacuum(lake.open(), opened_quarantine(lake))
+    quarantine.append_missing(table, [ZERO])
+    report = vacuum(lake.open())
     assert [(each.table, each.path) for each in report.deleted] == [
-        (lake.spec.quarantine_path, orphan.quarantine_files[0].path)
+        (lake.quarantine(), orphan.quarantine_files[0].path)
     ]
     assert report.kept == {Kept.ACTIVE: 2}
     assert quarantined(lake) == list(range(8))
@@ -308,11 +303,11 @@ def test_quarantine_files_of_a_batch_that_may_still_be_committed_stay(local: Lak
     quarantine = Quarantine(local.job, table, table.environment)
     first = local.stage_bad(ZERO, 0, 5)
     commit(table, first)
-    quarantine.append([first])
+    quarantine.append(table, [first])
     staged = local.stage_bad(ZERO, 5, 8)
-    assert vacuum(table, opened_quarantine(local)).deleted == ()
+    assert vacuum(table).deleted == ()
     commit(table, staged)
-    quarantine.append([staged])
+    quarantine.append(table, [staged])
     assert quarantined(local) == list(range(8))
 
 
@@ -321,25 +316,24 @@ def test_quarantine_files_listed_and_appended_during_a_vacuum_stay(local: Lake) 
     quarantine = Quarantine(local.job, table, table.environment)
     first, second = local.stage_bad(ZERO, 0, 5), local.stage_bad(ZERO, 5, 8)
     commit(table, first)
-    quarantine.append([first])
+    quarantine.append(table, [first])
 
     def commit_second() -> None:
         commit(table, second)
-        quarantine.append([second])
+        quarantine.append(table, [second])
 
     ours = local.open(at_step("vacuum_listed", commit_second))
-    assert vacuum(ours, opened_quarantine(local)).deleted == ()
+    assert vacuum(ours).deleted == ()
     assert quarantined(local) == list(range(8))
 
 
-def test_a_quarantine_inside_the_tables_folder_is_left_alone(tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "t"), partition_by=())
+def test_quarantines_inside_the_folder_of_the_table_are_left_alone(lake: Lake) -> None:
     table = lake.start(ZERO)
-    inside = Lake(str(tmp_path / "t" / "_quarantine"), partition_by=())
-    pending = inside.stage(ZERO, 0, 5)
     lake.append(table, ZERO, 0, 10)
-    assert vacuum(table).deleted == ()
-    assert open_storage(inside.path, {}).exists(pending.files[0].path)
+    other = lake.stage_bad(ZERO, 0, 5, "other-job").quarantine_files[0].path
+    report = vacuum(table)
+    assert (report.deleted, report.kept) == ((), {Kept.ACTIVE: 1})
+    assert open_storage(lake.quarantine("other-job"), lake.options).exists(other)
 
 
 def test_vacuum_writes_nothing_to_the_log(local: Lake) -> None:

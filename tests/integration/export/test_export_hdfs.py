@@ -72,7 +72,11 @@ class HdfsExport(ExportPipe):
         return found
 
     def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:
-        rows = DeltaTable(f"{self.address}{self.home}_quarantine").to_pyarrow_table().to_pylist()
+        rows = (
+            DeltaTable(f"{self.address}{self.home}/_penstock/{self.job.name}/quarantine/ledger")
+            .to_pyarrow_table()
+            .to_pylist()
+        )
         return sorted(tuple(row[name] for name in columns or ("partition", "offset")) for row in rows)
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from penstock.verify import Sample, verify
 from tests.cases.bad_input import GOOD, SCHEMA, job_of, rows
 from tests.kafka import Produce, Topics
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import run_once
 
 TEN_MEGABYTES = 10_000_000
@@ -47,7 +48,7 @@ def test_bad_records_are_quarantined_whole_with_their_reason_and_good_ones_betwe
     assert [(row["offset"], row["id"], row["text"]) for row in rows(job.table.path)] == [
         (2 * number, 7, "seven") for number in range(len(BAD))
     ]
-    quarantined = rows(job.table.quarantine_path)
+    quarantined = rows(quarantine_of(job))
     assert [(row["offset"], row["value"], row["error"]) for row in quarantined] == [
         (2 * number + 1, value, error) for number, (value, error) in enumerate(BAD)
     ]
@@ -67,7 +68,7 @@ def test_a_record_of_ten_megabytes_lands_whole_or_is_quarantined_whole(
     job = job_of(tmp_path, bootstrap, name)
     run_once(job, spark)
     assert [(row["offset"], len(row["text"])) for row in rows(job.table.path)] == [(0, 5), (1, TEN_MEGABYTES), (4, 5)]
-    quarantined = rows(job.table.quarantine_path)
+    quarantined = rows(quarantine_of(job))
     assert [row["value"] for row in quarantined] == [bad, cut]
     assert all(len(row["error"]) < 200 for row in quarantined)
     assert verify(job).ok

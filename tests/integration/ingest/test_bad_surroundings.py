@@ -28,6 +28,7 @@ from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, Recorder, ids, once_at, run_here
 from tests.processes import penstock
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import run_once
 
 # Makes the modes of files count for a process, also where it is root: it gives up CAP_DAC_OVERRIDE (1) for good.
@@ -141,7 +142,7 @@ def test_a_disk_that_is_full_while_files_are_written_commits_nothing_and_later_e
     with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError) as raised:
         run_once(job, spark)
     assert "no space left" in str(raised.value)
-    assert pl.read_delta(job.table.path).height + pl.read_delta(job.table.quarantine_path).height == 100
+    assert pl.read_delta(job.table.path).height + pl.read_delta(quarantine_of(job)).height == 100
     run_once(job, spark)
     assert_every_record_once(tmp_path / "table", places)
     assert verify(job).ok

@@ -14,6 +14,7 @@ from penstock.errors import UserError
 from penstock.verify import verify
 from tests.cases.bad_input import GOOD, job_of, rows
 from tests.kafka import Produce, Topics
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import run_once
 
 
@@ -25,7 +26,7 @@ def test_nan_and_infinities_are_numbers_of_a_double_column_and_of_no_other(
     job = job_of(tmp_path, bootstrap, name)
     run_once(job, spark)
     assert [str(row["share"]) for row in rows(job.table.path)] == ["nan", "inf", "-inf"]
-    assert [row["offset"] for row in rows(job.table.quarantine_path)] == [3]
+    assert [row["offset"] for row in rows(quarantine_of(job))] == [3]
     assert verify(job).ok
 
 
@@ -49,7 +50,7 @@ def test_tombstones_follow_their_policy_and_an_empty_value_is_no_tombstone(
     job = job_of(tmp_path, bootstrap, name, on=f"tombstone: {policy}")
     run_once(job, spark)
     assert [row["offset"] for row in rows(job.table.path)] == landed
-    assert [row["offset"] for row in rows(job.table.quarantine_path)] == quarantined
+    assert [row["offset"] for row in rows(quarantine_of(job))] == quarantined
     report = verify(job)
     assert report.ok
     assert report.partitions[0].totals.filtered == filtered

@@ -16,14 +16,13 @@ from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec, kafka_of
+from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.staging.bad_share import BadShareError
 from penstock.tables.quarantine.rows import list_rows
-from penstock.tables.quarantine.table import EarlierLifeError
-from penstock.verify import verify
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import (
     BROKEN,
     EXTRA,
@@ -109,38 +108,17 @@ def penstock(*arguments: str, fails: bool = False) -> Result:
     return result
 
 
-def test_starting_over_with_a_new_table_and_an_old_quarantine_neither_loses_nor_doubles_a_record(
-    job: JobSpec, job_file: Path, spark: SparkSession, produce: Produce
+@pytest.mark.parametrize("deleted", ["", "_delta_log"])
+def test_a_recreated_table_neither_loses_nor_doubles_a_record_that_was_in_quarantine(
+    deleted: str, job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     produce(job.log.topics[0], [GOOD, EXTRA, BROKEN, EXTRA, GOOD])
     run_once(job, spark)
-    shutil.rmtree(job.table.path)
-    with pytest.raises(EarlierLifeError):
-        run_once(mended(job), spark)
-    assert not Path(job.table.path).exists()
-    told = json.loads(penstock("discard", str(job_file), "--yes", "--json").stdout)
-    assert (told["rows"], told["earlier_table"]) == (3, True)
+    shutil.rmtree(Path(job.table.path, deleted))
     run_once(mended(job), spark)
     assert (written(job), quarantined(job)) == ([(0, 0), (0, 1), (0, 3), (0, 4)], [(0, 2)])
     assert replay(mended(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
     assert (written(job), quarantined(job)) == ([(0, 0), (0, 1), (0, 3), (0, 4)], [(0, 2)])
-
-
-def test_a_replay_takes_no_records_of_another_job_that_shares_the_quarantine(
-    job: JobSpec, spark: SparkSession, produce: Produce, tmp_path: Path
-) -> None:
-    table = replace(job.table, path=str(tmp_path / "others"))
-    other = replace(job, name="others", table=table, log=replace(kafka_of(job), group="others"))
-    produce(job.log.topics[0], [EXTRA, GOOD, EXTRA])
-    run_once(job, spark)
-    run_once(other, spark)
-    assert quarantined(job) == [(0, 0), (0, 0), (0, 2), (0, 2)]
-    assert replay(mended(job), spark=spark) == ReplayReport(runs=1, replayed=2)
-    assert written(job) == [(0, 0), (0, 1), (0, 2)]
-    assert (written(other), quarantined(other)) == ([(0, 1)], [(0, 0), (0, 2)])
-    assert verify(job).ok and verify(other).ok
-    assert replay(mended(other), spark=spark) == ReplayReport(runs=1, replayed=2)
-    assert (written(other), quarantined(other)) == ([(0, 0), (0, 1), (0, 2)], [])
 
 
 def test_a_job_whose_records_mostly_do_not_fit_stops_before_it_commits_any(
@@ -158,6 +136,6 @@ def test_a_job_whose_records_mostly_do_not_fit_stops_before_it_commits_any(
     assert f"{job.log.topics[0]}/0 offset 0" in stopped.value.detail
     assert "timestamp_millis(at)" in stopped.value.hint
     assert written(timed) == []
-    assert not Path(job.table.quarantine_path, "_delta_log").exists()
+    assert not Path(quarantine_of(job), "_delta_log").exists()
     run_once(replace(timed, on=replace(timed.on, bad_share=1.0)), spark)
     assert (len(written(timed)), len(quarantined(timed))) == (40, 960)

@@ -19,6 +19,7 @@ from penstock.lake.delta.keys import position_key, replay_key
 from penstock.tables.quarantine.chunks import ReplayOptions
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at, once_at, wait_until
+from tests.quarantine_url import quarantine_of
 from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written
 
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
@@ -197,7 +198,7 @@ def test_offsets_of_two_lives_of_a_topic_are_told_apart(
     replay(mended(again), spark=spark)
     assert written(job) == [(0, 0), (0, 1)]
     assert quarantined(job) == [(0, 0), (0, 1)]
-    broken = pl.read_delta(job.table.quarantine_path)["value"].to_list()
+    broken = pl.read_delta(quarantine_of(job))["value"].to_list()
     assert broken == [BROKEN.encode(), BROKEN.encode()]
 
 

@@ -135,7 +135,7 @@ def test_quarantine_files_that_are_listed_and_not_yet_appended_count(job: JobSpe
     report = verify(job)
     assert failed(report) == []
     assert check_of(report, "rows").warnings
-    table.quarantine.append_missing({zero: 10})
+    table.quarantine.append_missing(table.table, [zero])
     after = verify(job)
     assert failed(after) == []
     assert not check_of(after, "rows").warnings

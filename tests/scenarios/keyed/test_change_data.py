@@ -19,6 +19,7 @@ from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.change_data import ChangeData, documented_job
 from tests.keyed_tables import ONE, ZERO, finish
+from tests.quarantine_url import quarantine_url
 from tests.scenarios.local_spark import local_session
 
 PARTITIONS = (ZERO, ONE)
@@ -65,7 +66,7 @@ def test_a_truncate_names_no_row_and_is_quarantined(tmp_path: Path) -> None:
     log.append(ZERO, *(MemoryRecord(json.dumps(each).encode(), at=1_770_000_000.0) for each in (create, truncate)))
     run(job, log)
     assert list(rows_in(tmp_path)) == [1]
-    [error] = pl.read_delta(str(tmp_path / "customers_quarantine"))["error"].to_list()
+    [error] = pl.read_delta(quarantine_url(tmp_path / "customers", "customers"))["error"].to_list()
     assert "row key" in error
 
 

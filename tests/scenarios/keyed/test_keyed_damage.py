@@ -32,6 +32,7 @@ from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict
 from tests.keyed_tables import ONE, ZERO, Keyed, row
+from tests.quarantine_url import quarantine_of
 from tests.scenarios.local_spark import local_session
 
 Damage = Callable[[Keyed], object]
@@ -267,7 +268,7 @@ DAMAGES: dict[str, Damage] = {
     "tombstone file missing": lambda table: file_of(table, DELETED, f"{table.path}_tombstones").unlink(),
     "tombstone altered": rewritten_tombstone,
     "tombstones deleted by another writer": foreign_drop("_tombstones"),
-    "quarantine row deleted": foreign_drop("_quarantine"),
+    "quarantine row deleted": lambda table: DeltaTable(quarantine_of(table.job)).delete(),
     "position": number_changed(""),
     "count of records": number_changed("#written"),
 }

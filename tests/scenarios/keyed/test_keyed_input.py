@@ -20,6 +20,7 @@ from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import kind_of
 from penstock.watch.status import status
 from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.quarantine_url import quarantine_of
 
 # scenarios of FiloDB (research: memtable, reprojector and column store)
 
@@ -180,7 +181,7 @@ def test_records_without_a_key_are_quarantined_and_the_others_written(tmp_path: 
     )
     table.run()
     assert table.totals() == (7, 1, 6, 0)
-    errors = pl.read_delta(f"{table.path}_quarantine").sort("offset")["error"].to_list()
+    errors = pl.read_delta(quarantine_of(table.job)).sort("offset")["error"].to_list()
     for error, word in zip(errors, ("row key", "partition key", "sequence", "longer"), strict=False):
         assert word in error
     assert table.verified().ok
@@ -251,7 +252,7 @@ def test_a_record_with_a_reserved_field_is_quarantined_and_the_others_written(tm
     table.run()
     assert table.values() == {("a", 1): 11, ("a", 4): 4}
     assert table.totals() == (5, 3, 2, 0)
-    errors = pl.read_delta(f"{table.path}_quarantine")["error"].to_list()
+    errors = pl.read_delta(quarantine_of(table.job))["error"].to_list()
     assert len(errors) == 2 and all(error.startswith(f"{name}: ") for error in errors)
     assert "color" in pl.read_delta(table.path).columns
     assert table.verified().ok

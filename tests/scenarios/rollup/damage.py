@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.scenarios.rollup.rollups import Rollup
 
 Alter = Callable[[pa.Table], pa.Table]
-WINDOWS, PARTIALS, QUARANTINE = "windows", "windows_partials", "windows_quarantine"
+WINDOWS, PARTIALS = "windows", "windows_partials"
 
 
 def files(rollup: Rollup, table: str, interval: str = "") -> list[Path]:

@@ -17,9 +17,9 @@ from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Table, open_table
 from penstock.proof.findings import Check, Verdict
 from penstock.tables.rollup.spec import partials_job
+from tests.quarantine_url import quarantine_folders
 from tests.scenarios.rollup.damage import (
     PARTIALS,
-    QUARANTINE,
     WINDOWS,
     Alter,
     changed,
@@ -147,7 +147,8 @@ def test_a_window_in_place_of_another_is_found(rollup: Rollup) -> None:
 
 
 def test_a_missing_quarantine_file_is_found(rollup: Rollup) -> None:
-    files(rollup, QUARANTINE)[0].unlink()
+    [quarantine] = quarantine_folders(rollup.folder / PARTIALS)
+    next(quarantine.glob("*.pq")).unlink()
     assert rollup.verdicts()["quarantine"] == "violated"
 
 

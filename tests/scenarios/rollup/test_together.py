@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from penstock.claims import StaticClaims
@@ -16,6 +17,7 @@ from penstock.logs.registry import LOGS
 from penstock.tables.rollup.closing import decide
 from penstock.tables.rollup.closing.windows_table import WindowsRewrittenError
 from tests.pipes import CrashError, crash_at, once_at
+from tests.quarantine_url import quarantine_folders
 from tests.scenarios.local_spark import local_session
 from tests.scenarios.rollup.rollups import START, Rollup, expected, partition, point
 
@@ -257,15 +259,18 @@ def test_one_of_both_tables_deleted_is_an_error(gone: str, tmp_path: Path) -> No
         rollup.run()
 
 
-def test_the_quarantine_of_an_earlier_life_is_refused(tmp_path: Path) -> None:
+def test_recreated_tables_have_a_quarantine_of_their_own(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path)
     minutes(rollup, 0, 2)
     rollup.send(0, b"no json")
     rollup.run()
     for name in ("windows", "windows_partials"):
         (tmp_path / name).rename(tmp_path / f"{name}_old")
-    with pytest.raises(UserError):
-        rollup.run()
+    rollup.run()
+    for folder in (tmp_path / "windows_partials_old", tmp_path / "windows_partials"):
+        [quarantine] = quarantine_folders(folder)
+        assert pl.read_delta(str(quarantine))["value"].to_list() == [b"no json"]
+    assert violated(rollup) == []
 
 
 def test_points_that_were_dropped_count_again_once_late_points_update(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> 
     orphan = local.stage(ZERO, 0, 10)
     bad = local.stage_bad(ZERO, 0, 10)
     commit(table, bad)
-    Quarantine(local.job, table, table.environment).append([bad])
+    Quarantine(local.job, table, table.environment).append(table, [bad])
     bad_orphan = local.stage_bad(ZERO, 0, 10)
     job = local.job_file(tmp_path)
     dry = CliRunner().invoke(app, ["vacuum", job, "--dry-run"]).stdout
@@ -57,11 +57,11 @@ def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> 
     told = json.loads(CliRunner().invoke(app, ["vacuum", job, "--json"]).stdout)
     assert [(each["table"], each["path"]) for each in told["deleted"]] == [
         (local.path, orphan.files[0].path),
-        (local.spec.quarantine_path, bad_orphan.quarantine_files[0].path),
+        (local.quarantine(), bad_orphan.quarantine_files[0].path),
     ]
     assert told["kept"] == {"active": 1}
     assert not table.storage().exists(orphan.files[0].path)
-    assert sorted(pl.read_delta(local.spec.quarantine_path)["offset"]) == list(range(10))
+    assert sorted(pl.read_delta(local.quarantine())["offset"]) == list(range(10))
 
 
 def test_vacuum_needs_no_quarantine_and_says_that_a_table_is_missing(local: Lake, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_dry_task_of_types_counts_the_same_and_writes_no_file(tmp_path: Path, 
 def one_table(folder: Path, **changes: Any) -> Flow:
     lake = Lake(str(folder / "table"), partition_by=(), schema=SCHEMA)
     whole = Slice(Partition(KEY[0], TOPIC_ID, KEY[1]), 100, 105, 100)
-    return replace(flow_of(lake.job, Batch("b1", (whole,)), SCHEMA, ()), **changes)
+    return replace(flow_of(lake.job, Batch("b1", (whole,)), SCHEMA, (), str(folder / "bad")), **changes)
 
 
 def only_share(flow: Flow) -> Share:
@@ -95,7 +95,7 @@ def test_poison_of_one_table_goes_to_quarantine_and_the_others_are_written(tmp_p
     share = only_share(one_table(tmp_path, poison={KEY: {102: "crashes"}}))
     assert share.counts == Counts(read=5, written=3, quarantined=2)
     (file,) = share.quarantine_files
-    bad = pq.ParquetFile(tmp_path / "table_quarantine" / file.path).read(["offset", "error"]).to_pylist()
+    bad = pq.ParquetFile(tmp_path / "bad" / file.path).read(["offset", "error"]).to_pylist()
     assert bad[0] == {"offset": 102, "error": "crashes"}
     assert [row["offset"] for row in bad] == [102, 103]
 

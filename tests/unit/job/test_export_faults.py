@@ -90,7 +90,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         # Where it lies.
         ("s3://lake/shop", "ftp://lake/shop", 11, "table.export.path", "unknown storage"),
         ("path: s3://lake/shop", "format: parquet", 11, "table.export.path", "required key is missing"),
-        ("s3://lake/shop", "s3://l/s, quarantine: s3://l/s/bad", 11, "table.export.quarantine", "side by side"),
+        ("s3://lake/shop", "s3://l/s, quarantine: s3://l/bad", 11, "table.export.quarantine", "unknown key"),
         ("s3://lake/shop", "s3://l/s, format: orc", 11, "table.export.format", "parquet, delta"),
         ("s3://lake/shop", "s3://l/s, cluster: a.b", 11, "table.export.cluster", "file name"),
         ("s3://lake/shop", f"s3://l/s, cluster: {'c' * 65}", 11, "table.export.cluster", "64"),

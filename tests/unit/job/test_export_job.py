@@ -70,7 +70,6 @@ table:
     path: lake/garmadon/
     format: delta
     cluster: pa4
-    quarantine: lake/bad
     storage: {aws_region: eu, aws_secret_access_key: plain-text}
     compression: zstd
     compact_size: 512MiB
@@ -88,7 +87,6 @@ def test_a_json_export_gets_a_schema_per_type_and_every_default(load: Load) -> N
     at = Field(("meta", "at"))
     assert spec.table == ExportSpec(
         "s3://lake/shop",
-        "s3://lake/shop_quarantine",
         route=RouteSpec("field", ("meta", "type")),
         types={"order": TypeSpec("order", ("order",), order, at), "click": TypeSpec("click", ("click",), None, at)},
     )
@@ -112,13 +110,11 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
         "kafka_topic": KafkaField("topic"),
     }
     assert spec.table.path == str(tmp_path / "lake" / "garmadon")
-    assert spec.table.quarantine_path == str(tmp_path / "lake" / "bad")
     assert "plain-text" not in repr(spec)
     header = [("application_id", pa.string())]
     stamp = [("timestamp", pa.int64())]
     assert spec.table == ExportSpec(
         spec.table.path,
-        spec.table.quarantine_path,
         spec.table.storage_options,
         spec.table.shared,
         route=RouteSpec("envelope", (), UnknownTypePolicy.TABLE, "rest"),

@@ -60,7 +60,7 @@ class ToySection(KindSection[ToyFile, ToyTable, Parts]):
         assert reading.section is not None and reading.section.colour is not None
         parking = reading.file.parking
         wheels = parking.wheels if parking is not None else None
-        return ToySpec(place.path, place.quarantine_path, colour=reading.section.colour, wheels=wheels or 4)
+        return ToySpec(place.path, colour=reading.section.colour, wheels=wheels or 4)
 
     def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
         return Finding(("table", "toy"), f"toys do not share a room with {other_path.name}")
@@ -79,7 +79,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("toys")
 def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path: Path) -> None:
     table = job_of(load(TOY + "parking: {wheels: 3}\n"), ToySpec).table
-    assert (table.path, table.quarantine_path) == (f"{tmp_path}/toys", f"{tmp_path}/toys_quarantine")
+    assert table.path == f"{tmp_path}/toys"
     assert (table.kind, table.colour, table.wheels) == ("toy", "red", 3)
 
 

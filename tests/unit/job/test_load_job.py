@@ -68,7 +68,6 @@ table:
   delta:
     path: data/x/
     partition_by: [day, region]
-    quarantine: bad/x
     storage: {aws_region: eu-west-1, aws_secret_access_key: plain-text, AWS_ALLOW_HTTP: true}
     properties: {delta.logRetentionDuration: interval 2 days, delta.checkpointInterval: 50}
 claims: static
@@ -97,7 +96,6 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
         "kafka_topic": KafkaField("topic"),
     }
     assert spec.table.path == "s3://lake/web_requests"
-    assert spec.table.quarantine_path == "s3://lake/web_requests_quarantine"
     assert job_of(spec, DeltaSpec).table.partition_by == ("date",)
     assert spec.on == Policies()
 
@@ -130,7 +128,6 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     assert spec.columns["share"] == Constant(0.5)
     assert spec.sql == SqlSpec(("day", "upper(method) as method", "region"), "price > 1")
     assert spec.table.path == str(tmp_path / "data/x")
-    assert spec.table.quarantine_path == str(tmp_path / "bad/x")
     assert spec.table.storage_options["AWS_ALLOW_HTTP"] == "true"
     assert job_of(spec, DeltaSpec).table.properties == {
         "delta.logRetentionDuration": "interval 2 days",
@@ -172,9 +169,9 @@ def test_a_reference_inside_an_expression_stays_hidden(load: Load, line: str) ->
     assert "hunter2" not in repr(load(BASE + line + "\n"))
 
 
-def test_a_secret_path_stays_hidden_with_the_quarantine_beside_it(load: Load) -> None:
+def test_a_secret_path_stays_hidden(load: Load) -> None:
     spec = load(BASE.replace("s3://lake/web", '"s3://${env:PW}/web"'))
-    assert spec.table.quarantine_path == "s3://hunter2/web_quarantine"
+    assert spec.table.path == "s3://hunter2/web"
     assert "hunter2" not in repr(spec)
 
 

@@ -43,7 +43,6 @@ def faults_of(folder: Path, *texts: str) -> list[list[str]]:
         (export("mall", f"{ROOT}/mall"), export(), "table"),
         (export(), delta(f"{ROOT}/web"), "table"),
         (delta(f"{ROOT}/web"), export(), "table"),
-        (export(), delta("s3://lake/web", f", quarantine: {ROOT}/web_bad"), "table"),
         (delta(ROOT), export(), "table"),
     ],
 )

@@ -80,11 +80,6 @@ def test_a_local_path_on_a_cluster_is_refused_unless_it_is_shared(load: Load, te
     assert not load(text.format(name="web", table=table, spark="")).table.shared
 
 
-def test_a_local_quarantine_of_a_remote_table_is_refused_too(load: Load) -> None:
-    [(key, _)] = faults(load, job_text("{master: yarn}", table="s3://lake/web, quarantine: /lake/bad"))
-    assert key == "table.delta.quarantine"
-
-
 def test_the_master_that_runs_counts_whoever_stated_it(load: Load) -> None:
     job = load(job_text())
     refuse_unshared(job, "local[*,4]")

@@ -56,9 +56,7 @@ class LoudSection(KindSection[JobFile, LoudTable, Parts]):
 
     def build(self, reading: Reading[JobFile, LoudTable], parts: Parts, place: TableSpec) -> LoudSpec:
         assert reading.section is not None and reading.section.publish is not None
-        return LoudSpec(
-            place.path, place.quarantine_path, publish=publish_spec(reading.section.publish, reading.folder)
-        )
+        return LoudSpec(place.path, publish=publish_spec(reading.section.publish, reading.folder))
 
 
 def loaded(folder: Path, publish: str) -> PublishSpec:

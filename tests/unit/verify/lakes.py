@@ -16,6 +16,7 @@ from penstock.lake.delta.compact import compact
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from penstock.verify import Sample, VerifyReport, verify
+from tests.quarantine_url import quarantine_of
 from tests.small_table import Load, SmallTable, small_job, without_offsets
 
 TOPIC = "orders"
@@ -63,7 +64,7 @@ class Lake:
 
     @property
     def quarantine(self) -> Path:
-        return Path(self.job.table.quarantine_path)
+        return Path(quarantine_of(self.job))
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

@@ -78,12 +78,12 @@ class Lake:
         self.records.update(values)
         piece = Slice(ONLY, min(values), max(values) + 1, min(values))
         batch = Batch(new_batch_id(), (piece,))
-        flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by)
+        flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by, self.table.quarantine_url)
         [done] = fused_stage(flow)(self.log().records(ONLY, piece.start, piece.end))
         share = decode_report(done.column(0)[0].as_py()).shares["orders", 0][UNROUTED]
         part = SlicePart(piece, 1, share.counts, share.files, share.quarantine_files)
         outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
-        self.quarantine.append(outcome.accepted)
+        self.quarantine.append(self.table, outcome.accepted)
 
     def log(self, first: int = 0) -> MemoryLog:
         return MemoryLog({ONLY: dict(self.records)}, {ONLY: first})

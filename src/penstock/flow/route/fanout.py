@@ -193,7 +193,8 @@ class Fanout:
             there = len(chosen) - int(missing.sum())
             self._tallies.of(type_key).count(skipped=there)
             self._tallies.of(type_key).add(there=there)
-            return chosen[missing]
+            lacking: Rows = chosen[missing]
+            return lacking
         if type_key.type not in piece.left:
             return chosen
         # Of a replay: these their type reads from the log itself.

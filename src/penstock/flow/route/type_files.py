@@ -19,7 +19,6 @@ from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.names import owner_tag
 from penstock.flow.write.offset_ranges import ranges_of
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
@@ -185,8 +184,7 @@ class TypeFiles(FilePool[PileKey]):
 
     def _path(self, key: PileKey) -> str:
         type_key = key.type_key
-        tag = owner_tag(self._flow.job) if key.day is None else None
-        name = self._flow.new_file_name(type_key.partition, self._start(type_key), tag)
+        name = self._flow.new_file_name(type_key.partition, self._start(type_key))
         if key.day is None:
             return name
         if not self._flow.staged_folder:

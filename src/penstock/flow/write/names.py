@@ -9,9 +9,6 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
 Before the suffix may stand `.k<rows>-<digest>`, where a table tells its files apart by their content.
-
-Jobs of several tables may share a quarantine. In its folder the kind letter of staged and replayed files is followed by
-`.j<tag>`, which says whose file it is: only the positions of that job can prove that no commit names it any more.
 """
 
 from __future__ import annotations
@@ -31,14 +28,13 @@ SUFFIX = ".pq"
 _WORD = r"[A-Za-z0-9_-]+"
 _NUMBER = r"0|[1-9][0-9]*"
 _UNIQUE = r"[0-9a-f]{32}"
-_OWNER = r"(?:j(?P<owner>[0-9a-f]{16})\.)?"
 _CONTENT = rf"(?:\.k(?P<rows>{_NUMBER})-(?P<digest>{_UNIQUE}))?"
 _STAGED = re.compile(
-    rf"s\.{_OWNER}(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
+    rf"s\.(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
     rf"\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq"
 )
 _COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
-_REPLAYED = re.compile(rf"r\.{_OWNER}(?P<run>{_WORD})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
+_REPLAYED = re.compile(rf"r\.(?P<run>{_WORD})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
 _CLOSED = re.compile(rf"w\.j(?P<owner>[0-9a-f]{{16}})\.(?P<close>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
 
 
@@ -51,8 +47,6 @@ class StagedName:
     start: int
     end: int
     unique: str
-    owner: str | None = None
-    """The tag of the job, in a quarantine's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +63,6 @@ class ReplayedName:
 
     run: str
     unique: str
-    owner: str | None = None
-    """The tag of the job, in a quarantine's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +88,17 @@ def owner_tag(job: str) -> str:
     return hashlib.sha256(job.encode()).hexdigest()[:16]
 
 
-def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str, owner: str | None = None) -> str:
+def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str) -> str:
     """The name of a staged file; `unique` is the hex of a fresh uuid4, another one for every file of every attempt."""
-    return _checked(_STAGED, f"s.{_tagged(owner)}{topic_id}.p{partition}.{start}.{end}.{unique}{SUFFIX}")
+    return _checked(_STAGED, f"s.{topic_id}.p{partition}.{start}.{end}.{unique}{SUFFIX}")
 
 
 def compacted_name(version_max: int, unique: str) -> str:
     return _checked(_COMPACTED, f"c.{version_max}.{unique}{SUFFIX}")
 
 
-def replayed_name(run: str, unique: str, owner: str | None = None) -> str:
-    return _checked(_REPLAYED, f"r.{_tagged(owner)}{run}.{unique}{SUFFIX}")
+def replayed_name(run: str, unique: str) -> str:
+    return _checked(_REPLAYED, f"r.{run}.{unique}{SUFFIX}")
 
 
 def with_content(name: str, content: Content) -> str:
@@ -142,10 +134,6 @@ parse_staged_name = _parser(_STAGED, StagedName)
 parse_compacted_name = _parser(_COMPACTED, CompactedName)
 parse_replayed_name = _parser(_REPLAYED, ReplayedName)
 parse_closed_name = _parser(_CLOSED, ClosedName)
-
-
-def _tagged(owner: str | None) -> str:
-    return "" if owner is None else f"j{owner}."
 
 
 def _last_part(path: str) -> str:

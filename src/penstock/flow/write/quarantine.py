@@ -39,7 +39,7 @@ _VARYING = (
 
 
 def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.RecordBatch:
-    """Bad rows in the columns of the quarantine table, which several jobs may share."""
+    """Bad rows in the columns of the quarantine table."""
     count = len(bad.errors)
     known = {
         "job": pa.repeat(job, count),

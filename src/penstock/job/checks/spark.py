@@ -53,9 +53,8 @@ def unshared_findings(spark: SparkSection | None, table: TableSection, at: KeyPa
     """Local paths that the executors of the stated master would not share."""
     if spark is None or spark.master is None or is_local(spark.master) or table.shared:
         return
-    for name, path in (("path", table.path), ("quarantine", table.quarantine)):
-        if path is not None and is_local_path(path):
-            yield Finding((*at, name), UNSHARED, UNSHARED_HINT.format(key=".".join(map(str, (*at, "shared")))))
+    if table.path is not None and is_local_path(table.path):
+        yield Finding((*at, "path"), UNSHARED, UNSHARED_HINT.format(key=".".join(map(str, (*at, "shared")))))
 
 
 def is_local_path(path: str) -> bool:
@@ -64,8 +63,7 @@ def is_local_path(path: str) -> bool:
 
 def is_unshared(job: JobSpec, master: str) -> bool:
     """Whether executors of this master would write rows where nobody else finds them."""
-    places = (job.table.path, job.table.quarantine_path)
-    return not is_local(master) and not job.table.shared and any(map(is_local_path, places))
+    return not is_local(master) and not job.table.shared and is_local_path(job.table.path)
 
 
 def refuse_unshared(job: JobSpec, master: str | None) -> None:

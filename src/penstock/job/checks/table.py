@@ -27,14 +27,6 @@ def table_path(path: str, folder: Path) -> str:
     return Secret(whole) if isinstance(path, Secret) else whole
 
 
-def quarantine_path(table: TableSection, folder: Path) -> str:
-    """The stated quarantine, or the table's path with `_quarantine` appended."""
-    if table.quarantine is not None:
-        return table_path(table.quarantine, folder)
-    beside = table_path(table.path or "", folder) + "_quarantine"
-    return Secret(beside) if isinstance(table.path, Secret) else beside
-
-
 def meant_kind(document: Document, kinds: Kinds) -> AnyKindSection:
     """The kind of table that the file describes, as far as one can tell from the keys that it states."""
     stated = [kind for kind in kinds if document.has("table", kind.name)]
@@ -64,21 +56,11 @@ def stray_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> It
         yield Finding(("place",), message, "remove it", on_key=True)
 
 
-def path_findings(section: TableSection, at: KeyPath, folder: Path) -> Iterator[Finding]:
-    """What is wrong with the path of a table and that of its quarantine."""
-    faulty = False
-    for name, path in (("path", section.path), ("quarantine", section.quarantine)):
-        fault = _path_fault(path) if path is not None else None
-        if fault is not None:
-            faulty = True
-            yield Finding((*at, name), *fault)
-    if section.path is None or section.quarantine is None or faulty:
-        return
-    table, quarantine = (table_path(section.path, folder), table_path(section.quarantine, folder))
-    if table == quarantine:
-        yield Finding((*at, "quarantine"), "is the table itself")
-    elif quarantine.startswith(f"{table}/") or table.startswith(f"{quarantine}/"):
-        yield Finding((*at, "quarantine"), "one of both tables lies inside the other", "put them side by side")
+def path_findings(section: TableSection, at: KeyPath) -> Iterator[Finding]:
+    """What is wrong with the path of a table."""
+    fault = None if section.path is None else _path_fault(section.path)
+    if fault is not None:
+        yield Finding((*at, "path"), *fault)
 
 
 def _path_fault(path: str) -> tuple[str, str] | None:
@@ -102,7 +84,7 @@ def _path_fault(path: str) -> tuple[str, str] | None:
     if not bucket and scheme not in _WITHOUT_BUCKET:
         return f"{scheme}:// needs a bucket or container", f"{scheme}://bucket/table"
     if not key.strip("/"):
-        return ("the table needs a folder of its own", "a table at the root would share it with its quarantine")
+        return "the table needs a folder of its own", ""
     return None
 
 

@@ -130,7 +130,6 @@ class TableSection(Section):
     REQUIRED: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Text = None
-    quarantine: Text = None
     storage: Settings = None
     shared: Flag = None
 

@@ -48,9 +48,9 @@ def flow_key(job: str) -> str:
     return f"{job}#flow"
 
 
-def table_key(job: str) -> str:
-    """In a quarantine: the fingerprint of the table whose commits listed the job's rows and moved its positions."""
-    return f"{job}#table"
+def quarantine_key(job: str, partition: Partition, log: str = "") -> str:
+    """In a quarantine: up to where the files are appended that a log lists, the log of a type by its name."""
+    return field_key(job, partition, f"type/{log}") if log else position_key(job, partition)
 
 
 def topic_fingerprint(topic_id: str) -> int:

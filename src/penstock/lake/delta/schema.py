@@ -25,6 +25,8 @@ class TablePlace(TableSpec):
 
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    quarantine_url: str = ""
+    """Where its quarantine lies, if not in its own folder."""
     files_url: str = ""
     """Where its files lie, if not beside its log; whoever stages them checks them before the commit."""
     numbers: tuple[str, ...] = ()

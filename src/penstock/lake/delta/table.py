@@ -24,7 +24,7 @@ from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
-from penstock.lake.staged import check_quarantine, check_staged
+from penstock.lake.staged import check_staged
 from penstock.lake.state import DeltaState
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
@@ -32,6 +32,8 @@ from penstock.logs.log import Partition
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
 """Of one commit, for reasons other than a rival: the library has tried each several times already."""
+QUARANTINE_FOLDER = "_quarantine"
+"""Below a table: readers and vacuums pass over folders whose names begin with `_`."""
 OWN_PROPERTY = re.compile(r"penstock\.")
 """Begins the name of a property that only Penstock reads: the library refuses those that it does not know."""
 _BACKOFF_SECONDS_MAX = 2.0
@@ -59,6 +61,10 @@ class Table:
         self.job = job
         self.environment = environment
         self.handle = handle
+        self.id = str(handle.metadata().id)
+        """Of this incarnation: a table that is deleted and created again has another one."""
+        self.quarantine_url = spec.quarantine_url or f"{spec.path.rstrip('/')}/{QUARANTINE_FOLDER}/{job}/{self.id}"
+        """Where the quarantine files lie that commits list. A table whose quarantine lies elsewhere sets its own."""
         self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
         self._files: tuple[int, dict[tuple[str, ...], tuple[ActiveFile, ...]]] = (-1, {})
@@ -297,7 +303,8 @@ class Table:
         parts = [part for part in accepted if isinstance(part, SlicePart)]
         if not self.spec.files_url:
             check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
-        check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
+        quarantined = [file for part in parts for file in part.quarantine_files]
+        check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
 
 
 def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:
@@ -351,7 +358,7 @@ def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None =
 def _delta_place(place: TableSpec) -> TablePlace:
     if isinstance(place, TablePlace):
         return place
-    return TablePlace(place.path, place.quarantine_path, place.storage_options, place.shared)
+    return TablePlace(place.path, place.storage_options, place.shared)
 
 
 def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:

@@ -16,7 +16,7 @@ from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import QUARANTINE_FOLDER, Table
 from penstock.lake.maintenance.leftovers import CanGo, Classified, NameRules, Stays, Verdict, classify_all
 from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
@@ -25,6 +25,7 @@ from penstock.logs.log import Partition
 class Dead(CanGo):
     REMOVED = "removed from the table, retention is over"
     PASSED = "never committed, the position is beyond its start"
+    PASSED_END = "never committed, all positions are at or beyond its end"
     EXPIRED = "never committed, the version bound of its compaction has passed"
     REPLAYED = "never committed, its replay run is over"
     CLOSED = "never committed, its close is complete"
@@ -49,7 +50,9 @@ class ListedTable:
 
     @classmethod
     def of(cls, table: Table) -> ListedTable:
-        return cls(table, tuple(each for each in table.storage().list() if not each.path.startswith(LOG_FOLDER)))
+        """Without the table's log, and without quarantines, which are tables of their own."""
+        others = (LOG_FOLDER, f"{QUARANTINE_FOLDER}/")
+        return cls(table, tuple(entry for entry in table.storage().list() if not entry.path.startswith(others)))
 
     def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
         """Load the newest version and go by it; what else the rules go by was read after the listing, too."""
@@ -107,6 +110,13 @@ def by_position(name: StagedName, position: int | None) -> Verdict:
     return Dead.PASSED if position > name.start else Kept.COMMITTABLE
 
 
+def by_end(name: StagedName, position: int | None) -> Verdict:
+    """The rule where several logs may list a file of the slice: `position` is the lowest of them."""
+    if position is None:
+        return Kept.UNPLACED
+    return Dead.PASSED_END if position >= name.end else Kept.COMMITTABLE
+
+
 def by_version(table: Table) -> Callable[[CompactedName], Verdict]:
     version = table.version
     return lambda name: Dead.EXPIRED if version >= name.version_max else Kept.COMMITTABLE
@@ -117,7 +127,7 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
 
 
 def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
-    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even.
+    """Whether our writer puts files there: a deeper folder may be another table.
 
     Columns that a commit fills in have no folder: they are the last.
     """

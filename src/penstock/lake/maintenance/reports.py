@@ -31,6 +31,8 @@ class CompactReport:
     dropped: int = 0
     left: int = 0
     """Groups beyond the bytes that this compaction was to take on."""
+    failed: tuple[str, ...] = ()
+    """Types that could not be compacted, each with the reason; the others were."""
 
     @classmethod
     def of(cls, tried: int, landed: Sequence[Merged[Any]]) -> Self:
@@ -46,11 +48,6 @@ class CompactReport:
             dropped=tried - len(landed),
         )
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What else a person should know."""
-        return ()
-
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
@@ -63,7 +60,8 @@ class CompactReport:
             f"{self.size_bytes_before} bytes became {self.size_bytes_after}"
         )
         dropped = (f"{self.dropped} groups left to another writer",) if self.dropped else ()
-        yield "; ".join((done if self.files_removed else "nothing to compact", *dropped, *self.remarks))
+        yield "; ".join((done if self.files_removed else "nothing to compact", *dropped))
+        yield from (f"not compacted: {reason}" for reason in self.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +76,14 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """A file that was given up: it was to be moved to its place, and is gone."""
-
-    type: str
-    path: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class VacuumReport:
     """What a vacuum deleted, and how many files stay by the reason."""
 
     deleted: tuple[Deleted, ...]
     kept: Mapping[str, int]
     dry_run: bool = False
-    dropped: tuple[Dropped, ...] = ()
+    failed: tuple[str, ...] = ()
+    """Types that could not be looked at, each with the reason; the others were."""
 
     @property
     def size_bytes(self) -> int:
@@ -105,14 +95,13 @@ class VacuumReport:
             "deleted": [asdict(each) for each in self.deleted],
             "size_bytes": self.size_bytes,
             "kept": dict(self.kept),
-            "dropped": [asdict(each) for each in self.dropped],
+            "failed": list(self.failed),
         }
 
     def lines(self) -> Iterator[str]:
-        for each in self.dropped:
-            yield f"{each.path}: its staged file is gone, {each.rows} rows of type {each.type} are given up"
         for gone in self.deleted:
             yield f"{gone.table}/{gone.path}: {gone.reason}"
         yield f"{len(self.deleted)} files {'would go' if self.dry_run else 'deleted'}, {self.size_bytes} bytes"
         for reason, count in sorted(self.kept.items()):
             yield f"{count} kept: {reason}"
+        yield from (f"not vacuumed: {reason}" for reason in self.failed)

@@ -22,7 +22,6 @@ from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.section import DeltaSection, DeltaSpec
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
-from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
 from penstock.tables.single.vacuum import vacuum
@@ -54,8 +53,7 @@ class DeltaKind(SingleKind):
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         wish.refuse_drop_lost(job)
-        table = existing_table(job, environment)
-        return vacuum(table, open_quarantine(job, environment), dry_run=wish.dry_run)
+        return vacuum(existing_table(job, environment), dry_run=wish.dry_run)
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")
@@ -65,7 +63,6 @@ class DeltaKind(SingleKind):
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
     """The table with at least the job's columns."""
     schema, policy = row_columns(job, spark)
-    refuse_earlier_table(job, environment)
     # The policy is about what records bring: a table made before its rows carried their place takes those columns.
     place = [name for _, name in place_columns(job.columns, job.sql.select if job.sql is not None else ())]
     return open_or_create(job.table, job.name, schema, policy, environment, place)

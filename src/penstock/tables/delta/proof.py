@@ -31,7 +31,6 @@ from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.proof.values.rows import RowValues
 from penstock.tables.delta.misfiled import Misfiled, find_misfiled
-from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import TableFacts, read_table
 
 
@@ -47,7 +46,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
     storage, columns = facts.table.storage(), kept_columns(job, facts.table.schema)
     data = examine(storage, data_files(facts.table), columns, named_now(facts.table))
     misfiled = find_misfiled(job, facts.table, data.files, columns, facts.incarnations)
-    quarantine = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
+    quarantine = QuarantineFiles.of(job, facts.table.quarantine_url, facts.quarantine, facts.pending)
     return Provable(
         version=facts.table.version,
         states=facts.states,
@@ -121,12 +120,12 @@ class TableRewriter:
     partition_by: tuple[str, ...]
 
     def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
-        flow = flow_of(self.job, Batch(BATCH_ID, (piece,)), self.target, self.partition_by)
         table, bad = folder / "table", folder / "quarantine"
+        flow = flow_of(self.job, Batch(BATCH_ID, (piece,)), self.target, self.partition_by, str(bad))
         flow = replace(
             flow,
             table=replace(flow.table, table_url=str(table), storage_options={}),
-            quarantine=replace(flow.quarantine, table_url=str(bad), storage_options={}),
+            quarantine=replace(flow.quarantine, storage_options={}),
         )
         storage = open_storage(str(table), {})
         schema = _body_schema(self.target, self.partition_by)

@@ -48,7 +48,6 @@ class DeltaSection(KindSection[JobFile, DeltaTableSection, Parts]):
         assert reading.section is not None
         return DeltaSpec(
             place.path,
-            place.quarantine_path,
             place.storage_options,
             place.shared,
             partition_by=tuple(reading.section.partition_by or ()),

@@ -47,7 +47,9 @@ def compact(
     for number, (name, log) in enumerate(logs.items()):
         try:
             if name not in failed:
-                report += _compact_type(table, name, log, target_bytes, all_days, effort.after(report.size_bytes_before))
+                report += _compact_type(
+                    table, name, log, target_bytes, all_days, effort.after(report.size_bytes_before)
+                )
         except PenstockError as error:
             failed[name] = error.primary
         if progress is not None:
@@ -113,7 +115,7 @@ def _merge(
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:
-    """What the footer of a merged file says: the files that it replaces, and the originals that their rows come from."""
+    """What the footer of a merged file says: the files that it replaces, and the originals of their rows."""
     originals = [
         original
         for file, footer in zip(files, footers, strict=True)

@@ -106,15 +106,14 @@ class ExportLogs:
     # the logs of types
 
     def type_place(self, name: str) -> TablePlace:
-        if self.is_plain:
-            return TablePlace(
-                f"{self.root}/{self.places.types}/{name}",
-                storage_options=self.export.storage_options,
-                partition_by=(DAY_FOLDER, STAGED),
-                files_url=self.root,
-            )
-        options = self.export.storage_options
-        return TablePlace(f"{self.root}/{name}", storage_options=options, partition_by=(DAY_FOLDER,))
+        job_log = self.find_job_log()
+        return TablePlace(
+            f"{self.root}/{self.places.types}/{name}" if self.is_plain else f"{self.root}/{name}",
+            storage_options=self.export.storage_options,
+            partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
+            files_url=self.root if self.is_plain else "",
+            quarantine_url="" if job_log is None else job_log.quarantine_url,
+        )
 
     def find_type_log(self, name: str) -> Table | None:
         """The log of a type, as it was last read; None if there is none."""
@@ -240,14 +239,15 @@ class ExportLogs:
         state = self.state()
         self._refuse_lost_logs(state)
         self._refuse_unnamed_types(state)
+        if self.find_job_log() is None:
+            place = self.job_place()
+            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
+            self._logs.clear()
         for spec in self.export.all_types.values():
             if self._readable(spec.name) is None and spec.name in self.unreadable:
                 continue
             if (decoded := self.decoded_of(spec.name)) is not None:
                 self._create(spec, decoded if spec.schema is None else grown(decoded, spec.schema))
-        if self.find_job_log() is None:
-            place = self.job_place()
-            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
         self.enter_types()
 
     def enter_types(self) -> None:

@@ -17,6 +17,8 @@ from penstock.logs.log import Partition
 
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
+UNKNOWN_TOPIC = "?"
+"""Stands for a topic that was recreated since."""
 OUTCOMES_KEPT = 62
 """Of the last writes of a type: what fits beside a leading bit into a number of 63 bits."""
 
@@ -128,6 +130,11 @@ class ExportState:
 
     def of(self, partition: Partition) -> JobPartition:
         return self.partitions.get((partition.topic_id, partition.number), JobPartition())
+
+    def partition_of(self, key: PartitionId) -> Partition:
+        """With the name of its topic, if it is a topic as it is now."""
+        names = (topic for topic, known in self.fingerprints.items() if known == topic_fingerprint(key[0]))
+        return Partition(next(names, UNKNOWN_TOPIC), *key)
 
     def current(self) -> Iterator[tuple[PartitionId, JobPartition]]:
         """The started partitions of topics as they are now."""

@@ -111,7 +111,7 @@ def fanout_flow(table: Export, batch_id: str, slices: Mapping[PartitionKey, Rout
         now_ms=int(table.environment.now() * 1000),
         root_url=job.table.path,
         staged_folder=logs.places.staged if logs.is_plain else "",
-        quarantine_url=table.quarantine.path,
+        quarantine_url=table.quarantine.url,
         slices=slices,
         failpoint=table.environment.failpoint,
         storage_options=dict(job.table.storage_options),

@@ -42,7 +42,6 @@ from penstock.tables.keyed.upkeep.compact import compact
 from penstock.tables.keyed.upkeep.vacuum import vacuum_keyed
 from penstock.tables.keyed.writer import KeyedWriter
 from penstock.tables.kind import CompactWish, LoadWish, ReadWish, VacuumWish
-from penstock.tables.quarantine.table import refuse_earlier_table
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.writer import row_columns
 
@@ -114,7 +113,6 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
     if layout.merge:
         schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
-    refuse_earlier_table(job, environment)
     existing = find_table(job.table, job.name, environment)
     if existing is not None:
         # Before the table gets columns of a job that is not its own.

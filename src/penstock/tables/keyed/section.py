@@ -78,7 +78,6 @@ class KeyedSection(KindSection[JobFile, KeyedTableSection, Parts]):
         layout = layout_of(section, _log_partition(section, parts) if reading.file.sql is None else None)
         return KeyedSpec(
             place.path,
-            place.quarantine_path,
             place.storage_options,
             place.shared,
             layout=layout,

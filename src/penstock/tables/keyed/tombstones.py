@@ -15,6 +15,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
@@ -23,7 +24,6 @@ from penstock.tables.keyed.layout import BUCKET
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.tombstones import newest, tombstone_schema, unexpired
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.quarantine.life import life_of
 
 VERSIONS_TO_LAND_MAX = 1000
 TOMBSTONE_FILES_MAX = 8
@@ -59,7 +59,8 @@ class Tombstones:
         if not files:
             return {}
         now_ms = int(self._environment.now() * 1000)
-        return {tombstones_key(self._job.name): life_of(self._created(schema)), deleted_key(self._job.name): now_ms}
+        there = fingerprint(self._created(schema).id)
+        return {tombstones_key(self._job.name): there, deleted_key(self._job.name): now_ms}
 
     def files(self) -> dict[int, tuple[ActiveFile, ...]]:
         """The files of the newest version, by bucket."""
@@ -141,12 +142,12 @@ def find_tombstones(spec: KeyedSpec, job: str, environment: Environment) -> Tabl
 
 def tombstones_faults(spec: KeyedSpec, data: Table, found: Table | None) -> Iterator[str]:
     """Why a table of tombstones, opened after the data, is not the one that deletes within the retention are in."""
-    life = None if found is None else life_of(found)
+    there = None if found is None else fingerprint(found.id)
     oldest_ms = (data.environment.now() - spec.tombstone_retention_seconds) * 1000
     numbers = data.transactions()
     for key, expected in numbers.items():
         job = key.removesuffix(tombstones_key(""))
-        if job != key and expected != life and numbers.get(deleted_key(job), 0) >= oldest_ms:
+        if job != key and expected != there and numbers.get(deleted_key(job), 0) >= oldest_ms:
             is_what = "is gone" if found is None else "was made again"
             yield f"job {job} has deleted rows, and the table of tombstones at {spec.tombstones_path} {is_what}"
 
@@ -159,9 +160,7 @@ def files_by_bucket(files: Iterable[ActiveFile]) -> dict[int, tuple[ActiveFile, 
 
 
 def _place(spec: KeyedSpec) -> TablePlace:
-    return TablePlace(
-        spec.tombstones_path, spec.quarantine_path, spec.storage_options, spec.shared, partition_by=(BUCKET,)
-    )
+    return TablePlace(spec.tombstones_path, spec.storage_options, spec.shared, partition_by=(BUCKET,))
 
 
 def small_tombstones(files: Sequence[ActiveFile], chunk_rows: int) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.logs.log import Partition, Slice
-from penstock.tables.quarantine.rows import own_files, own_rows, where
+from penstock.tables.quarantine.rows import files_of, read_file, where
 
 _KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -29,17 +29,17 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The records of one run; a topic has one life among them."""
+    """The records of one run; a topic has one incarnation among them."""
 
     rows: pa.Table
     slices: tuple[Slice, ...]
     """From the first to the last of the records of each partition; most offsets between may not be there."""
 
     def within(self, slices: Sequence[Slice]) -> pa.Table:
-        wanted = pa.chunked_array([pa.repeat(False, self.rows.num_rows)])
-        for each in slices:
-            wanted = pc.or_(wanted, _inside(self.rows, each))
-        return self.rows.filter(wanted)
+        inside = pa.chunked_array([pa.repeat(False, self.rows.num_rows)])
+        for piece in slices:
+            inside = pc.or_(inside, _inside(self.rows, piece))
+        return self.rows.filter(inside)
 
 
 Choice = Callable[[pa.Table], pa.Table]
@@ -51,50 +51,43 @@ def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iter
     rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
     size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
     for pieces in gather(_pieces(quarantine, choose, options), rows, size):
-        yield from map(_chunk, _lives_apart(pieces))
+        yield from map(_chunk, _split_incarnations(pa.concat_tables(pieces)))
 
 
 def _pieces(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[pa.Table]:
-    """Rows cut so that a piece fits into a run and is of one life of one topic."""
-    for file in own_files(quarantine):
-        for rows in own_rows(quarantine, file):
+    """The chosen rows, cut so that a piece fits into a run."""
+    for file in files_of(quarantine):
+        for rows in read_file(quarantine, file):
             if options.error_contains:
                 rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
             chosen = choose(rows)
-            for life in chosen.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist():
-                mine = chosen.filter(where(chosen, **life))
-                for start in range(0, mine.num_rows, options.run_rows_max):
-                    yield mine.slice(start, options.run_rows_max)
+            for start in range(0, chosen.num_rows, options.run_rows_max):
+                yield chosen.slice(start, options.run_rows_max)
 
 
-def _lives_apart(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """The pieces, apart where a topic was recreated between them."""
-    met: dict[str, list[str]] = {}
-    apart: dict[int, list[pa.Table]] = {}
-    for piece in pieces:
-        topic, topic_id = piece["topic"][0].as_py(), piece["topic_id"][0].as_py()
-        lives = met.setdefault(topic, [])
-        if topic_id not in lives:
-            lives.append(topic_id)
-        apart.setdefault(lives.index(topic_id), []).append(piece)
-    yield from apart.values()
+def _split_incarnations(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows, apart where a topic was recreated: the tasks of a batch know a topic by its name alone."""
+    while rows.num_rows:
+        first_ids = rows.group_by("topic").aggregate([("topic_id", "min")]).column("topic_id_min")
+        is_first = pc.is_in(rows.column("topic_id"), value_set=first_ids)
+        yield rows.filter(is_first)
+        rows = rows.filter(pc.invert(is_first))
 
 
-def _chunk(pieces: Sequence[pa.Table]) -> Chunk:
-    rows = pa.concat_tables(pieces)
+def _chunk(rows: pa.Table) -> Chunk:
     # As a log would give them.
     ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
     ends = rows.group_by(["topic", "topic_id", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
     slices = [
         Slice(
-            Partition(each["topic"], each["topic_id"], each["partition"]),
-            each["offset_min"],
-            each["offset_max"] + 1,
-            each["offset_min"],
+            Partition(row["topic"], row["topic_id"], row["partition"]),
+            row["offset_min"],
+            row["offset_max"] + 1,
+            row["offset_min"],
         )
-        for each in ends.to_pylist()
+        for row in ends.to_pylist()
     ]
-    return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(sorted(slices, key=lambda each: each.partition)))
+    return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(sorted(slices, key=lambda piece: piece.partition)))
 
 
 def _inside(rows: pa.Table, piece: Slice) -> pa.ChunkedArray:

@@ -20,7 +20,7 @@ from penstock.logs.log import Batch, Partition
 from penstock.staging.batch_job import Records
 from penstock.tables.quarantine.chunks import Choice, Chunk
 from penstock.tables.quarantine.replayed import ReplayRun, Runs
-from penstock.tables.quarantine.table import QuarantineTable
+from penstock.tables.quarantine.table import Quarantine
 
 STAGINGS_MAX = 20
 """How often the records of a run are written anew because they brought columns that the table had to take first."""
@@ -47,7 +47,7 @@ class StagedRun(Generic[F]):
 class Target(ABC, Generic[F]):
     """Where replayed rows go."""
 
-    def __init__(self, job: JobSpec, environment: Environment, quarantine: QuarantineTable) -> None:
+    def __init__(self, job: JobSpec, environment: Environment, quarantine: Quarantine) -> None:
         self.job = job
         self.environment = environment
         self.listener = environment.listener

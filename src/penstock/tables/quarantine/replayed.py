@@ -1,13 +1,13 @@
 """The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
 
-The data commit of run N, for an export an entry of its ledger, is the truth. The removal is worked out from it alone,
-so anybody can do it any number of times, as long as the quarantine's own number is lower.
+The data commit of run N is the truth. The removal follows from it alone, so any process can do it any number of times,
+as long as the quarantine's own number is lower.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.errors import InvariantError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.names import owner_tag, replayed_name
+from penstock.flow.write.names import replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.keys import field_key, replay_key
@@ -27,15 +27,15 @@ from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import at_places, may_hold, own_files, read_file
+from penstock.tables.quarantine.rows import at_places, files_of, may_hold, read_file, without_places
 
 _KIND = "replay"
-_KEYS = ("job", "topic_id", "partition", "offset")
+_PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """What one replay run wrote to the data table; `batch_id` tells it from a rival's run of the same number."""
+    """What one replay run wrote to the data table; the batch id tells it from another run of the same number."""
 
     number: int
     batch_id: str
@@ -44,6 +44,11 @@ class ReplayRun:
     @property
     def rows(self) -> int:
         return sum(count_of(ranges) for ranges in self.offsets.values())
+
+    def may_have(self, file: ActiveFile) -> bool:
+        """Whether records of the run can be in a file of the quarantine, as far as its statistics say."""
+        spans = ((partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in self.offsets.items())
+        return any(may_hold(file, *span) for span in spans)
 
 
 class Runs(Protocol):
@@ -81,9 +86,9 @@ class TableRuns:
         """Search the table's history for the commit of a run."""
         with library_errors(self.path):
             history = self.data.handle.history()
-        for _, ours in commits_of(history, self.data.job):
-            if ours.kind == _KIND and ours.run == number:
-                return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
+        for _, commit in commits_of(history, self.data.job):
+            if commit.kind == _KIND and commit.run == number:
+                return ReplayRun(number, commit.batch, {offsets.place: offsets.ranges for offsets in commit.offsets})
         return None
 
 
@@ -97,9 +102,9 @@ def run_change(
 ) -> Change:
     """The commit that brings the files of a run into a table, with its number and what it adds to the counts."""
     check_staged(table.storage(), files)
-    keys = {field_key(table.job, each, "replayed"): count for each, count in rows.items()}
-    totals = {key: (table.transaction(key) or 0) + count for key, count in keys.items()}
-    return Change([table.add_action(each) for each in files], {replay_key(table.job): number, **totals}, metadata)
+    added = {field_key(table.job, partition, "replayed"): count for partition, count in rows.items()}
+    totals = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
+    return Change([table.add_action(file) for file in files], {replay_key(table.job): number, **totals}, metadata)
 
 
 def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:
@@ -109,16 +114,17 @@ def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[st
         job=job,
         batch=run.batch_id,
         run=run.number,
-        offsets=tuple(ReplayedOffsets(*placed(each), ranges) for each, ranges in run.offsets.items()),
+        offsets=tuple(ReplayedOffsets(*placed(partition), ranges) for partition, ranges in run.offsets.items()),
         rows=run.rows,
         size_bytes=sum(file.size_bytes for file in files),
     ).metadata
 
 
-def finish_replay(runs: Runs, quarantine: Table) -> int:
-    """Do the removals that runs still owe; returns how many rows were taken out."""
+def finish_replay(runs: Runs, quarantine: Table | None) -> int:
+    """Remove the records of runs that stopped between commit and removal; returns how many rows were removed."""
     removed = 0
-    for number in runs.owed(run_number(quarantine)):
+    for number in () if quarantine is None else runs.owed(run_number(quarantine)):
+        assert quarantine is not None
         run = runs.find(number)
         if run is None:
             raise InvariantError(
@@ -131,20 +137,19 @@ def finish_replay(runs: Runs, quarantine: Table) -> int:
 
 
 def remove_run(quarantine: Table, run: ReplayRun) -> int:
-    """Take a run's rows out of quarantine; returns how many were there, 0 if somebody else did it before."""
-    rewrites: dict[str, _Rewrite] = {}
+    """Remove a run's rows from quarantine; returns how many, 0 if another process did it before."""
+    rewrites: dict[str, tuple[int, tuple[StagedFile, ...]]] = {}
 
     def decide() -> Change | None:
         if run_number(quarantine) >= run.number:
             return None
         actions: list[AddAction | RemoveAction] = []
-        for file in own_files(quarantine):
-            if not _may_touch(file, run):
-                continue
+        for file in filter(run.may_have, files_of(quarantine)):
             if file.path not in rewrites:
                 rewrites[file.path] = _rewrite(quarantine, file, run)
-            if rewrites[file.path].removed:
-                actions += replacement(quarantine, file, rewrites[file.path].files)
+            removed, files = rewrites[file.path]
+            if removed:
+                actions += [quarantine.remove_action(file), *map(quarantine.add_action, files)]
         return Change(
             actions,
             {replay_key(quarantine.job): run.number},
@@ -153,55 +158,25 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
 
     landed = quarantine.swap(decide)
     quarantine.environment.reach("replay_removed")
-    return sum(each.removed for each in rewrites.values()) if landed else 0
+    return sum(removed for removed, _ in rewrites.values()) if landed else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Rewrite:
-    """What takes the place of a file once a run's rows are out of it."""
-
-    removed: int
-    files: tuple[StagedFile, ...] = ()
-
-
-def _may_touch(file: ActiveFile, run: ReplayRun) -> bool:
-    return any(
-        may_hold(file, partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
-    )
-
-
-def _rewrite(table: Table, file: ActiveFile, run: ReplayRun) -> _Rewrite:
-    gone = {
+def _rewrite(table: Table, file: ActiveFile, run: ReplayRun) -> tuple[int, tuple[StagedFile, ...]]:
+    """How many rows of a run are in a file, and the files that hold the others."""
+    places = {
         (partition.topic_id, partition.number): pa.array(offsets_of(ranges), pa.int64())
         for partition, ranges in run.offsets.items()
     }
-
-    def hits(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.fill_null(pc.and_(at_places(rows, gone), pc.equal(rows.column("job"), table.job)), False)
-
-    def name() -> str:
-        return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
-
-    removed = sum(pc.sum(hits(rows)).as_py() or 0 for rows in read_file(table, file, _KEYS))
-    return _Rewrite(removed, rewritten(table, file, name, lambda rows: pc.invert(hits(rows))) if removed else ())
-
-
-def rewritten(
-    table: Table, file: ActiveFile, name: Callable[[], str], stay: Callable[[pa.Table], pa.ChunkedArray]
-) -> tuple[StagedFile, ...]:
-    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
+    removed = sum(pc.sum(at_places(rows, places)).as_py() or 0 for rows in read_file(table, file, _PLACE))
+    if not removed:
+        return 0, ()
     options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
-    writer = StagedWriter(options, name, "", 0)
+    writer = StagedWriter(options, lambda: replayed_name(str(run.number), uuid.uuid4().hex), "", 0)
     try:
         for rows in read_file(table, file):
-            for batch in rows.filter(stay(rows)).to_batches():
+            for batch in without_places(rows, places).to_batches():
                 writer.write(batch)
-        return writer.finish()
+        return removed, writer.finish()
     except BaseException:
         writer.abandon()
         raise
-
-
-def replacement(table: Table, file: ActiveFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
-    """The actions that put other files in the place of one."""
-    return [table.remove_action(file), *(table.add_action(each) for each in files)]

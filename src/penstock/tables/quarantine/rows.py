@@ -1,7 +1,4 @@
-"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place.
-
-Several jobs may share a quarantine: rows are those of the job that the table was opened for.
-"""
+"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import error_kinds
-from penstock.lake.delta.active_files import ActiveFile, active_files
-from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 
 KINDS_MAX = 1000
@@ -48,17 +44,10 @@ class Listing:
     newest: tuple[Entry, ...] = ()
 
 
-def own_files(table: Table) -> list[ActiveFile]:
-    """The files that may hold rows of the table's job in the version that the handle has loaded, oldest first."""
-    with library_errors(table.spec.path):
-        found = active_files(table.handle, ("job", "partition", "offset"))
-    mine = [each for each in found if each.nulls["job"] != 0 or _meets(each.spans["job"], table.job, table.job)]
-    return sorted(mine, key=lambda each: (each.modified_at_ms, each.spans["offset"] or (0, 0), each.path))
-
-
-def is_of(file: ActiveFile, job: str) -> bool:
-    """Whether all rows of the file are known to be the job's."""
-    return file.nulls["job"] == 0 and file.spans["job"] == (job, job)
+def files_of(table: Table) -> list[ActiveFile]:
+    """The files of the loaded version, oldest first."""
+    files = table.active_files(("partition", "offset"))
+    return sorted(files, key=lambda file: (file.modified_at_ms, file.spans["offset"] or (0, 0), file.path))
 
 
 def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
@@ -77,19 +66,8 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
             yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
 
 
-def own_rows(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of the table's job in a file, one row group at a time."""
-    if "job" not in table.schema.names:
-        # Made before rows knew their job: they are nobody's.
-        return
-    wanted = tuple(table.schema.names) if columns is None else tuple(columns)
-    for rows in read_file(table, file, (*wanted, *(() if "job" in wanted else ("job",)))):
-        mine = rows if is_of(file, table.job) else rows.filter(pc.equal(rows.column("job"), table.job))
-        yield mine.select(wanted)
-
-
 def count_rows(table: Table) -> int:
-    return sum(_row_count(table, file) for file in own_files(table))
+    return sum(_row_count(table, file) for file in table.active_files())
 
 
 def list_rows(table: Table, limit: int) -> Listing:
@@ -97,23 +75,21 @@ def list_rows(table: Table, limit: int) -> Listing:
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
-    for file in own_files(table):
-        for rows in own_rows(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+    for file in files_of(table):
+        for rows in read_file(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
             count += rows.num_rows
             _count_kinds(kinds, rows.column("error"))
             newest = _newest(newest, rows, limit)
-    entries = tuple(Entry(**each) for each in newest.to_pylist()) if newest is not None else ()
+    entries = tuple(Entry(**row) for row in newest.to_pylist()) if newest is not None else ()
     return Listing(count, dict(kinds.most_common()), entries)
 
 
 def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
     """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
-    found: list[dict[str, Any]] = []
-    for file in own_files(table):
-        if not may_hold(file, partition, offset, offset):
-            continue
-        for rows in own_rows(table, file):
-            found += rows.filter(where(rows, topic=topic, partition=partition, offset=offset)).to_pylist()
+    files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
+    tables = (rows for file in files for rows in read_file(table, file))
+    matching = (rows.filter(where(rows, topic=topic, partition=partition, offset=offset)) for rows in tables)
+    found = [row for rows in matching for row in rows.to_pylist()]
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
 
 
@@ -122,24 +98,24 @@ Places = Mapping[tuple[str, int], pa.Array]
 
 
 def repeated_rows(table: Table) -> Places:
-    """The places of which the job has more than one row in the loaded version."""
+    """The places of which the loaded version has more than one row."""
     keys = ["topic_id", "partition", "offset"]
-    found = [rows for file in own_files(table) for rows in own_rows(table, file, keys)]
-    if not found:
+    tables = [rows for file in files_of(table) for rows in read_file(table, file, keys)]
+    if not tables:
         return {}
-    counted = pa.concat_tables(found).group_by(keys).aggregate([([], "count_all")])
-    several = counted.filter(pc.greater(counted.column("count_all"), 1))
-    by_place = several.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
-    return {(each["topic_id"], each["partition"]): pa.array(each["offset_list"], pa.int64()) for each in by_place}
+    counted = pa.concat_tables(tables).group_by(keys).aggregate([([], "count_all")])
+    repeated = counted.filter(pc.greater(counted.column("count_all"), 1))
+    by_partition = repeated.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
+    return {(row["topic_id"], row["partition"]): pa.array(row["offset_list"], pa.int64()) for row in by_partition}
 
 
 def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
-    """Which rows are at these places. A topic id alone names a life of a topic, whatever the topic is called."""
-    found = pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    """Which rows are at these places. A topic id alone names an incarnation of a topic, whatever its name is."""
+    hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
     for (topic_id, partition), offsets in places.items():
-        here = where(rows, topic_id=topic_id, partition=partition)
-        found = pc.or_(found, pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets)))
-    return found
+        of_partition = where(rows, topic_id=topic_id, partition=partition)
+        hits = pc.or_(hits, pc.and_(of_partition, pc.is_in(rows.column("offset"), value_set=offsets)))
+    return pc.fill_null(hits, False)
 
 
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
@@ -152,11 +128,9 @@ def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
 
 
 def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
-    for each in error_kinds(errors).value_counts().to_pylist():
-        kind = each["values"]
-        if kind not in kinds and len(kinds) >= KINDS_MAX:
-            kind = OTHER_KINDS
-        kinds[kind] += each["counts"]
+    for counted in error_kinds(errors).value_counts().to_pylist():
+        has_entry = counted["values"] in kinds or len(kinds) < KINDS_MAX
+        kinds[counted["values"] if has_entry else OTHER_KINDS] += counted["counts"]
 
 
 def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
@@ -170,9 +144,9 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
 
 
 def _row_count(table: Table, file: ActiveFile) -> int:
-    if file.rows is not None and is_of(file, table.job):
+    if file.rows is not None:
         return file.rows
-    return sum(rows.num_rows for rows in own_rows(table, file, ["offset"]))
+    return sum(rows.num_rows for rows in read_file(table, file, ["offset"]))
 
 
 def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:

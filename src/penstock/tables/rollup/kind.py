@@ -19,7 +19,7 @@ from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
-from penstock.tables.quarantine.discard import Listings
+from penstock.tables.quarantine.table import Listings
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.opening import existing_tables, open_tables
 from penstock.tables.rollup.proof.verification import prove_rollup
@@ -89,5 +89,5 @@ class RollupKind(SingleKind):
     def open_windows(self, job: JobSpec, wish: WindowsWish) -> OpenWindows:
         return open_windows(job_of(job, RollupSpec), wish)
 
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+    def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

@@ -14,7 +14,6 @@ from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
 from penstock.logs.log import Log
-from penstock.tables.quarantine.table import refuse_earlier_table
 from penstock.tables.rollup.closing.closing import Closing
 from penstock.tables.rollup.closing.standing import windows_key
 from penstock.tables.rollup.closing.windows_table import open_windows_table
@@ -55,7 +54,6 @@ def _publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environment:
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
     """The table that carries the positions."""
     of_partials = partials_job(job)
-    refuse_earlier_table(of_partials, environment)
     schema = partials_schema(job.table.aggregates)
     table = open_or_create(of_partials.table, job.name, schema, NewColumnPolicy.ADD, environment)
     _own_alone(table)

@@ -108,7 +108,6 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
         asked = set(section.aggregates or ())
         spec = RollupSpec(
             place.path,
-            place.quarantine_path,
             place.storage_options,
             place.shared,
             partials_path=_partials_path(reading, place.path),

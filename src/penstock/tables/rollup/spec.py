@@ -91,7 +91,6 @@ def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
     spec = job.table
     place = PartialsSpec(
         path=spec.partials_path,
-        quarantine_path=spec.quarantine_path,
         storage_options=spec.storage_options,
         shared=spec.shared,
         partition_by=("day", "epoch"),

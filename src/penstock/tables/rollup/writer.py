@@ -7,9 +7,8 @@ from datetime import UTC, datetime, time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.flow.compile import RecordFrame, write_options
+from penstock.flow.compile import RecordFrame, quarantine_options, write_options
 from penstock.flow.stage import NamedSlice
-from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
@@ -77,9 +76,7 @@ class RollupWriter:
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
             latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
             table=replace(table, row_group_rows_max=ROW_GROUP_ROWS_MAX),
-            quarantine=replace(
-                write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
-            ),
+            quarantine=quarantine_options(job, self.table.quarantine.url),
         )
 
 

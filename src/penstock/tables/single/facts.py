@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import replay_key, state_of
+from penstock.lake.delta.keys import position_key, replay_key, state_of
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import commits_of, provenance_of
 from penstock.lake.delta.table import Table, find_table
@@ -19,8 +19,7 @@ from penstock.proof.invariants import Slices
 from penstock.proof.offsets.owners import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.table import DataFile
 from penstock.status.frame import TableView, job_status, read_log_view
-from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
-from penstock.tables.quarantine.life import appended_up_to, life_of
+from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
 
 
@@ -41,14 +40,18 @@ class TableFacts:
 
 
 def read_table(job: JobSpec) -> TableFacts | None:
-    """Open the job's table and read its word; None while the job has not made one.
-
-    The quarantine is opened first: it follows the data, so it can only lag, and by how much is known.
-    """
-    quarantine = open_quarantine(job)
+    """What the job's table says; None while the job has not created one."""
     table = find_table(job.table, job.name)
-    if table is None:
-        return None
+    return None if table is None else read_facts(job, table)
+
+
+def read_facts(job: JobSpec, table: Table) -> TableFacts:
+    """What a table with the positions of a job says, as of its newest version.
+
+    The quarantine is loaded before the version of the data that counts: it can only lag, and by how much is known.
+    """
+    quarantine = open_quarantine(job, table.quarantine_url)
+    table.refresh()
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
         slices = read_history(history, job.name)
@@ -71,13 +74,14 @@ def read_table(job: JobSpec) -> TableFacts | None:
 
 def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, table: Table) -> tuple[DataFile, ...]:
     """Files that commits of the job listed beyond the quarantine's own positions."""
-    life = life_of(table)
-    found: list[DataFile] = []
-    for _, ours in commits_of(history, table.job):
-        for piece in ours.slices:
-            if piece.end > appended_up_to(quarantine, table.job, life, piece.place):
-                found += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
-    return tuple(found)
+    appended: Mapping[str, int] = {} if quarantine is None else quarantine.transactions()
+    return tuple(
+        DataFile(file.path, file.rows, file.size_bytes)
+        for _, commit in commits_of(history, table.job)
+        for piece in commit.slices
+        if piece.end > appended.get(position_key(table.job, piece.place), 0)
+        for file in piece.quarantine
+    )
 
 
 def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
@@ -86,8 +90,14 @@ def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> J
     return JobStatus(job.name, shown_path(job), None) if facts is None else facts_status(job, facts, open_log, now)
 
 
-def facts_status(job: JobSpec, facts: TableFacts, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """The same, where the table was asked already."""
+def facts_status(
+    job: JobSpec,
+    facts: TableFacts,
+    open_log: OpenLog,
+    now: Callable[[], float],
+    further: Callable[[PartitionStatus], PartitionStatus] = lambda partition: partition,
+) -> JobStatus:
+    """The same, where the table was asked already; `further` adds what only this kind of table reports."""
     table = TableView(
         version=facts.table.version,
         incarnations=facts.incarnations,
@@ -96,7 +106,7 @@ def facts_status(job: JobSpec, facts: TableFacts, open_log: OpenLog, now: Callab
         gaps=tuple(recorded_gaps(facts.history, job.name)),
         given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
     )
-    return job_status(job, table, read_log_view(job, open_log, table, now))
+    return job_status(job, table, read_log_view(job, open_log, table, now), further)
 
 
 def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:

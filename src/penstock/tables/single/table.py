@@ -10,7 +10,7 @@ from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import is_position_of, other_readers
+from penstock.lake.delta.keys import other_readers
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table, find_table, open_table
@@ -21,10 +21,8 @@ from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, RebuildReport, View
-from penstock.tables.quarantine.discard import Listings, listed_marks
-from penstock.tables.quarantine.life import life_of
-from penstock.tables.quarantine.replayed import TableRuns, run_number
-from penstock.tables.quarantine.table import Quarantine
+from penstock.tables.quarantine.replayed import TableRuns, finish_replay, run_number
+from penstock.tables.quarantine.table import Listings, Quarantine, listed_marks
 
 COMMITS_SEARCHED = 20
 """For the size of a row."""
@@ -42,7 +40,7 @@ class SingleTable:
         self.data = data
         self.environment = environment
         self.quarantine = Quarantine(job, data, environment)
-        self.quarantine.finish_replay(TableRuns(data))
+        finish_replay(TableRuns(data), self.quarantine.table())
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
         return self.data.state(partitions)
@@ -80,7 +78,7 @@ class SingleTable:
         self.environment.reach("committed")
         if outcome.version is None:
             return Landed(outcome)
-        self.quarantine.append(outcome.accepted)
+        self.quarantine.append(self.data, outcome.accepted)
         self.environment.reach("quarantined")
         landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
         files = [file for part in landed for file in part.files]
@@ -95,8 +93,7 @@ class SingleTable:
         """Staged names have a random part: there is nothing to reserve."""
 
     def settle(self, partitions: Iterable[Partition]) -> None:
-        state = self.data.known_state(partitions)
-        self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in partitions})
+        self.quarantine.append_missing(self.data, partitions)
 
     def shown_position(self, partition: Partition) -> int:
         return self.data.known_state([partition]).of(partition).position or 0
@@ -136,14 +133,10 @@ class SingleKind:
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        """What commits of the job's table list for its quarantine."""
+    def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
+        """What commits of the job's table list for its quarantine; None while there is no table."""
         data = find_table(job.table, job.name, environment)
-        if data is None:
-            return Listings()
-        marks = listed_marks(data.transactions())
-        ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
-        return Listings(life_of(data), ours, run_number(data))
+        return None if data is None else Listings(data.quarantine_url, listed_marks(data), run_number(data))
 
 
 def existing_table(job: JobSpec, environment: Environment) -> Table:

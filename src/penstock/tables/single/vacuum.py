@@ -4,34 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import ListedTable, data_rules, writing_jobs
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.schema import TablePlace
+from penstock.lake.delta.table import Table, find_table
+from penstock.lake.delta.vacuum import ListedTable, data_rules
 from penstock.lake.maintenance.leftovers import NameRules, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
-from penstock.tables.quarantine.discard import Listings, listed_marks
-from penstock.tables.quarantine.leftovers import quarantine_rules
-from penstock.tables.quarantine.life import life_of
+from penstock.tables.quarantine.table import listed_marks, quarantine_rules
 
 Beside = tuple[Table, Callable[[Table], NameRules]]
 """A further table of the job, with the rules for its files."""
 
 
-def vacuum(
-    table: Table,
-    quarantine: Table | None = None,
-    *,
-    dry_run: bool = False,
-    beside: Sequence[Beside] = (),
-) -> VacuumReport:
+def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()) -> VacuumReport:
     """Delete dead files."""
+    place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
+    quarantine = find_table(place, table.job, table.environment)
+    further = [*beside] if quarantine is None else [(quarantine, _rules_from(table)), *beside]
     data = ListedTable.of(table)
-    others = [(ListedTable.of(other), rules) for other, rules in beside]
-    bad = None if quarantine is None else ListedTable.of(quarantine)
+    others = [(ListedTable.of(other), rules) for other, rules in further]
     table.environment.reach("vacuum_listed")
-    found = [data.classify(data_rules)]
-    if bad is not None:
-        numbers = table.transactions()
-        listings = Listings(life_of(table), listed_marks(numbers))
-        found.append(bad.classify(lambda each: quarantine_rules(each, writing_jobs(table), numbers, listings)))
-    found += [listed.classify(rules) for listed, rules in others]
+    found = [data.classify(data_rules), *(listed.classify(rules) for listed, rules in others)]
     return delete_dead(found, table.environment.reach, dry_run=dry_run)
+
+
+def _rules_from(data: Table) -> Callable[[Table], NameRules]:
+    """The rules for the quarantine of a table; they go by the version of the table that was loaded last."""
+    return lambda quarantine: quarantine_rules(
+        quarantine, listed_marks(data), lambda partition: data.transaction(position_key(data.job, partition))
+    )

@@ -90,7 +90,9 @@ class SingleWriter:
         return self._flow_to(batch, self.data.schema, self.data.spec.partition_by)
 
     def _flow_to(self, batch: Batch, columns: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
-        return replace(flow_of(self.job, batch, columns, partition_by), failpoint=self.failpoint)
+        return replace(
+            flow_of(self.job, batch, columns, partition_by, self.table.quarantine.url), failpoint=self.failpoint
+        )
 
     def _added_columns(self, flow: Flow, found: Gathered) -> bool:
         """Give the table the fields that records brought; those that cannot be columns are told and left out.

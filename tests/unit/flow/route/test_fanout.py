@@ -19,7 +19,6 @@ from penstock.flow.route.fanout_flow import RoutedSlice, TypeFlow
 from penstock.flow.route.type_reader import SHOWS_NOTHING
 from penstock.flow.stage import log_parts
 from penstock.flow.write.manifest import Counts, PartitionKey
-from penstock.flow.write.names import owner_tag
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import parse
 from penstock.job.spec import (
@@ -183,7 +182,7 @@ def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> Non
     assert outcome.shares["orders"].counts == Counts(read=2, quarantined=2)
     assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected long")
     (file,) = outcome.shares["orders"].quarantine_files
-    assert file.path.startswith(f"s.j{owner_tag('shop')}.{TOPIC_ID}.p3.100.")
+    assert file.path.startswith(f"s.{TOPIC_ID}.p3.100.")
     assert '"numRecords":2' in file.stats.replace(" ", "")
 
 

@@ -8,11 +8,12 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.offset_ranges import ranges_of
 from penstock.tables.export.replays import LedgerRuns, land_replay
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import ReplayRun, remove_run
+from penstock.tables.quarantine.replayed import ReplayRun, finish_replay, remove_run
 from penstock.tables.quarantine.rows import count_rows
-from penstock.tables.quarantine.table import QuarantineTable, open_quarantine
+from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
 from tests.pipes import crash_at
+from tests.quarantine_url import export_quarantine
 from tests.unit.tables.export.proof.damaged import append_bad, write_with_bad
 
 BAD = (3, 4, 8)
@@ -55,7 +56,7 @@ def replay(
     environment = Environment(reach=crash_at(step), sleep=lambda _: None)
     landed = land_replay(table or root.open(environment), found, shares)
     if landed and removes:
-        quarantine = open_quarantine(root.job)
+        quarantine = open_quarantine(root.job, export_quarantine(root.job))
         assert quarantine is not None
         remove_run(quarantine, found)
     if landed:
@@ -64,7 +65,7 @@ def replay(
 
 
 def in_quarantine(root: ExportRoot) -> int:
-    quarantine = open_quarantine(root.job)
+    quarantine = open_quarantine(root.job, export_quarantine(root.job))
     return 0 if quarantine is None else count_rows(quarantine)
 
 
@@ -72,6 +73,4 @@ def restart(root: ExportRoot) -> int:
     """What the next process of the job does first; returns the rows that it takes out of quarantine."""
     table = root.open()
     table.agree_on_types()
-    life = table.state().life
-    assert life is not None
-    return QuarantineTable(root.job, Environment(), life).finish_replay(LedgerRuns(table))
+    return finish_replay(LedgerRuns(table), open_quarantine(root.job, export_quarantine(root.job)))

@@ -191,7 +191,6 @@ def test_a_ledger_that_was_begun_anew_goes_on_from_the_runs_that_the_tables_know
     """A table would take a run with a number that it knows for one that it has."""
     assert replay(root, {("order", MONDAY): [3]})
     shutil.rmtree(root.lake / "_penstock")
-    shutil.rmtree(root.job.table.quarantine_path)
     anew = ExportRoot(root.job_path)
     anew.start(ZERO, offset=14)
     write_with_bad(anew, ZERO, (14, 16), {}, (14, 15))
@@ -222,7 +221,7 @@ def test_a_verification_does_not_mind_what_is_replayed_meanwhile(root: ExportRoo
 
 def test_what_a_run_took_is_not_discarded_and_the_rest_is(root: ExportRoot) -> None:
     dies(root, "entry_written", {("order", MONDAY): [3, 8]})
-    discard(root.job, kind_of(root.job).listings, Environment())
+    discard(root.job, kind_of(root.job).listings(root.job, Environment()), Environment())
     assert in_quarantine(root) == 0
     assert restart(root) == 0
     assert rows_in(root) == root.expected

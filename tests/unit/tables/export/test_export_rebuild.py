@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
+from penstock.lake.delta.keys import position_key
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.compact import compact
@@ -20,7 +21,7 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.vacuum import vacuum
-from penstock.tables.quarantine.table import Listed, open_quarantine, refuse_earlier_life
+from penstock.tables.quarantine.table import Listed
 from tests.export_root import (
     COLUMNS,
     MONDAY,
@@ -187,12 +188,11 @@ def test_compacted_files_tell_what_they_replace(tmp_path: Path) -> None:
 def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Path) -> None:
     """The quarantine takes a listing for appended whose number is not above its own."""
     root = filled(tmp_path)
-    quarantine_of(root).append_listed([Listed(ZERO, 700, stage_bad(root, ZERO, 0, 1))])
+    quarantine_of(root).append_listed([Listed(position_key(root.job.name, ZERO), 700, stage_bad(root, ZERO, 0, 1))])
     lose_ledger(root)
     rebuilt(root)
     assert root.state.number > 700
-    assert quarantine_of(root).lacks(ZERO, root.state.number)
-    refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
+    assert quarantine_of(root).lacks(position_key(root.job.name, ZERO), root.state.number)
 
 
 def test_entry_numbers_go_on_above_those_of_a_partition_that_left_only_bad_records(tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_entry_numbers_go_on_above_those_of_a_partition_that_left_only_bad_recor
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO, ONE)
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
-    quarantine_of(root).append_listed([Listed(ONE, 700, stage_bad(root, ONE, 0, 1))])
+    quarantine_of(root).append_listed([Listed(position_key(root.job.name, ONE), 700, stage_bad(root, ONE, 0, 1))])
     lose_ledger(root)
     assert rebuilt(root).ok
-    assert quarantine_of(root).lacks(ONE, root.state.number)
+    assert quarantine_of(root).lacks(position_key(root.job.name, ONE), root.state.number)
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from penstock.tables.quarantine.rows import repeated_rows
 from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.pipes import CrashError
+from tests.quarantine_url import export_quarantine
 from tests.unit.tables.export.proof.damaged import append_bad, checked, failed, write_with_bad
 from tests.unit.tables.export.replayed_root import BAD, in_quarantine, replay, restart, with_bad, with_later_type
 
@@ -66,7 +67,7 @@ def test_a_run_that_dies_before_its_removal_is_taken_out_by_whoever_comes_next(t
     found = checked(root.job)
     assert failed(found) == []
     assert any("unfinished" in each for each in found["rows"].warnings)
-    quarantine = open_quarantine(root.job)
+    quarantine = open_quarantine(root.job, export_quarantine(root.job))
     assert quarantine is not None
     assert finish_replay(LedgerRuns(root.open()), quarantine) == 1
     assert replay(root, {("order", MONDAY): [4]}, 2)
@@ -87,7 +88,7 @@ def test_a_quarantine_that_was_made_anew_knows_no_run_and_nothing_is_owed_to_it(
     root = with_bad(tmp_path)
     for run, offset in enumerate(BAD, 1):
         assert replay(root, {("order", MONDAY): [offset]}, run)
-    shutil.rmtree(root.job.table.quarantine_path)
+    shutil.rmtree(export_quarantine(root.job))
     assert restart(root) == 0
     write_with_bad(root, ZERO, (14, 16), {}, (14, 15))
     append_bad(root)
@@ -228,7 +229,7 @@ def test_records_that_are_in_quarantine_twice_are_found(tmp_path: Path, again: S
     root = with_bad(tmp_path)
     write_with_bad(root, ZERO, (14, 16), {}, (14, 15, *again))
     append_bad(root)
-    quarantine = open_quarantine(root.job)
+    quarantine = open_quarantine(root.job, export_quarantine(root.job))
     assert quarantine is not None
     found = {place: offsets.to_pylist() for place, offsets in repeated_rows(quarantine).items()}
     assert found == ({(ZERO.topic_id, ZERO.number): list(again)} if again else {})

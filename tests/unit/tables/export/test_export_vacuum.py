@@ -20,15 +20,17 @@ from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.flow.write.names import compacted_name, owner_tag, staged_name
+from penstock.flow.write.names import compacted_name, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
+from penstock.lake.delta.keys import position_key
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.compact import compact
+from penstock.tables.export.export import LedgerQuarantine
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.table import PROBE
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
-from penstock.tables.quarantine.table import Listed, QuarantineTable
+from penstock.tables.quarantine.table import Listed
 from tests.export_root import (
     MONDAY,
     TOKEN,
@@ -41,6 +43,7 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
+from tests.quarantine_url import export_quarantine
 from tests.unit.tables.export.proof.damaged import checked, failed
 
 STAGE_AGE_SECONDS = 3600.0
@@ -276,10 +279,8 @@ def stage_bad(root: ExportRoot, partition: Partition, start: int, end: int) -> t
         schema=QUARANTINE_SCHEMA,
     )
     writer = StagedWriter(
-        WriteOptions(root.job.table.quarantine_path, QUARANTINE_SCHEMA),
-        lambda: staged_name(
-            partition.topic_id, partition.number, start, end, uuid.uuid4().hex, owner_tag(root.job.name)
-        ),
+        WriteOptions(export_quarantine(root.job), QUARANTINE_SCHEMA),
+        lambda: staged_name(partition.topic_id, partition.number, start, end, uuid.uuid4().hex),
         partition.topic,
         partition.number,
     )
@@ -296,16 +297,14 @@ def commit_bad(root: ExportRoot, start: int, end: int) -> None:
     assert not root.table.land(new_batch_id(), (part,)).refused
 
 
-def quarantine_of(root: ExportRoot) -> QuarantineTable:
-    life = root.state.life
-    assert life is not None
-    return QuarantineTable(root.job, Environment(), life)
+def quarantine_of(root: ExportRoot) -> LedgerQuarantine:
+    return LedgerQuarantine(root.job, Environment())
 
 
 def append_listed(root: ExportRoot) -> None:
     listing = root.state.of(ZERO).listing
     assert listing is not None
-    quarantine_of(root).append_listed([Listed(ZERO, listing.number, listing.files)])
+    quarantine_of(root).append_listed([Listed(position_key(root.job.name, ZERO), listing.number, listing.files)])
 
 
 @pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
@@ -319,9 +318,9 @@ def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_
     append_listed(root)
     (ahead,) = stage_bad(root, ZERO, 20, 30)
     report = vacuum(root.open(LATER))
-    assert [(each.table, each.path) for each in report.deleted] == [(root.job.table.quarantine_path, orphan.path)]
+    assert [(each.table, each.path) for each in report.deleted] == [(export_quarantine(root.job), orphan.path)]
     assert report.kept == {"active": 2, "may still be committed": 1}
-    assert (Path(root.job.table.quarantine_path) / ahead.path).exists()
+    assert (Path(export_quarantine(root.job)) / ahead.path).exists()
 
 
 def test_quarantine_files_stay_while_a_type_is_behind_them(tmp_path: Path) -> None:

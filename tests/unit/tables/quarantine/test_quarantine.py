@@ -1,4 +1,4 @@
-"""The quarantine of a job: its own records only, of the present table only, and never a file that is not there (Q1)."""
+"""The quarantine of a job: one for each job and incarnation of its table, and never a file that is not there (Q1)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from penstock.cli.quarantine import app
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import position_key, replay_key, table_key
+from penstock.lake.delta.keys import position_key, quarantine_key, replay_key
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.delta.vacuum import Kept
+from penstock.lake.delta.vacuum import Dead, Kept, ListedTable, by_end
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
-from penstock.logs.log import Partition
 from penstock.tables.quarantine.discard import DiscardReport, discard
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
 from penstock.tables.quarantine.table import (
-    EarlierLifeError,
+    Listings,
     Quarantine,
     QuarantineGoneError,
+    listed_marks,
     open_quarantine,
-    refuse_earlier_life,
-    refuse_earlier_table,
+    quarantine_rules,
 )
 from penstock.tables.registry import kind_of
 from penstock.tables.single.vacuum import vacuum
-from tests.export_root import MONDAY, ExportRoot, job_file
-from tests.export_root import ZERO as EXPORTED
-from tests.lake import JOB, ZERO, Lake, commit
+from tests.lake import JOB, ONE, ZERO, Lake, commit
 from tests.pipes import CrashError, crash_at
-from tests.unit.tables.export.proof.damaged import append_bad, checked, failed, write_with_bad
 
 OTHER = "other-job"
 
@@ -65,128 +61,24 @@ def start(lake: Lake, job: str = JOB) -> tuple[Table, Quarantine]:
 
 
 def commit_bad(lake: Lake, table: Table, start: int, end: int) -> SlicePart:
-    """A data commit that lists quarantine files; nobody has appended them yet."""
+    """A data commit that lists quarantine files; no process has appended them yet."""
     part = lake.stage_bad(ZERO, start, end, table.job)
     assert not table.commit(Proposal(table.job, new_batch_id(), (part,))).refused
     return part
 
 
 def rows_of(lake: Lake, job: str = JOB) -> list[int]:
-    frame = pl.read_delta(lake.spec.quarantine_path).filter(pl.col("job") == job)
-    return sorted(frame["offset"].to_list())
+    return sorted(pl.read_delta(lake.quarantine(job))["offset"].to_list())
 
 
 def opened(lake: Lake, job: str = JOB) -> Table:
-    table = open_quarantine(job_of(lake, job))
+    table = open_quarantine(job_of(lake, job), lake.quarantine(job))
     assert table is not None
     return table
 
 
-def mark(table: Table, partition: Partition = ZERO) -> int | None:
-    return table.state([partition]).of(partition).quarantine_mark
-
-
-# several jobs, one quarantine
-
-
-def test_a_crash_before_the_append_costs_no_other_job_its_records(lake: Lake) -> None:
-    mine, my_quarantine = start(lake)
-    theirs, their_quarantine = start(lake, OTHER)
-    commit_bad(lake, mine, 0, 3)
-    listed = commit_bad(lake, theirs, 0, 5)
-    # Both died there. Whoever comes first takes its own files and leaves the other's alone.
-    my_quarantine.append_missing({ZERO: mark(mine)})
-    assert (rows_of(lake), rows_of(lake, OTHER)) == ([0, 1, 2], [])
-    report = vacuum(table_of(lake, JOB), opened(lake))
-    assert report.deleted == ()
-    assert report.kept[Kept.PENDING] == 1
-    their_quarantine.append_missing({ZERO: mark(theirs)})
-    assert (rows_of(lake), rows_of(lake, OTHER)) == ([0, 1, 2], [0, 1, 2, 3, 4])
-    assert (Path(lake.spec.quarantine_path) / listed.quarantine_files[0].path).exists()
-
-
-def test_vacuum_leaves_what_a_job_of_another_table_staged_in_a_shared_quarantine(tmp_path: Path) -> None:
-    ours, theirs = Lake(str(tmp_path / "t")), Lake(str(tmp_path / "u"))
-    table, quarantine = start(ours)
-    quarantine.append([commit_bad(ours, table, 0, 9)])
-    # Their batch of the same topic is far behind ours, and may still be committed.
-    staged = replace_quarantine(theirs, ours).stage_bad(ZERO, 2, 4, OTHER)
-    report = vacuum(table_of(ours, JOB), opened(ours))
-    assert report.deleted == ()
-    assert report.kept[Kept.OTHERS] == 1
-    assert (Path(ours.spec.quarantine_path) / staged.quarantine_files[0].path).exists()
-
-
-def replace_quarantine(lake: Lake, other: Lake) -> Lake:
-    """Stages bad records in the other lake's quarantine."""
-    return Lake(other.path, lake.options)
-
-
-def test_each_job_sees_counts_and_replays_its_own_records(lake: Lake) -> None:
-    for job in (JOB, OTHER):
-        table, quarantine = start(lake, job)
-        quarantine.append([commit_bad(lake, table, 0, 3 if job == JOB else 5)])
-    mine, theirs = opened(lake), opened(lake, OTHER)
-    assert (count_rows(mine), count_rows(theirs)) == (3, 5)
-    assert (list_rows(mine, 9).rows, list_rows(theirs, 9).rows) == (3, 5)
-    assert [row["job"] for row in find_rows(mine, ZERO.topic, 0, 1)] == [JOB]
-    run = ReplayRun(1, "b", {ZERO: ((0, 2),)})
-    assert remove_run(mine, run) == 2
-    assert (rows_of(lake), rows_of(lake, OTHER)) == ([2], [0, 1, 2, 3, 4])
-
-
-# a table that was deleted and made again
-
-
-def start_over(lake: Lake) -> None:
-    shutil.rmtree(lake.path)
-
-
-def test_the_quarantine_of_an_earlier_table_is_refused_before_a_new_one_is_made(lake: Lake) -> None:
-    table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    start_over(lake)
-    with pytest.raises(EarlierLifeError) as refused:
-        refuse_earlier_table(lake.job, Environment())
-    assert "penstock quarantine discard" in refused.value.hint and "table.delta.quarantine" in refused.value.hint
-    assert not Path(lake.path).exists()
-    start(lake)
-    with pytest.raises(EarlierLifeError):
-        refuse_earlier_table(lake.job, Environment())
-
-
-def test_a_process_that_never_looked_appends_nothing_to_the_quarantine_of_an_earlier_table(lake: Lake) -> None:
-    table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    start_over(lake)
-    table, quarantine = start(lake)
-    part = commit_bad(lake, table, 0, 2)
-    with pytest.raises(EarlierLifeError):
-        quarantine.append([part])
-    assert rows_of(lake) == [0, 1, 2]
-    assert vacuum(table_of(lake, JOB), opened(lake)).kept[Kept.PENDING] == 1
-
-
-def test_after_a_discard_the_new_table_quarantines_from_the_beginning(lake: Lake) -> None:
-    other, others_quarantine = start(lake, OTHER)
-    others_quarantine.append([commit_bad(lake, other, 0, 4)])
-    other_lake = Lake(lake.path + "2")
-    shutil.move(lake.path, other_lake.path)
-    table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    replayed(table, opened(lake))
-    start_over(lake)
-    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport(rows=2, earlier_table=True)
-    assert (rows_of(lake), rows_of(lake, OTHER)) == ([], [0, 1, 2, 3])
-    refuse_earlier_table(lake.job, Environment())
-    table, quarantine = start(lake)
-    # The first two offsets only: an old position of 3 would make them look appended.
-    commit_bad(lake, table, 0, 2)
-    quarantine.append_missing({ZERO: mark(table)})
-    assert rows_of(lake) == [0, 1]
-    # An old run of the same number would keep replayed records in quarantine.
-    replayed(table, opened(lake))
-    assert rows_of(lake) == [1]
+def listings(lake: Lake) -> Listings | None:
+    return kind_of(lake.job).listings(lake.job, Environment())
 
 
 def replayed(table: Table, quarantine: Table) -> None:
@@ -202,66 +94,216 @@ def replayed(table: Table, quarantine: Table) -> None:
     assert finish_replay(TableRuns(table), quarantine) == 1
 
 
-def test_an_emptied_quarantine_of_an_earlier_table_becomes_the_new_ones(lake: Lake) -> None:
+def test_the_quarantine_lies_inside_the_table_under_job_and_table_id(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 1)])
-    replayed(table, opened(lake))
-    start_over(lake)
-    refuse_earlier_table(lake.job, Environment())
-    table, quarantine = start(lake)
-    commit_bad(lake, table, 0, 1)
-    assert vacuum(table_of(lake, JOB), opened(lake)).kept[Kept.PENDING] == 1
-    quarantine.append_missing({ZERO: mark(table)})
-    assert rows_of(lake) == [0]
-    replayed(table, opened(lake))
-    assert rows_of(lake) == []
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    table_id = DeltaTable(lake.path).metadata().id
+    assert quarantine.url == f"{lake.path}/_quarantine/{JOB}/{table_id}"
+    assert sorted(pl.read_delta(quarantine.url)["offset"]) == [0, 1, 2]
+    assert lake.rows() == []
 
 
-def test_a_quarantine_that_does_not_say_which_table_it_is_of_is_refused_only_with_something_in_it(lake: Lake) -> None:
+def test_killed_between_data_commit_and_append_the_next_process_appends(lake: Lake) -> None:
+    table, _ = start(lake)
+    commit_bad(lake, table, 0, 3)
+    commit_bad(lake, table, 3, 5)
+    restarted = Quarantine(lake.job, table, table.environment)
+    restarted.append_missing(table, [ZERO])
+    restarted.append_missing(table, [ZERO])
+    assert rows_of(lake) == [0, 1, 2, 3, 4]
+
+
+# two jobs on one table
+
+
+def test_two_jobs_on_one_table_have_separate_quarantines(lake: Lake) -> None:
+    for job in (JOB, OTHER):
+        table, quarantine = start(lake, job)
+        quarantine.append(table, [commit_bad(lake, table, 0, 3 if job == JOB else 5)])
+    first, second = opened(lake), opened(lake, OTHER)
+    assert (count_rows(first), count_rows(second)) == (3, 5)
+    assert (list_rows(first, 9).rows, list_rows(second, 9).rows) == (3, 5)
+    assert [row["job"] for row in find_rows(first, ZERO.topic, 0, 1)] == [JOB]
+    assert remove_run(first, ReplayRun(1, "b", {ZERO: ((0, 2),)})) == 2
+    assert (rows_of(lake), rows_of(lake, OTHER)) == ([2], [0, 1, 2, 3, 4])
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport(rows=1)
+    assert (rows_of(lake), rows_of(lake, OTHER)) == ([], [0, 1, 2, 3, 4])
+
+
+def test_a_crash_before_the_append_costs_no_other_job_its_records(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 1)])
-    refuse_earlier_table(job_of(lake, OTHER), Environment())
-    unmarked = opened(lake)
-    unmarked.commit_actions([], {table_key(JOB): 0}, {})
-    with pytest.raises(EarlierLifeError):
-        refuse_earlier_table(lake.job, Environment())
+    other_table, other_quarantine = start(lake, OTHER)
+    commit_bad(lake, table, 0, 3)
+    listed = commit_bad(lake, other_table, 0, 5)
+    quarantine.append_missing(table, [ZERO])
+    assert rows_of(lake) == [0, 1, 2]
+    assert vacuum(table_of(lake, JOB)).deleted == ()
+    assert Path(lake.quarantine(OTHER), listed.quarantine_files[0].path).exists()
+    other_quarantine.append_missing(other_table, [ZERO])
+    assert (rows_of(lake), rows_of(lake, OTHER)) == ([0, 1, 2], [0, 1, 2, 3, 4])
+
+
+# a table that was deleted and created again
+
+
+@pytest.mark.parametrize("deleted", ["", "_delta_log"])
+def test_a_recreated_table_has_an_empty_quarantine_and_old_rows_are_not_replayed_into_it(
+    deleted: str, lake: Lake
+) -> None:
+    table, quarantine = start(lake)
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    replayed(table, opened(lake))
+    old = Path(quarantine.url)
+    shutil.rmtree(Path(lake.path, deleted))
+    table, quarantine = start(lake)
+    assert quarantine.table() is None
+    assert listings(lake) == Listings(lake.quarantine(), {}, 0)
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport()
+    # The first two offsets only: with the old position, which is 3, they would count as appended.
+    commit_bad(lake, table, 0, 2)
+    quarantine.append_missing(table, [ZERO])
+    assert rows_of(lake) == [0, 1]
+    # With the old run number, which is 1, this run would count as finished.
+    replayed(table, opened(lake))
+    assert rows_of(lake) == [1]
+    vacuum(table)
+    if deleted:
+        assert sorted(pl.read_delta(str(old))["offset"]) == [1, 2]
+
+
+def test_there_is_nothing_to_discard_without_a_table(lake: Lake) -> None:
+    assert listings(lake) is None
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport()
+
+
+# several logs that list files for one quarantine
+
+
+def test_each_log_has_its_own_position_of_a_partition(tmp_path: Path, lake: Lake) -> None:
+    home, quarantine = start(lake)
+    logs = {name: Lake(str(tmp_path / name)) for name in ("login", "logout")}
+    tables = {name: log.start(ZERO) for name, log in logs.items()}
+    ends = {"": 2, "login": 3, "logout": 9}
+    for name, table in {"": home, **tables}.items():
+        table.quarantine_url = quarantine.url
+        part = lake.stage_bad(ZERO, 0, ends[name])
+        assert not commit(table, part).refused
+        if name == "logout":
+            # This one is killed before the append: the position of the other logs says nothing about it.
+            continue
+        quarantine.append(table, [part], name)
+    assert rows_of(lake) == [0, 0, 1, 1, 2]
+    marks = {key: end for name, table in {"": home, **tables}.items() for key, end in listed_marks(table, name).items()}
+    assert marks == {
+        f"{JOB}/{ZERO.topic_id}/0": 2,
+        f"{JOB}/{ZERO.topic_id}/0#type/login": 3,
+        f"{JOB}/{ZERO.topic_id}/0#type/logout": 9,
+    }
+    assert opened(lake).transaction(quarantine_key(JOB, ZERO, "login")) == 3
+    assert opened(lake).transaction(quarantine_key(JOB, ZERO, "logout")) is None
+    quarantine.append_missing(tables["logout"], [ZERO], "logout")
+    quarantine.append_missing(tables["login"], [ZERO], "login")
+    assert len(rows_of(lake)) == 2 + 3 + 9
+    assert discard(lake.job, Listings(quarantine.url, marks, 0), Environment()).rows == 14
+
+
+def test_vacuum_keeps_files_until_the_lowest_position_passes_their_end(lake: Lake) -> None:
+    home, quarantine = start(lake)
+    quarantine.append(home, [commit_bad(lake, home, 0, 1)])
+    staged = {end: lake.stage_bad(ZERO, 1, end).quarantine_files[0].path for end in (4, 5, 6)}
+    foreign = lake.stage_bad(ONE, 1, 2).quarantine_files[0].path
+    positions = {0: 5}
+    listed = ListedTable.of(opened(lake))
+
+    def classify(marks: dict[str, int]) -> dict[str, str]:
+        found = listed.classify(
+            lambda table: quarantine_rules(table, marks, lambda place: positions.get(place.number), by_end)
+        )
+        return {entry.path: str(reason) for entry, reason in found.dead}
+
+    assert classify({}) == {staged[4]: str(Dead.PASSED_END), staged[5]: str(Dead.PASSED_END)}
+    # Whichever log lists files of the partition that are not appended: a name does not say which.
+    assert classify({quarantine_key(JOB, ZERO, "login"): 4}) == {}
+    assert classify({quarantine_key(JOB, ONE, "login"): 4}).keys() == {staged[4], staged[5]}
+    assert foreign not in classify({})
+
+
+# vacuum
+
+
+def test_vacuum_of_the_table_does_not_touch_quarantines_inside_it(lake: Lake) -> None:
+    table, quarantine = start(lake)
+    other_table, other_quarantine = start(lake, OTHER)
+    other_quarantine.append(other_table, [commit_bad(lake, other_table, 0, 2)])
+    quarantine.append(table, [commit_bad(lake, table, 0, 9)])
+    # The batch of the other job is far behind, and may still be committed.
+    staged = lake.stage_bad(ZERO, 2, 4, OTHER).quarantine_files[0].path
+    foreign = Path(lake.path, "_quarantine", "notes.txt")
+    foreign.write_text("of a person")
+    report = vacuum(table_of(lake, JOB))
+    assert (report.deleted, report.kept) == ((), {Kept.ACTIVE: 1})
+    assert foreign.exists() and Path(lake.quarantine(OTHER), staged).exists()
+    orphan = lake.stage_bad(ZERO, 2, 4).quarantine_files[0].path
+    report = vacuum(table_of(lake, JOB))
+    assert [(deleted.table, deleted.path) for deleted in report.deleted] == [(lake.quarantine(), orphan)]
+    assert (rows_of(lake), rows_of(lake, OTHER)) == (list(range(9)), [0, 1])
+
+
+def test_vacuum_keeps_listed_files_until_they_are_appended(lake: Lake) -> None:
+    table, quarantine = start(lake)
+    quarantine.append(table, [commit_bad(lake, table, 0, 1)])
+    commit_bad(lake, table, 1, 3)
+    report = vacuum(table_of(lake, JOB))
+    assert (report.deleted, report.kept[Kept.PENDING]) == ((), 1)
+    quarantine.append_missing(table, [ZERO])
+    assert rows_of(lake) == [0, 1, 2]
 
 
 # a quarantine that was deleted
 
 
-def test_files_that_are_gone_are_never_named(lake: Lake) -> None:
+def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    shutil.rmtree(lake.spec.quarantine_path)
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    shutil.rmtree(quarantine.url)
     quarantine = Quarantine(lake.job, table, table.environment)
     with pytest.raises(QuarantineGoneError) as gone:
-        quarantine.append_missing({ZERO: mark(table)})
+        quarantine.append_missing(table, [ZERO])
     assert "3 quarantined records" in gone.value.primary
     assert "offsets 0 to 2 of web/0" in gone.value.detail
     assert "penstock quarantine discard" in gone.value.hint
-    assert not Path(lake.spec.quarantine_path, "_delta_log").exists()
+    assert not Path(quarantine.url, "_delta_log").exists()
 
 
 def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    shutil.rmtree(lake.spec.quarantine_path)
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    shutil.rmtree(quarantine.url)
     version = table.version
-    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport(unappended=True)
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport(unappended=True)
     assert DeltaTable(lake.path).version() == version
     quarantine = Quarantine(lake.job, table, table.environment)
-    quarantine.append_missing({ZERO: mark(table)})
+    quarantine.append_missing(table, [ZERO])
     commit_bad(lake, table, 3, 5)
-    quarantine.append_missing({ZERO: mark(table)})
+    quarantine.append_missing(table, [ZERO])
     assert rows_of(lake) == [3, 4]
+
+
+def test_a_discard_after_the_loss_finishes_replay_runs_that_history_no_longer_has(lake: Lake) -> None:
+    table, quarantine = start(lake)
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    table.commit_actions([], {replay_key(JOB): 7}, {})
+    shutil.rmtree(quarantine.url)
+    discard(lake.job, listings(lake), Environment())
+    table.refresh()
+    assert finish_replay(TableRuns(table), opened(lake)) == 0
 
 
 def test_a_quarantine_without_its_log_takes_its_files_again(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    shutil.rmtree(Path(lake.spec.quarantine_path, "_delta_log"))
-    Quarantine(lake.job, table, table.environment).append_missing({ZERO: mark(table)})
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    shutil.rmtree(Path(quarantine.url, "_delta_log"))
+    Quarantine(lake.job, table, table.environment).append_missing(table, [ZERO])
     assert rows_of(lake) == [0, 1, 2]
 
 
@@ -271,43 +313,33 @@ def test_a_quarantine_without_its_log_takes_its_files_again(lake: Lake) -> None:
 @pytest.mark.parametrize(("step", "left"), [("discard_checked", [0, 1, 2]), ("discarded", [])])
 def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
     with pytest.raises(CrashError):
-        discard(lake.job, kind_of(lake.job).listings, Environment(reach=crash_at(step)))
+        discard(lake.job, listings(lake), Environment(reach=crash_at(step)))
     assert rows_of(lake) == left
-    discard(lake.job, kind_of(lake.job).listings, Environment())
+    discard(lake.job, listings(lake), Environment())
     assert rows_of(lake) == []
 
 
 def test_a_second_discard_writes_nothing(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
-    discard(lake.job, kind_of(lake.job).listings, Environment())
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    discard(lake.job, listings(lake), Environment())
     version = opened(lake).version
-    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport()
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport()
     assert opened(lake).version == version
     assert opened(lake).transaction(position_key(JOB, ZERO)) == 3
 
 
-def test_a_file_that_another_writer_mixed_keeps_the_rows_of_others(lake: Lake) -> None:
-    for job in (JOB, OTHER):
-        table, quarantine = start(lake, job)
-        quarantine.append([commit_bad(lake, table, 0, 2)])
-    DeltaTable(lake.spec.quarantine_path).optimize.compact()
-    assert count_rows(opened(lake)) == 2
-    assert discard(lake.job, kind_of(lake.job).listings, Environment()).rows == 2
-    assert (rows_of(lake), rows_of(lake, OTHER)) == ([], [0, 1])
-
-
-def test_the_command_asks_first_and_tells_what_went(lake: Lake, tmp_path: Path) -> None:
+def test_the_command_asks_first_and_reports_what_was_discarded(lake: Lake, tmp_path: Path) -> None:
     table, quarantine = start(lake)
-    quarantine.append([commit_bad(lake, table, 0, 3)])
+    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
     job_file = lake.job_file(tmp_path)
     refused = penstock("discard", job_file)
     assert isinstance(refused.exception, UserError) and "--yes" in refused.exception.hint
     assert rows_of(lake) == [0, 1, 2]
-    told = json.loads(penstock("discard", job_file, "--yes", "--json").stdout)
-    assert (told["job"], told["rows"], told["earlier_table"]) == (JOB, 3, False)
+    report = json.loads(penstock("discard", job_file, "--yes", "--json").stdout)
+    assert (report["job"], report["quarantine"], report["rows"]) == (JOB, lake.quarantine(), 3)
     assert rows_of(lake) == []
     assert "0 quarantined records" in penstock("discard", job_file).stdout
 
@@ -317,36 +349,7 @@ def penstock(*arguments: str) -> Result:
 
 
 def test_good_rows_are_no_concern_of_the_quarantine(lake: Lake) -> None:
-    table, _ = start(lake)
+    table, quarantine = start(lake)
     commit(table, lake.stage(ZERO, 0, 3))
-    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport()
-    assert not Path(lake.spec.quarantine_path).exists()
-
-
-# exports
-
-
-def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(EXPORTED)
-    write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(6)}, [6, 7], filtered=2)
-    append_bad(root)
-    refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
-    shutil.rmtree(root.lake)
-    root = ExportRoot(job_file(tmp_path))
-    with pytest.raises(EarlierLifeError) as refused:
-        refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
-    assert "table.export.quarantine" in refused.value.hint
-    root.start(EXPORTED)
-    write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(9)}, [9])
-    checks = checked(root.job)
-    assert failed(checks) == ["rows", "offsets"]
-    assert "belongs to an earlier table" in checks["rows"].detail
-    with pytest.raises(EarlierLifeError):
-        append_bad(root)
-    assert discard(root.job, kind_of(root.job).listings, Environment()) == DiscardReport(
-        rows=2, unappended=True, earlier_table=True
-    )
-    write_with_bad(root, EXPORTED, (10, 20), {("order", MONDAY): range(10, 19)}, [19])
-    append_bad(root)
-    assert pl.read_delta(root.job.table.quarantine_path)["offset"].to_list() == [19]
+    assert discard(lake.job, listings(lake), Environment()) == DiscardReport()
+    assert not Path(quarantine.url).exists()

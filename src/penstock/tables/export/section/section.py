@@ -52,7 +52,6 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
         return replace(
             ExportSpec(
                 place.path,
-                place.quarantine_path,
                 place.storage_options,
                 place.shared,
                 route=filled(route.by, route, by=None),
@@ -92,8 +91,8 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
 
 
 def _lies_in(job: JobSpec, other: JobSpec) -> bool:
-    """Whether a table or quarantine of the job is below a table of the other; an export's root holds many."""
-    return any(place.startswith(f"{other.table.path}/") for place in (job.table.path, job.table.quarantine_path))
+    """Whether the table of the job is below that of the other; an export's root holds many."""
+    return job.table.path.startswith(f"{other.table.path}/")
 
 
 def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:

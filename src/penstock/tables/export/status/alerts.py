@@ -13,14 +13,12 @@ from typing import Any
 
 from penstock.logs.log import Partition
 from penstock.status.model import Alert
+from penstock.tables.export.days import MILLIS_PER_SECOND
 from penstock.tables.export.events import ExportRules
-from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
-from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
+from penstock.tables.export.state import ExportState, TypeState
 
 Offsets = Mapping[Partition, int]
-
-_FAILED = "0"
 
 
 class Rule(StrEnum):
@@ -58,43 +56,43 @@ class Measured:
     """By partition and type: records that wait, the oldest of them for more of the topic's retention than allowed."""
 
 
-def measure(state: LedgerState, partitions: Iterable[Partition], ends: Offsets, expiring: Offsets) -> Measured:
+def measure(state: ExportState, partitions: Iterable[Partition], ends: Offsets, expiring: Offsets) -> Measured:
     """Measure these partitions and all types; `ends` are where the log ends, as far as it is known.
 
     `expiring` are the offsets below which records have used up what they may of their retention.
     """
-    writes = {name: each.outcomes for name, each in state.types.items()}
-    percents = {name: failed_percent(outcomes) for name, outcomes in writes.items()}
+    percents = {name: failed_percent([kind]) for name, kind in state.types.items()}
     heads = {each: head for each in partitions if (head := state.of(each).position) is not None}
     return Measured(
-        failed_writes_percent=failed_percent("".join(writes.values())),
+        failed_writes_percent=failed_percent(state.types.values()),
         failed_writes_percent_by_type={name: percent for name, percent in percents.items() if percent is not None},
         lag_records={each: max(0, ends[each] - head) for each, head in heads.items() if each in ends},
         discrepancy_records={each: discrepancy(state, each) for each in heads},
         expiring_records={
-            (each, name): lane.deferred
+            (each, name): lag.deferred
             for each, offset in expiring.items()
-            for name, lane in sorted(state.of(each).lanes.items())
-            if lane.deferred and max(lane.position, lane.counted_from) < offset
+            for name, lag in sorted(state.of(each).lags.items())
+            if lag.deferred and max(lag.position, lag.counted_from) < offset
         },
     )
 
 
-def failed_percent(outcomes: str) -> float | None:
-    """The share of writes to the final place that failed; None if there was none."""
-    return 100.0 * outcomes.count(_FAILED) / len(outcomes) if outcomes else None
+def failed_percent(types: Iterable[TypeState]) -> float | None:
+    """The share of the last writes of types that failed; None if there was none."""
+    known = list(types)
+    writes = sum(kind.writes for kind in known)
+    return 100.0 * sum(kind.failed for kind in known) / writes if writes else None
 
 
-def discrepancy(state: LedgerState, partition: Partition) -> int:
+def discrepancy(state: ExportState, partition: Partition) -> int:
     """How far the types of a partition are apart; a type of which nothing is unwritten is where the partition is."""
-    committed = [position for name in state.types if (position := state.position_of(partition, name)) is not None]
-    return max(committed) - min(committed) if committed else 0
+    return max((gap_records(state, partition, name) for name in state.types), default=0)
 
 
-def gap_records(state: LedgerState, partition: Partition, name: str) -> int:
+def gap_records(state: ExportState, partition: Partition, name: str) -> int:
     """How many offsets lie between a type and its partition."""
-    head, committed = state.of(partition).position, state.position_of(partition, name)
-    return 0 if head is None or committed is None else head - committed
+    here = state.of(partition)
+    return (here.position or 0) - (here.position_of(name) or 0)
 
 
 def breaches(found: Measured, limits: AlertLimits) -> Iterator[Alert]:
@@ -118,18 +116,18 @@ def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
     return limit
 
 
-def measured_rules(state: LedgerState, ends: Offsets, expiring: Offsets, limits: AlertLimits) -> ExportRules:
+def measured_rules(state: ExportState, ends: Offsets, expiring: Offsets, limits: AlertLimits) -> ExportRules:
     """What the rules measure in the partitions that a process holds, with the ends of the log there."""
     found = measure(state, ends, ends, expiring)
     broken = list(breaches(found, limits))
-    marks = {name: watermark_of(state, name) for name in state.types}
+    marks = {name: state.watermark_of(name) for name in state.types}
     return ExportRules(
         failed_writes_percent=found.failed_writes_percent,
         failed_writes_percent_by_type=dict(found.failed_writes_percent_by_type),
         lag_records=named(found.lag_records),
         discrepancy_records=named(found.discrepancy_records),
         position=named({each: state.of(each).position for each in ends}),
-        global_position=named({each: state.global_position(each) for each in ends}),
+        global_position=named({each: state.of(each).position_of() for each in ends}),
         type_lag_records={name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
         watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
         alerts={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,35 +13,20 @@ from typing import Any
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
-from penstock.logs.log import Partition
+from penstock.lake.state import Totals
+from penstock.logs.log import Bounds, Partition
 from penstock.logs.registry import OpenLog
-from penstock.status.frame import TableView, job_status, read_log_view
-from penstock.status.model import (
-    COMMITS_SHOWN,
-    UNKNOWN,
-    Alert,
-    CommitStatus,
-    JobStatus,
-    LogView,
-    PartitionColumn,
-    PartitionStatus,
-    RecordedGap,
-    Section,
-    shown_path,
-)
-from penstock.tables.export.delta_types import open_export
-from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
-from penstock.tables.export.ledger.entry import Entry
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, TypeDay
-from penstock.tables.export.proof.facts import incarnations_of
+from penstock.status.model import UNKNOWN, Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
+from penstock.tables.export.export import ExportTable
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.names import Day
 from penstock.tables.export.spec import AlertLimits, ExportSpec
+from penstock.tables.export.state import Cause, ExportState, Lag
 from penstock.tables.export.status import alerts
-from penstock.tables.export.status.day_answers import instant, last_complete_day
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.status.day_answers import TypeDays, instant, type_days
+from penstock.tables.single.facts import facts_status, read_facts
 
-ENTRIES_SEARCHED = 20
-"""How many of the newest entries are searched for gaps."""
-LANES_SHOWN = 20
+LAGS_SHOWN = 20
 DAYS_SHOWN = 3
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "failed", "watermark", "complete to", "open", "reopened")
 
@@ -51,48 +36,61 @@ class TypeAlert(StrEnum):
 
 
 def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """Ask ledger and log how the job stands; nothing is finished or changed on the way."""
-    table = open_export(job, Environment(now=now))
-    state = table.state()
-    if state.number == 0:
+    """Ask the logs of the export and Kafka how the job stands; nothing is finished or changed on the way."""
+    table = ExportTable(ExportLogs(job, Environment(now=now)))
+    state = table.logs.state()
+    if state.version < 0:
         return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, alerts.Measured())
-    entries = table.ledger.last(ENTRIES_SEARCHED)
-    told = TableView(
-        version=state.number,
-        incarnations=incarnations_of(state),
-        states=state.partitions,
-        commits=tuple(_commit(each) for each in entries[:COMMITS_SHOWN]),
-        gaps=tuple(gap for entry in entries for gap in _gaps(entry)),
-    )
-    view = read_log_view(job, open_log, told, now)
-    common = job_status(job, told, view, lambda each: _with_types(each, state))
+    facts = read_facts(job, table.logs.job_log)
+    states = {
+        partition: replace(known, totals=known.totals + type_totals(table.logs, partition))
+        for partition, known in facts.states.items()
+    }
+    common = facts_status(job, replace(facts, states=states), open_log, now, lambda each: _with_types(each, state))
     ends = {each.partition: each.end for each in common.partitions if each.end is not None}
-    found = alerts.measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now()))
-    return _with_sections(common, table, state, found)
+    expiring = _expiring(job, open_log, state, common, now())
+    measured = alerts.measure(state, facts.incarnations.current, ends, expiring)
+    return _with_sections(common, table, state, measured)
 
 
-def _with_sections(common: JobStatus, table: ExportTable, state: LedgerState, found: alerts.Measured) -> JobStatus:
-    """With what only exports tell."""
-    after, now_ms = table.export.days.complete_after_seconds, int(table.environment.now() * MILLIS_PER_SECOND)
-    limits, pending = table.export.alerts, state.pending
-    lines = (f"files that wait to be moved to their place: {len(pending)}",) if pending else ()
+def type_totals(logs: ExportLogs, partition: Partition) -> Totals:
+    """What the logs of all types count of a partition; the job log counts the records that were read."""
+    totals = [log.known_state([partition]).of(partition).totals for _, log in logs.type_logs()]
+    return Totals(
+        **{
+            name: sum(getattr(known, name) for known in totals)
+            for name in ("written", "quarantined", "filtered", "replayed")
+        }
+    )
+
+
+def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, measured: alerts.Measured) -> JobStatus:
+    """With what only exports report."""
+    limits, days = table.logs.export.alerts, type_days(table, sorted(state.types))
+    pending = Counter({name: len(known.pending) for name, known in days.items() if known.pending})
+    lines = (f"files that wait to be renamed to their final names: {pending.total()}",) if pending else ()
     return replace(
         common,
-        alerts=(*common.alerts, *_type_alerts(state), *alerts.breaches(found, limits)),
+        alerts=(*common.alerts, *_type_alerts(state, pending), *alerts.breaches(measured, limits)),
         sections=(
-            _types_section(state, after, now_ms, table.finishing.unseen(state)),
-            Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines),
-            _rules_section(found, limits, common.log_error is not None),
+            _types_section(table.logs, days),
+            Section(
+                "pending_renames", [{"type": name, "files": count} for name, count in pending.items()], lines=lines
+            ),
+            _rules_section(measured, limits, common.log_error is not None),
         ),
     )
 
 
 def _expiring(
-    job: JobSpec[ExportSpec], open_log: OpenLog, state: LedgerState, view: LogView, now: float
+    job: JobSpec[ExportSpec], open_log: OpenLog, state: ExportState, common: JobStatus, now: float
 ) -> Mapping[Partition, int]:
     """Below which offsets waiting records are near their end; nothing where the log does not say."""
-    bounds = view.facts.bounds if view.facts else {}
-    waiting = {each: held for each, held in bounds.items() if state.of(each).lanes}
+    waiting = {
+        each.partition: Bounds(each.first, each.end)
+        for each in common.partitions
+        if state.of(each.partition).lags and each.first is not None and each.end is not None
+    }
     if not waiting:
         return {}
     with closing(open_log(job)) as log:
@@ -102,15 +100,14 @@ def _expiring(
             return {}
 
 
-def _with_types(each: PartitionStatus, state: LedgerState) -> PartitionStatus:
+def _with_types(each: PartitionStatus, state: ExportState) -> PartitionStatus:
     """`position` is what is read; below the global position every type is written."""
-    lowest, lanes = state.global_position(each.partition), state.of(each.partition).lanes.values()
-    needed = (
-        None if each.position is None else min([each.position, *(max(it.position, it.counted_from) for it in lanes)])
-    )
+    here = state.of(each.partition)
+    lowest = here.position_of()
+    needed = [max(lag.position, lag.counted_from) for lag in here.lags.values()]
     return replace(
         each,
-        needed_position=needed,
+        needed_position=None if each.position is None else min([each.position, *needed]),
         shown_position=lowest,
         further=(
             PartitionColumn("global_position", "global", "position", lowest),
@@ -119,134 +116,114 @@ def _with_types(each: PartitionStatus, state: LedgerState) -> PartitionStatus:
     )
 
 
-def _commit(entry: Entry) -> CommitStatus:
-    rows = sum(written.rows for piece in entry.slices for written in piece.written.values())
-    quarantined = sum(piece.totals.quarantined for piece in entry.slices)
-    at = datetime.fromtimestamp(entry.at, UTC)
-    return CommitStatus(
-        entry.number, at, entry.kind.value, rows if entry.slices else None, quarantined, len(entry.slices)
-    )
-
-
-def _gaps(entry: Entry) -> Iterator[RecordedGap]:
-    at = datetime.fromtimestamp(entry.at, UTC)
-    for piece in entry.slices:
-        if piece.totals.gap:
-            yield RecordedGap(piece.partition, piece.start, piece.start + piece.totals.gap, entry.number, at)
-
-
-def _rules_section(found: alerts.Measured, limits: AlertLimits, log_is_away: bool) -> Section:
-    """The rules with their limits; what only the log could tell is unknown while it is away."""
+def _rules_section(measured: alerts.Measured, limits: AlertLimits, log_is_away: bool) -> Section:
+    """The rules with their limits; what only the log could say is unknown while it is away."""
     expiring: Counter[str] = Counter()
-    for (_, name), count in found.expiring_records.items():
+    for (_, name), count in measured.expiring_records.items():
         expiring[name] += count
-    lag, apart = alerts.named(found.lag_records), alerts.named(found.discrepancy_records)
-    measured: Mapping[alerts.Rule, tuple[float | None, str, dict[str, Any]]] = {
-        alerts.Rule.FAILED_WRITES: (found.failed_writes_percent, "types", dict(found.failed_writes_percent_by_type)),
+    lag, apart = alerts.named(measured.lag_records), alerts.named(measured.discrepancy_records)
+    by_type = dict(measured.failed_writes_percent_by_type)
+    rules: Mapping[alerts.Rule, tuple[float | None, str, dict[str, Any]]] = {
+        alerts.Rule.FAILED_WRITES: (measured.failed_writes_percent, "types", by_type),
         alerts.Rule.LAG: (max(lag.values(), default=None), "partitions", lag),
         alerts.Rule.DISCREPANCY: (max(apart.values(), default=None), "partitions", apart),
         alerts.Rule.RETENTION: (expiring.total(), "types", dict(expiring)),
     }
-    values, words = {}, []
-    for rule, (value, by, places) in measured.items():
+    values, texts = {}, []
+    for rule, (value, by, places) in rules.items():
         limit = alerts.limit_of(rule, limits)
         values[alerts.KEYS[rule]] = {"value": value, by: places, "limit": limit}
         shown = "-" if value is None else f"{value:.1f}%" if rule is alerts.Rule.FAILED_WRITES else str(value)
         if log_is_away and rule in (alerts.Rule.LAG, alerts.Rule.RETENTION):
             shown = UNKNOWN
-        words.append(f"{rule.replace('_', ' ')} {shown} ({'no limit' if limit is None else f'limit {limit:g}'})")
-    return Section("rules", values, lines=("rules: " + ", ".join(words),))
+        texts.append(f"{rule.replace('_', ' ')} {shown} ({'no limit' if limit is None else f'limit {limit:g}'})")
+    return Section("rules", values, lines=("rules: " + ", ".join(texts),))
 
 
 # types
 
 
-def _type_alerts(state: LedgerState) -> Iterator[Alert]:
+def _type_alerts(state: ExportState, pending: Mapping[str, int]) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
     for name in sorted(state.types):
-        failing = [lane for _, lane in _lanes(state, name) if lane.cause is Cause.FAILING]
+        failing = [lag for _, lag in _lags(state, name) if lag.cause is Cause.FAILING]
         if failing:
-            deferred = sum(lane.deferred for lane in failing)
+            deferred = sum(lag.deferred for lag in failing)
             since = min(map(_since, failing))
             text = f"type {name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
             yield Alert(TypeAlert.TYPE_LAGGING, text)
-        if pending := _pending(state, name):
-            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending} files cannot be moved to their place")
+        if pending.get(name):
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
 
 
-def _types_section(state: LedgerState, after_seconds: float, now_ms: int, unseen: Collection[TypeDay]) -> Section:
-    """All types by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
-    names = sorted(state.types)
-    types = [_told_type(state, name, after_seconds, now_ms, unseen) for name in names]
-    lanes = [
-        f"lagging: {name} in {each} at {lane.position}, {lane.deferred} records wait"
-        f" ({lane.cause.value}, since {_since(lane):%Y-%m-%d %H:%M:%SZ})"
-        for name in names
-        for each, lane in _lanes(state, name)
+def _types_section(logs: ExportLogs, days: Mapping[str, TypeDays]) -> Section:
+    types = [_type_values(logs, known) for known in days.values()]
+    lags = [
+        f"lagging: {name} in {partition} at {lag.position}, {lag.deferred} records wait"
+        f" ({lag.cause.value}, since {_since(lag):%Y-%m-%d %H:%M:%SZ})"
+        for name, known in days.items()
+        for partition, lag in _lags(known.state, name)
     ]
-    return Section("types", types, HEADINGS, tuple(_cells(each) for each in types), tuple(lanes[:LANES_SHOWN]))
+    return Section("types", types, HEADINGS, tuple(map(_cells, types)), tuple(lags[:LAGS_SHOWN]))
 
 
-def _told_type(
-    state: LedgerState, name: str, after_seconds: float, now_ms: int, unseen: Collection[TypeDay]
-) -> dict[str, Any]:
+def _type_values(logs: ExportLogs, days: TypeDays) -> dict[str, Any]:
     """One type: `gap_records` is of the partition where it is furthest back, `writes` are the last that are known."""
-    known = state.types[name]
+    state, name = days.state, days.type
+    known, log = state.types[name], logs.find_type_log(name) if name in logs.export.all_types else None
+    files = () if log is None else log.active_files()
+    current = [state.partition_of(key) for key, _ in state.current()]
     return {
         "type": name,
-        "rows": known.rows,
-        "files": known.files,
-        "size_bytes": known.size_bytes,
-        "gap_records": max((alerts.gap_records(state, each, name) for each, _ in state.current()), default=0),
-        "lagging": [_lane(state, each, lane) for each, lane in _lanes(state, name)],
-        "pending_renames": _pending(state, name),
-        "writes": len(known.outcomes),
-        "failed_writes_percent": alerts.failed_percent(known.outcomes),
-        "watermark": instant(watermark_of(state, name, now_ms)),
-        "last_complete_day": last_complete_day(state, name, after_seconds, now_ms, unseen),
-        "open_days": sorted(day for each, day in state.open_days if each == name),
-        "reopened_days": sorted(day for each, day in state.reopened if each == name),
+        "rows": sum(file.rows or 0 for file in files),
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+        "gap_records": max((alerts.gap_records(state, partition, name) for partition in current), default=0),
+        "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
+        "pending_renames": len(days.pending),
+        "writes": known.writes,
+        "failed_writes_percent": alerts.failed_percent([known]),
+        "watermark": instant(days.watermark_ms),
+        "last_complete_day": days.last_complete(),
+        "open_days": days.open_days(),
+        "reopened_days": days.reopened_days(),
     }
 
 
-def _lane(state: LedgerState, partition: Partition, lane: Lane) -> dict[str, Any]:
+def _lag_values(state: ExportState, partition: Partition, lag: Lag) -> dict[str, Any]:
     return {
         "topic": partition.topic,
         "partition": partition.number,
-        "position": lane.position,
-        "gap_records": (state.of(partition).position or 0) - lane.position,
-        "deferred": lane.deferred,
-        "cause": lane.cause.value,
-        "since": _since(lane).isoformat(),
+        "position": lag.position,
+        "gap_records": (state.of(partition).position or 0) - lag.position,
+        "deferred": lag.deferred,
+        "cause": lag.cause.value,
+        "since": _since(lag).isoformat(),
     }
 
 
-def _lanes(state: LedgerState, name: str) -> list[tuple[Partition, Lane]]:
-    """Where a type lags, in the topics' present lives."""
-    return [(each, here.lanes[name]) for each, here in sorted(state.current()) if name in here.lanes]
+def _lags(state: ExportState, name: str) -> list[tuple[Partition, Lag]]:
+    """Where a type lags, in topics as they are now."""
+    return [(state.partition_of(key), here.lags[name]) for key, here in sorted(state.current()) if name in here.lags]
 
 
-def _since(lane: Lane) -> datetime:
-    return datetime.fromtimestamp(lane.since, UTC)
+def _since(lag: Lag) -> datetime:
+    return datetime.fromtimestamp(lag.since_ms / 1000, UTC)
 
 
-def _pending(state: LedgerState, name: str) -> int:
-    return sum(each.type == name for each in state.pending)
-
-
-def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
-    percent = each["failed_writes_percent"]
+def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
+    percent = values["failed_writes_percent"]
     return (
-        each["type"],
-        str(each["rows"]),
-        str(each["files"]),
-        f"{each['size_bytes'] / 2**20:.1f}",
-        str(each["gap_records"]),
+        values["type"],
+        str(values["rows"]),
+        str(values["files"]),
+        f"{values['size_bytes'] / 2**20:.1f}",
+        str(values["gap_records"]),
         "-" if percent is None else f"{percent:.1f}%",
-        each["watermark"] or "-",
-        each["last_complete_day"] or "-",
-        _days(each["open_days"]),
-        _days(each["reopened_days"]),
+        values["watermark"] or "-",
+        values["last_complete_day"] or "-",
+        _days(values["open_days"]),
+        _days(values["reopened_days"]),
     )
 
 

@@ -24,7 +24,6 @@ from penstock.tables.keyed.proving.stored import (
 )
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
 from penstock.tables.keyed.tombstones import files_by_bucket, find_tombstones, tombstones_faults
-from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import read_table
 
 FAULTS_SHOWN_MAX = 5
@@ -40,7 +39,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     # A table of an earlier format has not the numbers that tell.
     decode_layout(facts.table.handle.metadata().configuration.get(LAYOUT_PROPERTY) or "")
     tombstones = find_tombstones(job.table, job.name, facts.table.environment)
-    quarantine = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
+    quarantine = QuarantineFiles.of(job, facts.table.quarantine_url, facts.quarantine, facts.pending)
     with closing(open_log(job)) as log:
         said = with_epochs(read_log(log, facts.incarnations), facts.states, log)
         checks = tuple(_checks(Evidence(job, facts, tombstones, quarantine, log, said), depth))

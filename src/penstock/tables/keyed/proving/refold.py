@@ -123,7 +123,7 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
     job, facts = evidence.job, evidence.facts
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
-    plain = flow_of(job, Batch("verify", slices), target, ())
+    plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
     left_out = _quarantined(evidence, slices)
     partitions = {piece.partition for piece in slices}
     for gap in given_up:
@@ -132,7 +132,7 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
         "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
-        "quarantine": replace(plain.quarantine, table_url=str(folder / "bad"), storage_options={}),
+        "quarantine": replace(plain.quarantine, storage_options={}),
         "poison": left_out,
     }
     numbers = facts.table.transactions()

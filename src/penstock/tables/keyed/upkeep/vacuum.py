@@ -9,13 +9,11 @@ from penstock.lake.maintenance.leftovers import NameRules
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import find_tombstones
-from penstock.tables.quarantine.table import open_quarantine
 from penstock.tables.single.vacuum import vacuum
 
 
 def vacuum_keyed(job: JobSpec[KeyedSpec], table: Table, dry_run: bool = False) -> VacuumReport:
     """Delete dead files: also runs whose slices are behind the position, and tombstones that no commit can name."""
-    quarantine = open_quarantine(job, table.environment)
     tombstones = find_tombstones(job.table, job.name, table.environment)
 
     def rules(beside: Table) -> NameRules:
@@ -24,4 +22,4 @@ def vacuum_keyed(job: JobSpec[KeyedSpec], table: Table, dry_run: bool = False) -
         return NameRules(of_data.of_slice, by_version(beside), of_data.of_replay)
 
     beside = () if tombstones is None else ((tombstones, rules),)
-    return vacuum(table, quarantine, dry_run=dry_run, beside=beside)
+    return vacuum(table, dry_run=dry_run, beside=beside)

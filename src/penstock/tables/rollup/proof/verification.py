@@ -19,7 +19,6 @@ from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven, conclude
 from penstock.proof.footers import QuarantineFiles
 from penstock.proof.invariants import check_log, check_slices, check_totals, partition_facts
 from penstock.proof.sources import Depth, read_log, with_epochs
-from penstock.tables.quarantine.life import life_of
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import scan, starts_in
 from penstock.tables.rollup.closing.standing import LEAST_MS, late_key, since_key, standing_of, updated_key
@@ -64,7 +63,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
 
 def _check_quarantine(job: JobSpec, facts: TableFacts) -> Check:
     """Bad records are in quarantine, as many as were counted (RULES Q1)."""
-    found = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
+    found = QuarantineFiles.of(job, facts.table.quarantine_url, facts.quarantine, facts.pending)
     rows = found.taken.rows + found.pending.rows
     counted = sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values())
     faults = list(found.faults)

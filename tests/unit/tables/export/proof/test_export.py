@@ -19,6 +19,7 @@ from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.proof.files import parquet_files
 from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from tests.quarantine_url import export_quarantine
 from tests.unit.tables.export.proof.damaged import (
     append_bad,
     at,
@@ -312,7 +313,7 @@ def test_a_listing_that_the_quarantine_took_while_we_looked_is_not_missed(tmp_pa
 def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     append_bad(root)
-    [path] = Path(root.job.table.quarantine_path).glob("*.pq")
+    [path] = Path(export_quarantine(root.job)).glob("*.pq")
     path.unlink()
     checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
@@ -334,7 +335,7 @@ def test_a_row_that_lost_its_place_is_found_and_hides_nothing_elsewhere(root: Ex
 def test_a_row_that_was_deleted_from_quarantine_is_found(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     append_bad(root)
-    DeltaTable(root.job.table.quarantine_path).delete('"offset" = 7')
+    DeltaTable(export_quarantine(root.job)).delete('"offset" = 7')
     checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert first_violation(checks) == at(0, 0, ViolationKind.MISSING_IN_QUARANTINE, end=10)
