@@ -1,4 +1,4 @@
-"""An export's root on a local folder: real Parquet files with real footers under a real ledger, without Spark."""
+"""An export's root on a local folder: real Parquet files with real footers under real logs, without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,22 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.flow.write.report import Share
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.proposal import StartPart
+from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.storage import Storage
 from penstock.lake.storage.objects import MemoryStorage
-from penstock.logs.log import Partition, Slice
-from penstock.tables.export.delta_types import DeltaTypes
-from penstock.tables.export.ledger.names import day_folder
-from penstock.tables.export.ledger.proposal import RoutedPart
-from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.logs.log import Batch, Partition, Slice
+from penstock.logs.memory import MemoryLog
+from penstock.staging.reports import Gathered
+from penstock.tables.export.export import Export, Roles, WrittenShares
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.state import Cause
+from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
+from tests.exports import ExportView
 
 JOB = """\
 job: {name}
@@ -145,13 +148,12 @@ class ExportRoot:
     """Of the files that are written next."""
     expected: Counter[Place] = field(default_factory=Counter)
     """All rows that were committed."""
-    job: JobSpec = field(init=False)
-    table: ExportTable = field(init=False)
+    job: JobSpec[ExportSpec] = field(init=False)
+    table: Export = field(init=False)
 
     def __post_init__(self) -> None:
-        self.job = load_job(self.job_path)
+        self.job = job_of(load_job(self.job_path), ExportSpec)
         self.table = self.open()
-        self.table.agree_on_types()
         self.table.claims.claim_names(self.job.log.topics)
 
     @property
@@ -159,14 +161,19 @@ class ExportRoot:
         return Path(self.job.table.path)
 
     @property
-    def state(self) -> LedgerState:
-        return self.table.state()
+    def logs(self) -> ExportLogs:
+        return self.table.logs
 
-    def open(self, environment: Environment | None = None) -> ExportTable:
+    @property
+    def state(self) -> ExportView:
+        return ExportView.of_logs(ExportLogs(self.job, self.environment))
+
+    def open(self, environment: Environment | None = None) -> Export:
         """Another process's view of the same root."""
-        if job_of(self.job, ExportSpec).table.format == "delta":
-            return DeltaTypes(job_of(self.job, ExportSpec), environment or self.environment)
-        return ExportTable(job_of(self.job, ExportSpec), environment or self.environment, self.storage)
+        environment = environment or self.environment
+        logs = ExportLogs(self.job, environment, self.storage)
+        logs.agree_on_types()
+        return Export(logs, Quarantine(self.job, logs.job_log, environment), MemoryLog())
 
     def files(self) -> list[str]:
         """What readers see, sorted."""
@@ -176,9 +183,9 @@ class ExportRoot:
         folder = self.lake / "_penstock" / self.job.name / "staged"
         return sorted(str(each.relative_to(self.lake)) for each in folder.rglob("*") if each.is_file())
 
-    def start(self, *partitions: Partition, offset: int = 0) -> None:
-        done = self.table.land(new_batch_id(), tuple(StartPart(each, offset, TOKEN) for each in partitions))
-        assert not done.refused
+    def start(self, *partitions: Partition, offset: int = 0, token: int = TOKEN) -> None:
+        parts = tuple(StartPart(partition, offset, token) for partition in partitions)
+        assert not self.table.commit(Proposal(self.job.name, new_batch_id(), parts)).refused
 
     def write(
         self,
@@ -197,27 +204,48 @@ class ExportRoot:
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
         lagging = left or {}
-        takes = {name: start for name in self.table.state().types if name not in lagging}
         shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
         for name, offsets in lagging.items():
             shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))
-        part = RoutedPart(
-            Slice(partition, start, end, start),
-            TOKEN,
-            shares,
-            takes,
-            dict.fromkeys(lagging, Cause.ROTATION),
-            watermark_ms=None if watermark is None else noon_ms(watermark),
-        )
         for name in failed:
-            part = part.without(name)
-        self._land(part, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
+            counts = Counts(read=shares[name].counts.read)
+            shares[name] = replace(shares[name], counts=counts, files=(), failed="made to fail")
+        takes = {name: start for name in self.job.table.all_types if name not in lagging}
+        causes = dict.fromkeys(lagging, Cause.ROTATION)
+        outcome = self.land(Slice(partition, start, end, start), shares, takes, lagging=causes, watermark=watermark)
+        assert not outcome.refused, outcome.refused
+        self._expect(partition, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
 
     def catch_up(self, partition: Partition, takes: Mapping[str, int], end: int, rows: Rows) -> None:
         """Commit a slice of types that lagged."""
         start = min(takes.values())
         shares = self.stage(partition, (start, end), rows, pieces=(start,), takes=takes)
-        self._land(RoutedPart(Slice(partition, start, end, start), TOKEN, shares, takes, main=False), rows)
+        outcome = self.land(Slice(partition, start, end, start), shares, takes, main=False)
+        assert not outcome.refused, outcome.refused
+        self._expect(partition, rows)
+
+    def land(
+        self,
+        piece: Slice,
+        shares: Mapping[str, Share],
+        takes: Mapping[str, int],
+        *,
+        lagging: Mapping[str, Cause] | None = None,
+        main: bool = True,
+        watermark: str | None = None,
+        token: int = TOKEN,
+        table: Export | None = None,
+    ) -> Outcome:
+        """Commit shares that were staged; `watermark` is the day of the latest event."""
+        table = table or self.table
+        if watermark is not None:
+            shares = {**shares, UNROUTED: Share(event_ms_max=noon_ms(watermark))}
+        key = (piece.partition.topic, piece.partition.number)
+        taken_from = {name: table.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
+        roles = {piece.partition: Roles(takes, taken_from, lagging or {})}
+        found = Gathered({key: dict(shares)}, "", (), {})
+        batch = Batch(new_batch_id(), (piece,))
+        return table.land(batch, {piece.partition: token}, WrittenShares(found, roles, main, 0.0)).outcome
 
     def stage(
         self,
@@ -284,7 +312,6 @@ class ExportRoot:
                 "last": max(offsets),
                 "run": run,
                 "offsets": ranges_of(offsets),
-                "source": f"{self.table.places.staged}/{name}/{staged}",
             }
             file = self._file(partition, staged, name, day, offsets, facts)
             share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
@@ -300,8 +327,8 @@ class ExportRoot:
         offsets: Sequence[int],
         facts: Mapping[str, Any],
     ) -> StagedFile:
-        of_delta = isinstance(self.table, DeltaTypes)
-        path = f"{day_folder(name, day)}/{staged}" if of_delta else f"{self.table.places.staged}/{name}/{staged}"
+        plain = f"{self.logs.places.staged}/{name}/{staged}"
+        path = plain if self.logs.is_plain else f"{day_folder(name, day)}/{staged}"
         listed = [
             {
                 "type": name,
@@ -319,17 +346,15 @@ class ExportRoot:
             writer.write_table(table)
             writer.add_key_value_metadata({"penstock": json.dumps(facts)})
         data = sink.getvalue()
-        self.table.storage.put(path, data)
-        stats = json.dumps({"numRecords": len(offsets)}) if of_delta else ""
+        self.logs.storage.put(path, data)
+        stats = json.dumps({"numRecords": len(offsets)})
         return StagedFile(
             partition.topic, partition.number, path, len(offsets), len(data), {"day": day}, stats, max(offsets)
         )
 
-    def _land(self, part: RoutedPart, rows: Rows) -> None:
-        outcome = self.table.land(new_batch_id(), (part,))
-        assert not outcome.refused, outcome.refused
+    def _expect(self, partition: Partition, rows: Rows) -> None:
         for (name, _), offsets in rows.items():
-            self.expected.update((name, part.partition.number, each) for each in offsets)
+            self.expected.update((name, partition.number, offset) for offset in offsets)
 
 
 def filled(folder: Path, storage: Storage | None = None, **texts: str) -> ExportRoot:

@@ -6,9 +6,9 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec, job_of
+from penstock.logs.log import Partition
 from penstock.tables.export.export import ExportTable, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import ExportState
+from penstock.tables.export.state import ExportState, JobPartition
+from penstock.tables.export.status.status import type_totals
 from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
 from tests.quarantine_url import export_quarantine, export_quarantines
@@ -109,6 +111,31 @@ def places_in(root: Path) -> Counter[tuple[int, int]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class ExportView:
+    """What the logs of an export say together: positions of the job log, totals of all logs."""
+
+    job: ExportState
+    partitions: Mapping[Partition, JobPartition]
+
+    @classmethod
+    def of_logs(cls, logs: ExportLogs) -> ExportView:
+        state = logs.state()
+        places = {state.partition_of(key): here for key, here in state.partitions.items()}
+        return cls(
+            state, {each: replace(here, totals=here.totals + type_totals(logs, each)) for each, here in places.items()}
+        )
+
+    def of(self, partition: Partition) -> JobPartition:
+        return self.partitions.get(partition, JobPartition())
+
+    def position_of(self, partition: Partition, name: str | None = None) -> int | None:
+        return self.of(partition).position_of(name)
+
+    def global_position(self, partition: Partition) -> int | None:
+        return self.position_of(partition)
+
+
 @dataclass(slots=True)
 class ExportPipe:
     """One export in a folder of its own."""
@@ -141,8 +168,8 @@ class ExportPipe:
         return ExportTable(ExportLogs(job_of(job, ExportSpec), Environment()))
 
     @property
-    def state(self) -> ExportState:
-        return self.table.logs.state()
+    def state(self) -> ExportView:
+        return ExportView.of_logs(self.table.logs)
 
     def describe(self, *topics: str, **sections: Any) -> None:
         """Write the job file; the arguments are those of `export_job`."""
@@ -221,4 +248,4 @@ class ExportPipe:
     def global_positions(self) -> list[int | None]:
         """The global position of every partition, in their order."""
         state = self.state
-        return [state.partitions[key].position_of() for key in sorted(state.partitions)]
+        return [state.global_position(partition) for partition in sorted(state.partitions)]

@@ -26,9 +26,10 @@ def quarantine_folders(table: Path) -> list[Path]:
 
 
 def export_quarantine(job: JobSpec) -> str:
-    return f"{job.table.path}/_penstock/{job.name}/quarantine/ledger"
+    """Of an export, which must have a job log."""
+    return quarantine_url(f"{job.table.path}/_penstock/{job.name}", job.name, job.table.storage_options)
 
 
 def export_quarantines(root: Path) -> list[Path]:
     """The quarantines of all jobs below a local root."""
-    return sorted(root.glob("_penstock/*/quarantine/*"))
+    return sorted(root.glob("_penstock/*/_quarantine/*/*"))

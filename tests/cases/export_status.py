@@ -14,9 +14,9 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition
 from penstock.logs.registry import open_log
 from penstock.status.model import JobStatus, PartitionStatus
-from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.state import Cause
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.export import ExportTable
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics

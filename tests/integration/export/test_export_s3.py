@@ -20,7 +20,7 @@ from penstock.failpoints import Reach, noop
 from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.compact import compact
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.export import ExportTable
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.registry import load_job
 from penstock.verify import verify
@@ -75,7 +75,7 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
     )
     job = load_job(path)
     places = produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(30)])
-    for step in ("entry_written", "renaming"):
+    for step in ("type_committed", "renaming"):
         with pytest.raises(CrashError):
             run_to_end(job, spark, crash_at(step))
     run_to_end(job, spark)

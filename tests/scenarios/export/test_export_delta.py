@@ -43,7 +43,7 @@ def test_a_table_without_rows_gets_no_commits_and_is_up_to_date(
     assert verify(export.job).ok
 
 
-@pytest.mark.parametrize("step", ["type_landed", "entry_written"])
+@pytest.mark.parametrize("step", ["type_landed", "type_committed"])
 def test_a_crash_between_the_tables_and_the_ledger_doubles_nothing(
     export: ExportPipe, topic: Topics, produce: Produce, step: str
 ) -> None:

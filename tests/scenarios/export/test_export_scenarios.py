@@ -29,7 +29,7 @@ from penstock.errors import UserError
 from penstock.events import RulesMeasured
 from penstock.failpoints import Reach
 from penstock.plan import GapError
-from penstock.tables.export.chores import LOOK_SECONDS
+from penstock.tables.export.chores import EXPIRY_SECONDS
 from tests.export_story import Story, a_month_later, after
 from tests.exports import FIRST_DAY, ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -161,7 +161,7 @@ def test_s7_two_topics_of_one_job_have_positions_and_names_of_their_own(
     assert export.files("A") == sorted([f"{day}/{first}.0.5.parquet", f"{day}/{second}.0.3.parquet"])
 
 
-@pytest.mark.parametrize("step", ["staged", "entry_written", "committed"])
+@pytest.mark.parametrize("step", ["staged", "type_committed", "committed"])
 def test_s9_a_row_that_is_five_days_late_is_written_once_through_crash_and_restart(story: Story, step: str) -> None:
     story.export.describe(story.topic)
     story.send("AAA")
@@ -252,7 +252,7 @@ def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counte
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "ABABAB")
         topic.cut(story.topic, 4)
-        story.clock.seconds += LOOK_SECONDS
+        story.clock.seconds += EXPIRY_SECONDS
         story.read(pipeline, "ACAC")
         story.read(pipeline, "A")
         assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"

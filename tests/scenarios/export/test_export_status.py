@@ -16,7 +16,7 @@ from rich.console import Console
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
-from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.state import Cause
 from penstock.tables.export.status.alerts import Rule
 from penstock.tables.export.status.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.round import RECORD_BYTES_ASSUMED, BatchLanded, Waiting
-from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.state import Cause
 from penstock.tables.kind import View
 from tests.export_story import Story, after, owner
 from tests.exports import ExportPipe, type_of
@@ -285,7 +285,7 @@ def test_sparse_events_an_old_position_is_no_proof_that_nothing_came_since(story
         for _ in range(2):
             story.read(pipeline, "AAA")
     assert [story.position_of(name) for name in "ABC"] == [9, 1, 9]
-    assert story.export.state.of(story.partition).lanes["B"].cause is Cause.FAILING
+    assert story.export.state.of(story.partition).lags["B"].cause is Cause.FAILING
     story.unblock("B")
     story.run_to_end()
     assert [story.position_of(name) for name in "ABC"] == [9, 9, 9]
@@ -302,4 +302,4 @@ def test_a_long_catch_up_does_not_keep_idle_partitions_from_closing_their_days(s
             view = View({story.partition: 1}, bounds, story.clock.now(), RECORD_BYTES_ASSUMED, flush_now=True)
             due.append([chore.name for chore in pipeline.table.chores(view)])
             story.clock.seconds += 30 * 86_400
-    assert due == [["catch-up"], ["idle marks", "catch-up"]]
+    assert due == [["catch-up"], ["idle partitions", "catch-up"]]

@@ -14,7 +14,7 @@ from penstock.environment import Environment
 from penstock.job.spec import job_of
 from penstock.tables.export.compact import compact
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.table import ExportTable
+from penstock.tables.export.export import ExportTable
 from penstock.verify import Check, VerifyReport, Violation, ViolationKind, verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -63,15 +63,15 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
         produce(name, mixed(30, start))
         export.run_to_end(reach=look)
     assert wrong == []
-    assert {"entry_written", "renaming", "renamed", "quarantined"} <= set(steps)
+    assert {"type_committed", "renaming", "renamed", "quarantined"} <= set(steps)
     steps.clear()
     job = export.job
     compact(ExportTable(job_of(job, ExportSpec), Environment(reach=look)), all_days=True)
     assert wrong == []
-    assert {"entry_written", "removing", "removed", "renaming"} <= set(steps)
+    assert {"type_committed", "removing", "removed", "renaming"} <= set(steps)
 
 
-@pytest.mark.parametrize("step", ["staged", "entry_written", "renaming", "quarantined"])
+@pytest.mark.parametrize("step", ["staged", "type_committed", "renaming", "quarantined"])
 def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
     export: ExportPipe, topic: Topics, produce: Produce, step: str
 ) -> None:

@@ -19,7 +19,7 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
 from penstock.lake.delta.table import SchemaMovedError, Table
-from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, check
+from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
 from penstock.lake.staged import StagedFileGoneError, check_staged
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -32,6 +32,7 @@ from penstock.tables.export.state import (
     Cause,
     Deferred,
     ExportState,
+    JobPartition,
     Taken,
     caught_up,
     deferred_lags,
@@ -258,25 +259,27 @@ class JobCommits:
 
     def land(self, batch_id: str, parts: Sequence[RoutedPart], outcomes: Mapping[str, bool]) -> Outcome:
         """Move positions, totals and lagging types, each partition for itself; `outcomes` are writes of types."""
-        log = self._logs.job_log
-        refused: list[Refusal] = []
+        refused: tuple[Refusal, ...] = ()
 
         def revise() -> Proposal:
+            nonlocal refused
             state = self._logs.known_state()
-            self._refuse_unknown_types(parts, state)
-            refused[:] = [refusal for part in parts if (refusal := _catch_up_refusal(part, state)) is not None]
+            refused = self.refusals(parts)
             stale = {refusal.partition for refusal in refused}
             made = {part.partition: self._part(part, state) for part in parts if part.partition not in stale}
-            proposal = Proposal(self._job, batch_id, tuple(part for part, _ in made.values()))
-            accepted = check(proposal, log.known_state(made)).accepted
-            numbers = {key: number for part in accepted for key, number in made[part.partition][1].items()}
+            numbers = {key: number for _, of_part in made.values() for key, number in of_part.items()}
             types = {name: state.types[name].after(done) for name, done in outcomes.items() if name in state.types}
             extra = {**numbers, **{outcomes_key(self._job, name): bits for name, bits in types.items()}}
-            landed = [part for part in parts if part.partition in {made.partition for made in accepted}]
-            return replace(proposal, extra=extra, rows=sum(part.counted.written for part in landed))
+            rows = sum(part.counted.written for part in parts if part.partition in made)
+            return Proposal(self._job, batch_id, tuple(part for part, _ in made.values()), extra, rows=rows)
 
-        outcome = log.commit_revised(revise)
-        return replace(outcome, refused=(*outcome.refused, *refused))
+        return replace(self._logs.job_log.commit_revised(revise), refused=refused)
+
+    def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
+        """The slices that the job log, as it is loaded, does not take: another process moved on, or holds a token."""
+        state = self._logs.known_state()
+        self._refuse_unknown_types(parts, state)
+        return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
     def handshake(self, proposal: Proposal) -> Outcome:
         """Start and fence partitions; a recreated topic takes with it what types had still to read of its former id."""
@@ -363,17 +366,19 @@ class JobCommits:
                 )
 
 
-def _catch_up_refusal(part: RoutedPart, state: ExportState) -> Refusal | None:
-    """A catch-up is checked against each type's own position, and ends where the others are."""
-    here = state.of(part.partition)
+def _refusal(part: RoutedPart, here: JobPartition) -> str | None:
+    """A slice begins at the position; a catch-up begins at that of each type, and ends where the others are."""
+    if part.token < here.token:
+        return f"token {part.token} is older than the table's {here.token}"
     if part.main:
-        return None
+        if part.piece.start == here.position:
+            return None
+        return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
     if part.piece.end > (here.position or 0):
-        reason = f"the catch-up ends at {part.piece.end}, beyond the table's position {here.position}"
-        return Refusal(part.partition, reason)
+        return f"the catch-up ends at {part.piece.end}, beyond the table's position {here.position}"
     for name, start in part.takes.items():
         lag = here.lags.get(name)
         if lag is None or lag.position != start:
             now = "does not lag" if lag is None else f"is at {lag.position}"
-            return Refusal(part.partition, f"the catch-up of {name} starts at {start}, the type {now}")
+            return f"the catch-up of {name} starts at {start}, the type {now}"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
@@ -280,7 +280,14 @@ class Export(ExportTable):
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
         """Commit the types, then the job; then put plain files in their place."""
         self._is_settled = False
-        parts, refusing = self._writable([self._part(piece, tokens[piece.partition], staged) for piece in batch.slices])
+        parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
+        # A process that lost its claim is refused here already, and not after types have taken its files.
+        self.logs.job_log.refresh()
+        refused = self.commits.refusals(parts)
+        parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
+        if not parts:
+            return Landed(Outcome(None, (), refused))
+        parts, refusing = self._writable(parts)
         self.environment.reach("checked")
         landed = self.types.land(batch.id, parts)
         for name, reason in landed.failed.items():
@@ -295,6 +302,7 @@ class Export(ExportTable):
         self.environment.reach("committed")
         for name, log, accepted in landed.landed:
             self.quarantine.append(log, accepted, name)
+        outcome = replace(outcome, refused=(*refused, *outcome.refused))
         if outcome.version is None:
             return Landed(outcome)
         self.quarantine.append(self.logs.job_log, outcome.accepted)
