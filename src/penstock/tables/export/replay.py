@@ -125,7 +125,7 @@ class ExportTarget(Target[RunShares]):
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
         names = self._logs.export.all_types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
-        takes = dict.fromkeys(names, piece.start)
+        takes = {name: piece.start for name in names if name not in self._logs.unreadable}
         return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
 
     def _writable(self, chunk: Chunk, batch_id: str, number: int, found: Shares) -> StagedRun[RunShares]:
