@@ -295,7 +295,8 @@ class Table:
         parts = [part for part in accepted if isinstance(part, SlicePart)]
         check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
         quarantined = [file for part in parts for file in part.quarantine_files]
-        check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
+        if quarantined:
+            check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
 
 
 def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:

@@ -19,19 +19,19 @@ from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
-from penstock.lake.delta.keys import fingerprint, flow_key
+from penstock.lake.delta.keys import field_key, fingerprint, flow_key, replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, missing_columns
-from penstock.lake.delta.table import SchemaMovedError, Table, find_table, open_or_create
+from penstock.lake.delta.table import Change, SchemaMovedError, Table, find_table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
-from penstock.lake.staged import StagedFileGoneError
+from penstock.lake.staged import StagedFileGoneError, check_staged
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.files.finishing import FailedRename, gone_reason
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import run_change, run_number
+from penstock.tables.quarantine.replayed import run_number
 
 
 def type_place(export: ExportSpec, name: str) -> TablePlace:
@@ -249,4 +249,14 @@ def _take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
         rows[Partition("", each.topic_id, each.partition)] += each.rows
     size_bytes = sum(each.size_bytes for each in renames)
     record = Provenance(kind="replay", job=table.job, run=run, rows=rows.total(), size_bytes=size_bytes)
-    table.swap(lambda: None if run_number(table) >= run else run_change(table, run, files, rows, record.metadata))
+
+    def decide() -> Change | None:
+        if run_number(table) >= run:
+            return None
+        check_staged(table.storage(), files)
+        keys = {field_key(table.job, each, "replayed"): count for each, count in rows.items()}
+        totals = {key: (table.transaction(key) or 0) + count for key, count in keys.items()}
+        actions = [table.add_action(each) for each in files]
+        return Change([*actions], {replay_key(table.job): run, **totals}, record.metadata)
+
+    table.swap(decide)

@@ -11,6 +11,7 @@ from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
+from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
@@ -35,7 +36,7 @@ from penstock.tables.export.spec import quarantine_url
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.replayed import finish_replay
-from penstock.tables.quarantine.table import Listed, Quarantine
+from penstock.tables.quarantine.table import Listed, Quarantine, QuarantineGoneError
 
 
 class TypeLaggingError(TransientError):
@@ -133,8 +134,12 @@ class Export:
         if left and (table := self.quarantine.table()) is not None:
             table.refresh()
             left = [listed for listed in left if self.quarantine.lacks(listed.key, listed.end)]
-        if left:
-            self.quarantine.refuse_deleted(left)
+        folder = open_storage(self.quarantine.url, self.job.table.storage_options)
+        there = {entry.path for entry in folder.list()} if left else set()
+        lost = [file for listed in left for file in listed.files if file.path not in there]
+        if lost:
+            losses = [f"{file.rows} records of {file.topic}/{file.partition}" for file in lost]
+            raise QuarantineGoneError(self.job.name, self.quarantine.url, losses)
         self.quarantine.append_listed(left)
 
     def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:

@@ -113,7 +113,8 @@ class ExportTable:
             # Without renames the tables of the types have looked at the files, and committed them.
             check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
             quarantined = [file for part in routed for file in part.quarantine_files]
-            check_staged(open_storage(quarantine_url(self.job), self.job.table.storage_options), quarantined)
+            if quarantined:
+                check_staged(open_storage(quarantine_url(self.job), self.job.table.storage_options), quarantined)
             return Draft(kind_of(checked.accepted), batch_id, renames=renames, parts=checked.accepted)
 
         number = self.append(decide)

@@ -33,9 +33,8 @@ from penstock.tables.export.replays import LedgerRuns, RunShares, land_replay, l
 from penstock.tables.export.spec import TypeSpec, quarantine_url
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import SchemaChanged
-from penstock.tables.quarantine.chunks import Choice, Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
-from penstock.tables.quarantine.replayed import ReplayRun, run_number
+from penstock.tables.quarantine.replay import Choice, Chunk, StagedRun, Target
+from penstock.tables.quarantine.replayed import run_number
 from penstock.tables.quarantine.rows import repeated_rows, without_places
 
 
@@ -125,7 +124,7 @@ class ExportTarget(Target[RunShares]):
 
     def refresh(self) -> None:
         self._table.complete()
-        quarantine = self.quarantine()
+        quarantine = self.quarantine.table()
         raise_run(self._table, max(self._table.runs_taken(), run_number(quarantine) if quarantine is not None else 0))
 
     def choice(self, quarantine: Table) -> Choice:
@@ -139,7 +138,7 @@ class ExportTarget(Target[RunShares]):
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
-        found = self._writer.replay(batch, slices, number, chunk_records(self._spark, chunk))
+        found = self._writer.replay(batch, slices, number, chunk.records(self._spark))
         return None if found is None else self._writable(chunk, batch.id, number, found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:
@@ -168,8 +167,7 @@ class ExportTarget(Target[RunShares]):
             key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
             for key, named in kept.items()
         }
-        run = ReplayRun(number, batch_id, offsets_by_partition(chunk, offsets))
-        check_run(chunk, run, total)
+        run = chunk.run(number, batch_id, offsets, total)
         shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
         return StagedRun(run, total, shares, waiting)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,9 +54,6 @@ class ReplayRun:
 class Runs(Protocol):
     """Where the data commits of a job's runs are found."""
 
-    @property
-    def path(self) -> str: ...
-
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
 
@@ -72,10 +69,6 @@ class TableRuns:
 
     data: Table
 
-    @property
-    def path(self) -> str:
-        return self.data.spec.path
-
     def last(self) -> int:
         return run_number(self.data)
 
@@ -84,7 +77,7 @@ class TableRuns:
 
     def find(self, number: int) -> ReplayRun | None:
         """Search the table's history for the commit of a run."""
-        with library_errors(self.path):
+        with library_errors(self.data.spec.path):
             history = self.data.handle.history()
         for _, commit in commits_of(history, self.data.job):
             if commit.kind == _KIND and commit.run == number:
@@ -97,39 +90,35 @@ def run_number(table: Table) -> int:
     return table.transaction(replay_key(table.job)) or 0
 
 
-def run_change(
-    table: Table, number: int, files: Sequence[StagedFile], rows: Mapping[Partition, int], metadata: dict[str, Any]
-) -> Change:
-    """The commit that brings the files of a run into a table, with its number and what it adds to the counts."""
+def run_change(table: Table, run: ReplayRun, files: Sequence[StagedFile]) -> Change:
+    """The commit of a run to a table: its files, its number and offsets, and what it adds to the counts."""
     check_staged(table.storage(), files)
-    added = {field_key(table.job, partition, "replayed"): count for partition, count in rows.items()}
+    added = {field_key(table.job, place, "replayed"): count_of(ranges) for place, ranges in run.offsets.items()}
     totals = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
-    return Change([table.add_action(file) for file in files], {replay_key(table.job): number, **totals}, metadata)
-
-
-def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:
-    """The run as metadata of its data commit."""
-    return Provenance(
+    record = Provenance(
         kind=_KIND,
-        job=job,
+        job=table.job,
         batch=run.batch_id,
         run=run.number,
-        offsets=tuple(ReplayedOffsets(*placed(partition), ranges) for partition, ranges in run.offsets.items()),
+        offsets=tuple(ReplayedOffsets(*placed(place), ranges) for place, ranges in run.offsets.items()),
         rows=run.rows,
         size_bytes=sum(file.size_bytes for file in files),
-    ).metadata
+    )
+    actions = [table.add_action(file) for file in files]
+    return Change([*actions], {replay_key(table.job): run.number, **totals}, record.metadata)
 
 
 def finish_replay(runs: Runs, quarantine: Table | None) -> int:
     """Remove the records of runs that stopped between commit and removal; returns how many rows were removed."""
+    if quarantine is None:
+        return 0
     removed = 0
-    for number in () if quarantine is None else runs.owed(run_number(quarantine)):
-        assert quarantine is not None
+    for number in runs.owed(run_number(quarantine)):
         run = runs.find(number)
         if run is None:
             raise InvariantError(
                 f"replay run {number} of {quarantine.job} was not finished and is not in the table's history any more",
-                detail=f"records that it wrote to {runs.path} may still be in {quarantine.spec.path}",
+                detail=f"records that it wrote to the table may still be in {quarantine.spec.path}",
                 hint="restore the table's log; until then a replay could write records twice",
             )
         removed += remove_run(quarantine, run)

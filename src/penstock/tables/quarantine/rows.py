@@ -51,8 +51,9 @@ def files_of(table: Table) -> list[ActiveFile]:
 
 
 def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
-    """Whether an offset of `[first, last]` of that partition number can be in the file."""
-    return _meets(file.spans["partition"], partition, partition) and _meets(file.spans["offset"], first, last)
+    """Whether an offset of `[first, last]` of that partition number can be in the file, as far as statistics say."""
+    ranges = (file.spans["partition"], (partition, partition)), (file.spans["offset"], (first, last))
+    return all(span is None or (span[0] <= high and low <= span[1]) for span, (low, high) in ranges)
 
 
 def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -66,8 +67,18 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
             yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
 
 
+def read_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of the loaded version, one row group at a time, oldest files first."""
+    for file in files_of(table):
+        yield from read_file(table, file, columns)
+
+
 def count_rows(table: Table) -> int:
-    return sum(_row_count(table, file) for file in table.active_files())
+    """From the log of the table; files of whose rows it has no number are read."""
+    counts = [file.rows for file in table.active_files()]
+    if None in counts:
+        return sum(rows.num_rows for rows in read_rows(table, ["offset"]))
+    return sum(count or 0 for count in counts)
 
 
 def list_rows(table: Table, limit: int) -> Listing:
@@ -75,11 +86,10 @@ def list_rows(table: Table, limit: int) -> Listing:
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
-    for file in files_of(table):
-        for rows in read_file(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
-            count += rows.num_rows
-            _count_kinds(kinds, rows.column("error"))
-            newest = _newest(newest, rows, limit)
+    for rows in read_rows(table, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+        count += rows.num_rows
+        _count_kinds(kinds, rows.column("error"))
+        newest = _newest(newest, rows, limit)
     entries = tuple(Entry(**row) for row in newest.to_pylist()) if newest is not None else ()
     return Listing(count, dict(kinds.most_common()), entries)
 
@@ -100,7 +110,7 @@ Places = Mapping[tuple[str, int], pa.Array]
 def repeated_rows(table: Table) -> Places:
     """The places of which the loaded version has more than one row."""
     keys = ["topic_id", "partition", "offset"]
-    tables = [rows for file in files_of(table) for rows in read_file(table, file, keys)]
+    tables = list(read_rows(table, keys))
     if not tables:
         return {}
     counted = pa.concat_tables(tables).group_by(keys).aggregate([([], "count_all")])
@@ -141,14 +151,3 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
     up, down = "ascending", "descending"
     order = [("quarantined_at", down), ("topic", up), ("partition", up), ("offset", down)]
     return together.take(pc.sort_indices(together, order)[:limit])
-
-
-def _row_count(table: Table, file: ActiveFile) -> int:
-    if file.rows is not None:
-        return file.rows
-    return sum(rows.num_rows for rows in read_file(table, file, ["offset"]))
-
-
-def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:
-    """Whether a value in between may be there; a span is None where statistics do not tell."""
-    return span is None or (span[0] <= last and first <= span[1])

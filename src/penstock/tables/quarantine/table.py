@@ -8,18 +8,18 @@ for each type of an export. The quarantine keeps a position of each partition fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.names import StagedName, parse_staged_name
+from penstock.flow.write.names import StagedName
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import is_position_of, position_key, quarantine_key, replay_key
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.provenance import Provenance, commits_of
+from penstock.lake.delta.provenance import CommitSlice, Provenance, commits_of
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.delta.vacuum import Kept, by_position, by_run, by_version
@@ -27,17 +27,22 @@ from penstock.lake.maintenance.leftovers import NameRules, Verdict
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
+from penstock.tables.quarantine.rows import count_rows
 
-_FILES_SHOWN_MAX = 5
+_LOSSES_SHOWN_MAX = 5
 _MARK = "#quarantine"
 
 
 class QuarantineGoneError(UserError):
     """Quarantined records were deleted, and only their files can bring them back."""
 
-    def __init__(self, job: str, url: str, primary: str, detail: str) -> None:
-        hint = f"restore the folder {url}; or accept that {job} loses these records: `penstock quarantine discard`"
-        super().__init__(primary, detail=detail, hint=hint)
+    def __init__(self, job: str, url: str, losses: Sequence[str]) -> None:
+        more = f"; and {len(losses) - _LOSSES_SHOWN_MAX} more" if len(losses) > _LOSSES_SHOWN_MAX else ""
+        super().__init__(
+            f"quarantined records of {job} were deleted",
+            detail=f"not in {url} any more: {'; '.join(losses[:_LOSSES_SHOWN_MAX])}{more}",
+            hint=f"restore the folder {url}; or accept that {job} loses them: `penstock quarantine discard`",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +144,13 @@ class Quarantine:
         Raises `QuarantineGoneError`, and appends nothing, if a listed file does not exist any more.
         """
         keys = {place: quarantine_key(data.job, place, log) for place in partitions}
-        state = data.known_state(keys)
-        marks = {place: state.of(place).quarantine_mark or 0 for place in keys}
-        missing = {place for place, mark in marks.items() if self.lacks(keys[place], mark)}
-        if not missing:
+        marks = {place: state.quarantine_mark or 0 for place, state in data.known_state(keys).partitions.items()}
+        if not any(self.lacks(keys[place], marks[place]) for place in keys):
             return
         if (table := self.table()) is not None:
             # Another process may have appended them, and a replay may have removed them again.
             table.refresh()
-            missing = {place for place in missing if self.lacks(keys[place], marks[place])}
+        missing = {place: marks[place] for place in keys if self.lacks(keys[place], marks[place])}
         with library_errors(data.spec.path):
             history = data.handle.history()
         slices = [
@@ -156,16 +159,24 @@ class Quarantine:
             for piece in commit.slices
             if piece.place in missing and piece.quarantine and self.lacks(keys[piece.place], piece.end)
         ]
-        for place in sorted(missing - {piece.place for piece in slices if piece.end == marks[piece.place]}):
-            raise QuarantineGoneError(
-                data.job,
-                self.url,
-                f"quarantined records of {place} up to offset {marks[place]} cannot be found",
-                f"they are not in {self.url}, and the log of {data.spec.path} no longer has the commit that lists them",
-            )
+        self._refuse_losses(missing, slices)
         listed = [Listed(keys[piece.place], piece.end, piece.files) for piece in slices]
-        self.refuse_deleted(listed)
         self.append_listed(sorted(listed, key=lambda slice_files: slice_files.end))
+
+    def _refuse_losses(self, missing: Mapping[Partition, int], slices: Sequence[CommitSlice]) -> None:
+        """Never append files that do not exist: the folder, or a part of it, may have been deleted."""
+        existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
+        losses = [
+            f"{piece.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
+            for piece in slices
+            if any(file.path not in existing for file in piece.quarantine)
+        ]
+        listed = {(piece.place, piece.end) for piece in slices}
+        for place, mark in missing.items():
+            if (place, mark) not in listed:
+                losses.append(f"records of {place} up to offset {mark}, whose listing is not in the table's history")
+        if losses:
+            raise QuarantineGoneError(self._job.name, self.url, losses)
 
     def lacks(self, key: str, end: int) -> bool:
         """Whether files of a slice that ends there have yet to be appended."""
@@ -191,26 +202,54 @@ class Quarantine:
 
         table.swap(decide)
 
-    def refuse_deleted(self, listed: Iterable[Listed]) -> None:
-        """Raise `QuarantineGoneError` if files that an earlier process listed were deleted since."""
-        existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
-        deleted = [file for slice_files in listed for file in slice_files.files if file.path not in existing]
-        if deleted:
-            shown = "; ".join(sorted(map(_described, deleted))[:_FILES_SHOWN_MAX])
-            raise QuarantineGoneError(
-                self._job.name,
-                self.url,
-                f"{sum(file.rows for file in deleted)} quarantined records of {self._job.name} were deleted",
-                f"{len(deleted)} files are not in {self.url} any more: {shown}"
-                + ("; and others" if len(deleted) > _FILES_SHOWN_MAX else ""),
-            )
+
+@dataclass(frozen=True, slots=True)
+class DiscardReport:
+    """What was, or would be, discarded."""
+
+    rows: int = 0
+    """In the quarantine."""
+    unappended: bool = False
+    """Whether commits of the table list further records, which were never appended or were deleted."""
+
+
+def discard(
+    job: JobSpec, listings: Listings | None, environment: Environment, *, dry_run: bool = False
+) -> DiscardReport:
+    """Discard all quarantined records of the job in one commit to the quarantine; the data is only read.
+
+    Afterwards what the table's commits listed counts as appended, also records that were deleted with the folder of the
+    quarantine. A crash leaves everything as it was, or all of it done. Without listings there is no table.
+    """
+    if listings is None:
+        return DiscardReport()
+    table = open_quarantine(job, listings.url, environment)
+    report = _discardable(table, listings)
+    if dry_run or report == DiscardReport():
+        return report
+    quarantine = table or create_quarantine(job, listings.url, environment)
+
+    def decide() -> Change | None:
+        nonlocal report
+        report = _discardable(quarantine, listings)
+        numbers = {**listings.marks, replay_key(job.name): listings.replay_run}
+        raised = {key: number for key, number in numbers.items() if (quarantine.transaction(key) or 0) < number}
+        removals = [quarantine.remove_action(file) for file in quarantine.active_files()]
+        if not removals and not raised:
+            return None
+        return Change([*removals], raised, Provenance(kind="discarded", job=job.name, rows=report.rows).metadata)
+
+    quarantine.swap(decide, "discard_checked")
+    environment.reach("discarded")
+    return report
+
+
+def _discardable(quarantine: Table | None, listings: Listings) -> DiscardReport:
+    if quarantine is None:
+        return DiscardReport(unappended=bool(listings.marks))
+    unappended = any((quarantine.transaction(key) or 0) < mark for key, mark in listings.marks.items())
+    return DiscardReport(count_rows(quarantine), unappended)
 
 
 def _place(job: JobSpec, url: str) -> TablePlace:
     return TablePlace(path=url, storage_options=job.table.storage_options)
-
-
-def _described(file: StagedFile) -> str:
-    name = parse_staged_name(file.path)
-    offsets = "" if name is None else f" of offsets {name.start} to {name.end - 1}"
-    return f"{file.rows} records{offsets} of {file.topic}/{file.partition}"

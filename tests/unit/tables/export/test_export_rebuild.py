@@ -41,8 +41,12 @@ LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 
 
 def lose_ledger(root: ExportRoot) -> None:
-    """Everything of ours is gone but the data files."""
-    shutil.rmtree(root.lake / "_penstock")
+    """Everything of ours is gone but the data files and the quarantine."""
+    for path in root.lake.glob("_penstock/*/*"):
+        if path.is_file():
+            path.unlink()
+        elif path.name != "quarantine":
+            shutil.rmtree(path)
 
 
 def rebuilt(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> RebuildReport:
