@@ -31,7 +31,7 @@ from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replay import run_number
 
 
 def type_place(export: ExportSpec, name: str) -> TablePlace:

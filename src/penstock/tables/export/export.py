@@ -35,8 +35,8 @@ from penstock.tables.export.replays import LedgerRuns
 from penstock.tables.export.spec import quarantine_url
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.kind import Chore, Landed, View
-from penstock.tables.quarantine.replayed import finish_replay
-from penstock.tables.quarantine.table import Listed, Quarantine, QuarantineGoneError
+from penstock.tables.quarantine.replay import finish_replay
+from penstock.tables.quarantine.table import Listed, Quarantine, QuarantineGoneError, keys_behind
 
 
 class TypeLaggingError(TransientError):
@@ -133,9 +133,10 @@ class Export:
         left = self._listed(partitions)
         if left and (table := self.quarantine.table()) is not None:
             table.refresh()
-            left = [listed for listed in left if self.quarantine.lacks(listed.key, listed.end)]
-        folder = open_storage(self.quarantine.url, self.job.table.storage_options)
-        there = {entry.path for entry in folder.list()} if left else set()
+            left = [listed for listed in left if keys_behind(table, {listed.key: listed.end})]
+        if not left:
+            return
+        there = {entry.path for entry in open_storage(self.quarantine.url, self.job.table.storage_options).list()}
         lost = [file for listed in left for file in listed.files if file.path not in there]
         if lost:
             losses = [f"{file.rows} records of {file.topic}/{file.partition}" for file in lost]
@@ -148,7 +149,7 @@ class Export:
             Listed(key, listing.number, listing.files)
             for each in partitions
             if (listing := ledger.of(each).listing) is not None
-            and self.quarantine.lacks(key := position_key(self.job.name, each), listing.number)
+            and keys_behind(self.quarantine.table(), {(key := position_key(self.job.name, each)): listing.number})
         ]
 
     # chores

@@ -17,7 +17,7 @@ from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, Written
 from penstock.tables.export.ledger.proposal import written_record
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.quarantine.replayed import ReplayRun
+from penstock.tables.quarantine.replay import ReplayRun
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""

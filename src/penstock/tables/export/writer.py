@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.events import ColumnsAdded, FieldsLeftOut
@@ -33,9 +34,8 @@ from penstock.tables.export.replays import LedgerRuns, RunShares, land_replay, l
 from penstock.tables.export.spec import TypeSpec, quarantine_url
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import SchemaChanged
-from penstock.tables.quarantine.replay import Choice, Chunk, StagedRun, Target
-from penstock.tables.quarantine.replayed import run_number
-from penstock.tables.quarantine.rows import repeated_rows, without_places
+from penstock.tables.quarantine.replay import Choice, Chunk, StagedRun, Target, run_number
+from penstock.tables.quarantine.rows import at_places, repeated_places
 
 
 class ExportWriter:
@@ -129,11 +129,11 @@ class ExportTarget(Target[RunShares]):
 
     def choice(self, quarantine: Table) -> Choice:
         """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
-        repeated = repeated_rows(quarantine)
-        if not repeated:
+        repeated = repeated_places(quarantine)
+        if not len(repeated):
             return lambda rows: rows
-        self.listener.event(RecordsAreInQuarantineTwice(records=sum(len(each) for each in repeated.values())))
-        return lambda rows: without_places(rows, repeated)
+        self.listener.event(RecordsAreInQuarantineTwice(records=len(repeated)))
+        return lambda rows: rows.filter(pc.invert(at_places(rows, repeated)))
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._table.state()

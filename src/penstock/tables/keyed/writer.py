@@ -19,8 +19,7 @@ from penstock.tables.keyed.merging.plan import Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.table import KeyedTable, KeyedWritten
-from penstock.tables.quarantine.replay import StagedRun
-from penstock.tables.quarantine.replayed import run_change, run_number
+from penstock.tables.quarantine.replay import StagedRun, run_change, run_number
 from penstock.tables.single.replay_target import TableTarget
 from penstock.tables.single.writer import SingleWriter
 

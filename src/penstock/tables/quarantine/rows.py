@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -20,6 +20,7 @@ from penstock.lake.delta.table import Table
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
+PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ def list_rows(table: Table, limit: int) -> Listing:
     count = 0
     for rows in read_rows(table, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
         count += rows.num_rows
-        _count_kinds(kinds, rows.column("error"))
+        for counted in error_kinds(rows.column("error")).value_counts().to_pylist():
+            kind = counted["values"]
+            kinds[kind if kind in kinds or len(kinds) < KINDS_MAX else OTHER_KINDS] += counted["counts"]
         newest = _newest(newest, rows, limit)
     entries = tuple(Entry(**row) for row in newest.to_pylist()) if newest is not None else ()
     return Listing(count, dict(kinds.most_common()), entries)
@@ -103,44 +106,27 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
 
 
-Places = Mapping[tuple[str, int], pa.Array]
-"""Offsets by topic id and partition."""
+def places_of(rows: pa.Table) -> pa.ChunkedArray:
+    """The place of each row as `<topic id>/<partition>/<offset>`, which no other record has."""
+    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
+    return pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/")
 
 
-def repeated_rows(table: Table) -> Places:
+def repeated_places(table: Table) -> pa.Array:
     """The places of which the loaded version has more than one row."""
-    keys = ["topic_id", "partition", "offset"]
-    tables = list(read_rows(table, keys))
-    if not tables:
-        return {}
-    counted = pa.concat_tables(tables).group_by(keys).aggregate([([], "count_all")])
-    repeated = counted.filter(pc.greater(counted.column("count_all"), 1))
-    by_partition = repeated.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
-    return {(row["topic_id"], row["partition"]): pa.array(row["offset_list"], pa.int64()) for row in by_partition}
+    places = [chunk for rows in read_rows(table, PLACE) for chunk in places_of(rows).chunks]
+    counted = pa.chunked_array(places, pa.string()).value_counts()
+    return counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
 
 
-def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
-    """Which rows are at these places. A topic id alone names an incarnation of a topic, whatever its name is."""
-    hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
-    for (topic_id, partition), offsets in places.items():
-        of_partition = where(rows, topic_id=topic_id, partition=partition)
-        hits = pc.or_(hits, pc.and_(of_partition, pc.is_in(rows.column("offset"), value_set=offsets)))
-    return pc.fill_null(hits, False)
-
-
-def without_places(rows: pa.Table, places: Places) -> pa.Table:
-    return rows.filter(pc.invert(at_places(rows, places)))
+def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
+    """Which rows are at these places."""
+    return pc.is_in(places_of(rows), value_set=places)
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
     """Which rows have these values in the columns of these names."""
     return reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items()))
-
-
-def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
-    for counted in error_kinds(errors).value_counts().to_pylist():
-        has_entry = counted["values"] in kinds or len(kinds) < KINDS_MAX
-        kinds[counted["values"] if has_entry else OTHER_KINDS] += counted["counts"]
 
 
 def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:

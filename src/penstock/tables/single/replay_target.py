@@ -14,8 +14,7 @@ from penstock.lake.delta.table import Change
 from penstock.logs.log import Batch
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Written
-from penstock.tables.quarantine.replay import Chunk, StagedRun, Target
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_change, run_number
+from penstock.tables.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.tables.single.table import SingleTable
 
 Replay = Callable[[Batch, int, Records], Written | None]

@@ -36,7 +36,7 @@ from penstock.tables.export.proof.chain import Chain, Track
 from penstock.tables.export.replays import last_run
 from penstock.tables.export.spec import ExportSpec, quarantine_url
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import ReplayRun, run_number
+from penstock.tables.quarantine.replay import ReplayRun, run_number
 from penstock.tables.quarantine.table import open_quarantine
 
 ENTRIES_AT_ONCE = 16

@@ -25,7 +25,7 @@ from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, p
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replay import run_number
 
 _OLDER = f"files are beyond the positions of the ledger, which is an older copy ({RESTORE})"
 

@@ -25,7 +25,7 @@ from penstock.proof.offsets.scan_passes import merged_ranges
 from penstock.tables.export.files.data_files import VERSION, Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
 from penstock.tables.export.ledger.names import day_folder, parse_final_name
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.rows import files_of, read_file, where
 
 FILES_SHOWN_MAX = 5
