@@ -36,7 +36,7 @@ from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
-from penstock.tables.quarantine.replay_target import Target
+from penstock.tables.quarantine.replay import Target
 
 Row = tuple[str, int, int, str]
 

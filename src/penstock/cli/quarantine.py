@@ -19,11 +19,10 @@ from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
-from penstock.tables.quarantine.chunks import ReplayOptions
-from penstock.tables.quarantine.discard import DiscardReport, preview_discard
-from penstock.tables.quarantine.discard import discard as discard_records
+from penstock.tables.quarantine.replay import ReplayOptions
 from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
-from penstock.tables.quarantine.table import open_quarantine
+from penstock.tables.quarantine.table import DiscardReport, open_quarantine
+from penstock.tables.quarantine.table import discard as discard_records
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.listeners import JsonLines
 
@@ -114,7 +113,7 @@ def discard_(
     """
     spec = load_job(job)
     listings = kind_of(spec).listings(spec, environment())
-    preview = preview_discard(spec, listings, environment())
+    preview = discard_records(spec, listings, environment(), dry_run=True)
     if not yes and (preview.rows or preview.unappended):
         _ask(spec, preview)
     report = discard_records(spec, listings, environment())

@@ -19,6 +19,7 @@ from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_keyed, produce_values, web_requests
 from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.errors import TransientError
+from penstock.lake.delta.table import open_table
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
 from penstock.verify import Sample as Compared
@@ -142,7 +143,8 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         say(f"penstock run {job_path.name} {rollup_path.name}: the killed job goes on, and a rollup closes its windows")
         _run_to_end(job_path, rollup_path)
         say("penstock verify, for both")
-        verified = verify(load_job(job_path))
+        job = load_job(job_path)
+        verified = verify(job)
         metrics = look_at_windows(folder)
     say("reading the table back with Polars and with Spark")
     return DemoReport(
@@ -153,7 +155,7 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         rows_polars=_rows(table),
         rows_spark=_rows_by_spark(table),
         rows_by_day=_rows_by_day(table),
-        quarantined=_rows(Path(f"{table}_quarantine")),
+        quarantined=_rows(Path(open_table(job.table, job.name).quarantine_url)),
         verified=verified,
         metrics=metrics,
         seconds=round(time.monotonic() - began, 1),

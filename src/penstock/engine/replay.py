@@ -26,9 +26,16 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import SchemaMovedError, Table
 from penstock.logs.registry import open_log
 from penstock.spark.session import open_spark
-from penstock.tables.quarantine.chunks import Chunk, ReplayOptions, chunks_of
-from penstock.tables.quarantine.replay_target import F, OvertakenError, Target
-from penstock.tables.quarantine.replayed import finish_replay, remove_run
+from penstock.tables.quarantine.replay import (
+    Chunk,
+    F,
+    OvertakenError,
+    ReplayOptions,
+    Target,
+    chunks_of,
+    finish_replay,
+    remove_run,
+)
 from penstock.tables.quarantine.rows import count_rows
 from penstock.tables.registry import kind_of
 
@@ -90,7 +97,7 @@ class _Replay(Generic[F]):
     report: ReplayReport = field(default_factory=ReplayReport)
 
     def run(self) -> ReplayReport:
-        quarantine = self.target.quarantine()
+        quarantine = self.target.quarantine.table()
         if quarantine is None:
             return self.report
         for _ in range(PASSES_MAX):

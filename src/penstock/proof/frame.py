@@ -63,5 +63,5 @@ def _check_values(
     rows = table.values()
     if isinstance(rows, Unproven):
         return conclude("values", "not compared", False, unproven=[rows], partitions=bounds), False
-    found = check_values(ValueSources(job.name, table.subject, table.sources, log, bounds, sample, rows))
+    found = check_values(ValueSources(table.subject, table.sources, log, bounds, sample, rows))
     return found, found.ok and rows.strict and table.sources.columns is None and sample.records is None

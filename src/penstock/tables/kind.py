@@ -29,7 +29,7 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.quarantine.replay_target import Target
+from penstock.tables.quarantine.replay import Target
 from penstock.tables.quarantine.table import Listings
 
 

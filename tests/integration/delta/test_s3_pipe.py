@@ -119,7 +119,7 @@ def checking_credentials(s3: Mapping[str, str]) -> Iterator[None]:
 
 
 def unnamed(job: JobSpec) -> set[str]:
-    """Files that lie in the table's folder and that no commit ever named."""
+    """Files in the table's folder, without its quarantines, that no commit ever named."""
     handle = DeltaTable(job.table.path, storage_options=dict(job.table.storage_options))
     named = {
         uri.rpartition("/table/")[2]
@@ -127,7 +127,7 @@ def unnamed(job: JobSpec) -> set[str]:
         for uri in DeltaTable(job.table.path, version, storage_options=dict(job.table.storage_options)).file_uris()
     }
     lying = {each.path for each in open_storage(job.table.path, job.table.storage_options).list()}
-    return {path for path in lying if not path.startswith("_delta_log/")} - named
+    return {path for path in lying if not path.startswith(("_delta_log/", "_quarantine/"))} - named
 
 
 def test_a_bucket_that_is_missing_is_named_and_nothing_is_retried(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -274,3 +275,23 @@ def test_polars_and_duckdb_read_the_table_too(pipe: Pipe, topic: Topics, produce
     )
     assert files.fetchall() == [(10, 45)]
     assert rows.num_rows == 10
+
+
+def test_sparks_vacuum_passes_over_the_quarantine_inside_the_table(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, [*ids(range(20)), "no JSON"])
+    pipe.describe(name)
+    pipe.run_to_end()
+    stray = Path(pipe.table, "stray.parquet")
+    stray.write_bytes(b"of another writer")
+    for path in Path(pipe.table).rglob("*"):
+        os.utime(path, (0, 0))
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    pipe.spark.conf.set(check, "false")
+    try:
+        pipe.spark.sql(f"VACUUM delta.`{pipe.table}` RETAIN 0 HOURS")
+    finally:
+        pipe.spark.conf.unset(check)
+    assert not stray.exists()
+    assert pipe.quarantined("offset") == [(20,)]
+    assert pipe.verified()

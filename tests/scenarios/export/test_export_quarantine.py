@@ -11,7 +11,7 @@ from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
 from penstock.proof.sources import Sample
-from penstock.tables.quarantine.chunks import ReplayOptions
+from penstock.tables.quarantine.replay import ReplayOptions
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

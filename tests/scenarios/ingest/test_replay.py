@@ -16,7 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.spec import JobSpec, RecreatedPolicy, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
-from penstock.tables.quarantine.chunks import ReplayOptions
+from penstock.tables.quarantine.replay import ReplayOptions
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at, once_at, wait_until
 from tests.quarantine_url import quarantine_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.lake.delta.log_files import app_transactions
-from penstock.lake.delta.provenance import Provenance, provenance_of
+from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
 from penstock.lake.staged import check_staged
@@ -112,6 +112,13 @@ class Table:
 
     def transaction(self, key: str) -> int | None:
         return self.transactions().get(key)
+
+    def commits(self) -> Iterator[Provenance]:
+        """What the job's commits up to the loaded version record of themselves, newest first."""
+        with library_errors(self.spec.path):
+            history = self.handle.history()
+        for _, commit in commits_of(history, self.job):
+            yield commit
 
     def active_files(self, spans_of: tuple[str, ...] = ()) -> tuple[ActiveFile, ...]:
         """The files of the loaded version, with what the log tells of the values in some columns; read once."""
@@ -304,7 +311,8 @@ class Table:
         if not self.spec.files_url:
             check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
         quarantined = [file for part in parts for file in part.quarantine_files]
-        check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
+        if quarantined:
+            check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
 
 
 def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:

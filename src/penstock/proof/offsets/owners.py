@@ -146,16 +146,14 @@ class OriginColumns:
     offset: str
     topic: str | None = None
     topic_id: str | None = None
-    job: str | None = None
-    """Of a quarantine that jobs share."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        found = (self.partition, self.offset, self.topic, self.topic_id, self.job)
+        found = (self.partition, self.offset, self.topic, self.topic_id)
         return tuple(each for each in found if each is not None)
 
 
-QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id", "job")
+QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id")
 
 
 def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:

@@ -74,7 +74,7 @@ class Reconciliation:
         self._progress = progress
         self._tallies = {each: _Tally.of(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
-        columns, whose = sources.columns, (job.name, subject.incarnations, self._pools)
+        columns, whose = sources.columns, (subject.incarnations, self._pools)
         self._types = [
             OffsetScan(sources.storage, each.files, columns, *whose, each.ends)
             for each in sources.types

@@ -86,7 +86,6 @@ class OffsetScan:
         storage: Storage,
         files: Sequence[DataFile],
         columns: OriginColumns,
-        job: str,
         incarnations: TopicIncarnations,
         pools: Pools,
         ends: Mapping[Partition, int] | None = None,
@@ -94,7 +93,6 @@ class OffsetScan:
         self._storage = storage
         self._files = files
         self._columns = columns
-        self._job = job
         self._incarnations = incarnations
         self._pools = pools
         self._ends = ends or {}
@@ -107,7 +105,7 @@ class OffsetScan:
         self.ahead = 0
 
     def read(self, wanted: Pass) -> Scanned:
-        """The offsets in the parts of one pass; rows of other jobs are left out."""
+        """The offsets in the parts of one pass."""
         foreign_ids = self._incarnations.foreign_ids
         parts = {(each.topic_id, each.number): (each, part) for each, part in wanted.items()}
         pool_parts = {self._pools.key_of(each): part for each, part in wanted.items()}
@@ -159,7 +157,7 @@ class OffsetScan:
         without = 0
         placed: _Group | None = None
         try:
-            for frame in origin_frames(self._storage, file, self._columns, self._job):
+            for frame in origin_frames(self._storage, file, self._columns):
                 for values, part in by_place(frame):
                     topic, number = values.get("topic"), values["partition"]
                     owner = self._incarnations.owner(file.path, topic, values.get("topic_id") or file.topic_id)

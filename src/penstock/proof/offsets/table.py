@@ -86,21 +86,16 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
     return found if found is not None and found.has_min_max else None
 
 
-def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str) -> Iterator[pl.DataFrame]:
-    """The origin columns of a file under the names partition, offset, topic and topic_id.
-
-    Rows that name another job than `job` are left out.
-    """
+def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns) -> Iterator[pl.DataFrame]:
+    """The origin columns of a file under the names partition, offset, topic and topic_id."""
     parquet = open_file(storage, file)
     wanted = [name for name in parquet.schema_arrow.names if name in columns.names]
     for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=wanted):
-        frame = place_frame(batch, columns, file.partition_values)
-        # Rows that are older than the column name no job.
-        yield frame if columns.job is None else frame.filter(pl.col("job").fill_null(job) == job).drop("job")
+        yield place_frame(batch, columns, file.partition_values)
 
 
 def place_frame(batch: pa.RecordBatch, columns: OriginColumns, constants: Mapping[str, Any]) -> pl.DataFrame:
-    """Where the rows came from, under the names partition, offset, topic, topic_id and job.
+    """Where the rows came from, under the names partition, offset, topic and topic_id.
 
     `constants` are the partition values of their file: they have what is not among its columns.
     """
@@ -109,7 +104,6 @@ def place_frame(batch: pa.RecordBatch, columns: OriginColumns, constants: Mappin
         "offset": (columns.offset, pl.Int64),
         "topic": (columns.topic, pl.String),
         "topic_id": (columns.topic_id, pl.String),
-        "job": (columns.job, pl.String),
     }
     series = []
     for role, (name, kind) in named.items():

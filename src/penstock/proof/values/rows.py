@@ -121,7 +121,6 @@ class RowValues:
 
 @dataclass(frozen=True)
 class ValueSources:
-    job: str
     subject: Subject
     held: Sources
     log: Log
@@ -188,7 +187,7 @@ def _collect_rows(
                 owner = sources.subject.incarnations.owner(file.file.path, values.get("topic"), told)
                 unplaced -= len(rows) if owner is not None else 0
                 partition = by_place.get((owner or "", values["partition"]))
-                if partition is None or values.get("job") not in (None, sources.job):
+                if partition is None:
                     continue
                 inside = held_by(wanted[partition], offsets)
                 mine = found.setdefault(partition, PlacedRows())

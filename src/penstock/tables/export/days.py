@@ -96,6 +96,12 @@ class DayMarkers:
         for name, day in sorted(days):
             if (name, day) in self._marked and not self.is_complete(state, name, day):
                 self.hide(name, [day])
+        self._report_reopened(state)
+
+    def _report_reopened(self, state: ExportState) -> None:
+        """Report the hidden days that are not complete any more: late rows came."""
+        for name, day in sorted(self._hidden):
+            if not self.is_complete(state, name, day):
                 self._hidden.discard((name, day))
                 self.environment.listener.event(events.DayOpenedAgain(type=name, day=day))
 
@@ -107,13 +113,21 @@ class DayMarkers:
         """
         for day in days:
             if end_ms(day) <= self.now_ms():
-                self.storage.delete(self.places.marker(name, day))
+                path = self.places.marker(name, day)
+                try:
+                    self.storage.delete(path)
+                except PenstockError as error:
+                    # Where no marker could be put, none has to go.
+                    if (name, day) in self._marked:
+                        raise
+                    self.environment.listener.event(events.DayMarkerFailed(reason=error.primary))
                 if (name, day) in self._marked:
                     self._marked.discard((name, day))
                     self._hidden.add((name, day))
 
     def put(self, state: ExportState, names: Iterable[str]) -> None:
         """Mark the days that are complete and not marked."""
+        self._report_reopened(state)
         for name in names:
             for day in [day for day in self.days_of(name) if self._is_due(state, name, day)]:
                 with self._reporting():

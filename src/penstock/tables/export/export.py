@@ -291,7 +291,7 @@ class Export(ExportTable):
         self.environment.reach("checked")
         landed = self.types.land(batch.id, parts)
         for name, reason in landed.failed.items():
-            self._fail(name, reason)
+            self._fail(name, reason, costly=True)
             parts = [part.without(name) for part in parts]
         failed = self.finishing.finish(landed.renames)
         self._note_failed(failed)

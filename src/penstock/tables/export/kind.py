@@ -33,7 +33,7 @@ from penstock.tables.export.status.status import export_status
 from penstock.tables.export.vacuum import listings, vacuum
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
-from penstock.tables.quarantine.replayed import finish_replay
+from penstock.tables.quarantine.replay import finish_replay
 from penstock.tables.quarantine.table import Listings, Quarantine
 
 

@@ -12,14 +12,15 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
-from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.write.report import Share
-from penstock.lake.delta.keys import field_key, replay_key
+from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
@@ -34,17 +35,18 @@ from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder, output_name
 from penstock.tables.export.state import ExportState
-from penstock.tables.quarantine.chunks import Choice, Chunk
-from penstock.tables.quarantine.replay_target import (
+from penstock.tables.quarantine.replay import (
+    Choice,
+    Chunk,
     OvertakenError,
+    ReplayRun,
     StagedRun,
+    TableRuns,
     Target,
-    check_run,
-    chunk_records,
-    offsets_by_partition,
+    run_change,
+    run_number,
 )
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number, run_record
-from penstock.tables.quarantine.rows import repeated_rows, without_places
+from penstock.tables.quarantine.rows import at_places, repeated_places
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""
@@ -58,10 +60,6 @@ class ExportRuns:
     """The replay runs of an export: only the last one can still have rows in quarantine."""
 
     logs: ExportLogs
-
-    @property
-    def path(self) -> str:
-        return self.logs.job.table.path
 
     def last(self) -> int:
         log = self.logs.job_log
@@ -110,22 +108,22 @@ class ExportTarget(Target[RunShares]):
 
     def choice(self, quarantine: Table) -> Choice:
         """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
-        repeated = repeated_rows(quarantine)
-        if not repeated:
+        repeated = repeated_places(quarantine)
+        if not len(repeated):
             return lambda rows: rows
-        self.listener.event(DuplicateQuarantineRecords(records=sum(len(places) for places in repeated.values())))
-        return lambda rows: without_places(rows, repeated)
+        self.listener.event(DuplicateQuarantineRecords(records=len(repeated)))
+        return lambda rows: rows.filter(pc.invert(at_places(rows, repeated)))
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._logs.state()
         slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
-        found = self._run_job(batch, slices, number, chunk_records(self._spark, chunk))
+        found = self._run_job(batch, slices, number, chunk.records(self._spark))
         return None if found is None else self._writable(chunk, batch.id, number, found)
 
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
         names = self._logs.export.all_types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
-        takes = dict.fromkeys(names, piece.start)
+        takes = {name: piece.start for name in names if name not in self._logs.unreadable}
         return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
 
     def _writable(self, chunk: Chunk, batch_id: str, number: int, found: Shares) -> StagedRun[RunShares]:
@@ -146,8 +144,7 @@ class ExportTarget(Target[RunShares]):
             key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
             for key, named in kept.items()
         }
-        run = ReplayRun(number, batch_id, offsets_by_partition(chunk, offsets))
-        check_run(chunk, run, total)
+        run = chunk.run(number, batch_id, offsets, total)
         keys = {(piece.partition.topic, piece.partition.number): piece.partition for piece in chunk.slices}
         return StagedRun(run, total, {keys[key]: named for key, named in kept.items()}, waiting)
 
@@ -170,10 +167,9 @@ class ExportTarget(Target[RunShares]):
     def _land(self, staged: StagedRun[RunShares]) -> bool:
         """Begin the run in the job log, then land every type. If one fails, the next process finishes the run."""
         run, log = staged.run, self._logs.job_log
-        record = Provenance(kind="replay", job=self.job.name, batch=run.batch_id, run=run.number).metadata
 
         def begin() -> Change | None:
-            return Change([], {replay_key(log.job): run.number}, record) if run_number(log) == run.number - 1 else None
+            return run_change(log, replace(run, offsets={}), ()) if run_number(log) == run.number - 1 else None
 
         if not log.swap(begin) and not _has_run(log, run):
             return False
@@ -198,19 +194,15 @@ class ExportTarget(Target[RunShares]):
             committed_file(self._logs, name, file, rename.target) for file, rename in zip(staged, renames, strict=True)
         ]
         landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
-        record = run_record(self.job.name, landed, files)
 
         def decide() -> Change | None:
             if run_number(log) >= run.number:
                 return None
             self._export.markers.hide(name, days)
             check_staged(self._logs.storage, staged)
-            numbers = {replay_key(log.job): run.number}
-            for partition, ranges in landed.offsets.items():
-                key = field_key(log.job, partition, "replayed")
-                numbers[key] = (log.transaction(key) or 0) + count_of(ranges)
-            numbers |= {day_key(log.job, day): self._export.types.late_ms(name, day) for day in days}
-            return Change([log.add_action(file) for file in files], numbers, record)
+            late = {day_key(log.job, day): self._export.types.late_ms(name, day) for day in days}
+            change = run_change(log, landed, files)
+            return replace(change, transactions={**change.transactions, **late})
 
         if not log.swap(decide) and not _has_run(log, run):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")

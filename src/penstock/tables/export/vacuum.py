@@ -28,7 +28,7 @@ from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import PROBE
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.flow.task import Flow
-from penstock.flow.write.offset_ranges import count_of
 from penstock.job.expressions import fields as fields_of
 from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.lake.delta.table import Change
@@ -20,8 +19,7 @@ from penstock.tables.keyed.merging.plan import Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.table import KeyedTable, KeyedWritten
-from penstock.tables.quarantine.replay_target import StagedRun
-from penstock.tables.quarantine.replayed import run_change, run_number, run_record
+from penstock.tables.quarantine.replay import StagedRun, run_change, run_number
 from penstock.tables.single.replay_target import TableTarget
 from penstock.tables.single.writer import SingleWriter
 
@@ -80,9 +78,7 @@ class KeyedTarget(TableTarget):
             self._data.check_schema(written.schema)
             merged = table.merger.brought_up(written.runs, merged)
             table.remember_deleted(merged)
-            rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
-            record = run_record(self._data.job, run, merged.files)
-            change = run_change(self._data, run.number, merged.files, rows, record)
+            change = run_change(self._data, run, merged.files)
             removed = table.merger.removed(merged)
             removes = [self._data.remove_action(each) for each in removed]
             numbers = {**change.transactions, **table.merger.numbers(merged, removed), **table.bulk_number()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -20,6 +20,7 @@ from penstock.lake.delta.table import Table
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
+PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,9 @@ def files_of(table: Table) -> list[ActiveFile]:
 
 
 def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
-    """Whether an offset of `[first, last]` of that partition number can be in the file."""
-    return _meets(file.spans["partition"], partition, partition) and _meets(file.spans["offset"], first, last)
+    """Whether an offset of `[first, last]` of that partition number can be in the file, as far as statistics say."""
+    ranges = (file.spans["partition"], (partition, partition)), (file.spans["offset"], (first, last))
+    return all(span is None or (span[0] <= high and low <= span[1]) for span, (low, high) in ranges)
 
 
 def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -66,8 +68,18 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
             yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
 
 
+def read_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of the loaded version, one row group at a time, oldest files first."""
+    for file in files_of(table):
+        yield from read_file(table, file, columns)
+
+
 def count_rows(table: Table) -> int:
-    return sum(_row_count(table, file) for file in table.active_files())
+    """From the log of the table; files of whose rows it has no number are read."""
+    counts = [file.rows for file in table.active_files()]
+    if None in counts:
+        return sum(rows.num_rows for rows in read_rows(table, ["offset"]))
+    return sum(count or 0 for count in counts)
 
 
 def list_rows(table: Table, limit: int) -> Listing:
@@ -75,11 +87,12 @@ def list_rows(table: Table, limit: int) -> Listing:
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
-    for file in files_of(table):
-        for rows in read_file(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
-            count += rows.num_rows
-            _count_kinds(kinds, rows.column("error"))
-            newest = _newest(newest, rows, limit)
+    for rows in read_rows(table, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+        count += rows.num_rows
+        for counted in error_kinds(rows.column("error")).value_counts().to_pylist():
+            kind = counted["values"]
+            kinds[kind if kind in kinds or len(kinds) < KINDS_MAX else OTHER_KINDS] += counted["counts"]
+        newest = _newest(newest, rows, limit)
     entries = tuple(Entry(**row) for row in newest.to_pylist()) if newest is not None else ()
     return Listing(count, dict(kinds.most_common()), entries)
 
@@ -93,44 +106,27 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
 
 
-Places = Mapping[tuple[str, int], pa.Array]
-"""Offsets by topic id and partition."""
+def places_of(rows: pa.Table) -> pa.ChunkedArray:
+    """The place of each row as `<topic id>/<partition>/<offset>`, which no other record has."""
+    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
+    return pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/")
 
 
-def repeated_rows(table: Table) -> Places:
+def repeated_places(table: Table) -> pa.Array:
     """The places of which the loaded version has more than one row."""
-    keys = ["topic_id", "partition", "offset"]
-    tables = [rows for file in files_of(table) for rows in read_file(table, file, keys)]
-    if not tables:
-        return {}
-    counted = pa.concat_tables(tables).group_by(keys).aggregate([([], "count_all")])
-    repeated = counted.filter(pc.greater(counted.column("count_all"), 1))
-    by_partition = repeated.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
-    return {(row["topic_id"], row["partition"]): pa.array(row["offset_list"], pa.int64()) for row in by_partition}
+    places = [chunk for rows in read_rows(table, PLACE) for chunk in places_of(rows).chunks]
+    counted = pa.chunked_array(places, pa.string()).value_counts()
+    return counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
 
 
-def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
-    """Which rows are at these places. A topic id alone names an incarnation of a topic, whatever its name is."""
-    hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
-    for (topic_id, partition), offsets in places.items():
-        of_partition = where(rows, topic_id=topic_id, partition=partition)
-        hits = pc.or_(hits, pc.and_(of_partition, pc.is_in(rows.column("offset"), value_set=offsets)))
-    return pc.fill_null(hits, False)
-
-
-def without_places(rows: pa.Table, places: Places) -> pa.Table:
-    return rows.filter(pc.invert(at_places(rows, places)))
+def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
+    """Which rows are at these places."""
+    return pc.is_in(places_of(rows), value_set=places)
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
     """Which rows have these values in the columns of these names."""
     return reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items()))
-
-
-def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
-    for counted in error_kinds(errors).value_counts().to_pylist():
-        has_entry = counted["values"] in kinds or len(kinds) < KINDS_MAX
-        kinds[counted["values"] if has_entry else OTHER_KINDS] += counted["counts"]
 
 
 def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
@@ -141,14 +137,3 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
     up, down = "ascending", "descending"
     order = [("quarantined_at", down), ("topic", up), ("partition", up), ("offset", down)]
     return together.take(pc.sort_indices(together, order)[:limit])
-
-
-def _row_count(table: Table, file: ActiveFile) -> int:
-    if file.rows is not None:
-        return file.rows
-    return sum(rows.num_rows for rows in read_file(table, file, ["offset"]))
-
-
-def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:
-    """Whether a value in between may be there; a span is None where statistics do not tell."""
-    return span is None or (span[0] <= last and first <= span[1])

@@ -8,18 +8,17 @@ for each type of an export. The quarantine keeps a position of each partition fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.names import StagedName, parse_staged_name
+from penstock.flow.write.names import StagedName
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import is_position_of, position_key, quarantine_key, replay_key
-from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.provenance import Provenance, commits_of
+from penstock.lake.delta.provenance import CommitSlice, Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.delta.vacuum import Kept, by_position, by_run, by_version
@@ -27,17 +26,21 @@ from penstock.lake.maintenance.leftovers import NameRules, Verdict
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
+from penstock.tables.quarantine.rows import count_rows
 
-_FILES_SHOWN_MAX = 5
+_LOSSES_SHOWN_MAX = 5
 _MARK = "#quarantine"
 
 
 class QuarantineGoneError(UserError):
     """Quarantined records were deleted, and only their files can bring them back."""
 
-    def __init__(self, job: str, url: str, primary: str, detail: str) -> None:
-        hint = f"restore the folder {url}; or accept that {job} loses these records: `penstock quarantine discard`"
-        super().__init__(primary, detail=detail, hint=hint)
+    def __init__(self, job: str, url: str, losses: Sequence[str]) -> None:
+        super().__init__(
+            f"quarantined records of {job} were deleted",
+            detail=f"{len(losses)} slices lost records, the first: {'; '.join(losses[:_LOSSES_SHOWN_MAX])}",
+            hint=f"restore the folder {url}; or accept that {job} loses them: `penstock quarantine discard`",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,18 @@ def listed_marks(data: Table, log: str = "") -> dict[str, int]:
 
 def open_quarantine(job: JobSpec, url: str, environment: Environment | None = None) -> Table | None:
     """The quarantine table of a job, or None while there never was a bad record."""
-    return find_table(_place(job, url), job.name, environment)
+    return find_table(TablePlace(path=url, storage_options=job.table.storage_options), job.name, environment)
 
 
 def create_quarantine(job: JobSpec, url: str, environment: Environment) -> Table:
-    return open_or_create(_place(job, url), job.name, QUARANTINE_SCHEMA, NewColumnPolicy.ADD, environment)
+    place = TablePlace(path=url, storage_options=job.table.storage_options)
+    return open_or_create(place, job.name, QUARANTINE_SCHEMA, NewColumnPolicy.ADD, environment)
+
+
+def keys_behind(quarantine: Table | None, numbers: Mapping[str, int]) -> list[str]:
+    """Those keys whose number in the quarantine is below the given one."""
+    known = {} if quarantine is None else quarantine.transactions()
+    return [key for key, number in numbers.items() if known.get(key, 0) < number]
 
 
 def quarantine_rules(
@@ -79,8 +89,7 @@ def quarantine_rules(
     only topic id and number are known, and `rule` says whether a commit may still list a file: `by_position` where the
     positions of one log decide, `by_end` with the lowest position of a partition where several logs do.
     """
-    behind = [key for key, mark in marks.items() if (quarantine.transaction(key) or 0) < mark]
-    pending = {key.partition("#")[0] for key in behind}
+    pending = {key.partition("#")[0] for key in keys_behind(quarantine, marks)}
     run_over = quarantine.transaction(replay_key(quarantine.job)) or 0
 
     def of_slice(name: StagedName) -> Verdict:
@@ -94,10 +103,9 @@ def quarantine_rules(
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Quarantine files that a data commit listed for one slice."""
+    """Quarantine files that a data commit listed for one slice, with the key of the quarantine's position."""
 
     key: str
-    """Of the quarantine's position."""
     end: int
     """Of the slice; it grows with every listing of a partition in a log."""
     files: tuple[StagedFile, ...]
@@ -108,6 +116,7 @@ class Quarantine:
 
     `home` is the log with the positions of the job: its id tells the quarantine from that of an earlier incarnation.
     `folder` is where quarantines of the job lie, if not in the folder of `home`. Tasks write bad records to `url`.
+    `data` is a log that lists files, and `log` its name: empty for that of the job, else the name of its type.
     """
 
     def __init__(self, job: JobSpec, home: Table, environment: Environment, folder: str = "") -> None:
@@ -123,10 +132,7 @@ class Quarantine:
         return self._table
 
     def append(self, data: Table, accepted: Iterable[AcceptedPart], log: str = "") -> None:
-        """Append the quarantine files of slices that were just committed to `data`.
-
-        `log` is empty for the log of the job, and the name of the type for the log of a type.
-        """
+        """Append the quarantine files of slices that were just committed to `data`."""
         self.append_listed(
             Listed(quarantine_key(data.job, part.partition, log), part.piece.end, part.quarantine_files)
             for part in accepted
@@ -140,37 +146,33 @@ class Quarantine:
         """
         keys = {place: quarantine_key(data.job, place, log) for place in partitions}
         state = data.known_state(keys)
-        marks = {place: state.of(place).quarantine_mark or 0 for place in keys}
-        missing = {place for place, mark in marks.items() if self.lacks(keys[place], mark)}
-        if not missing:
+        marks = {key: state.of(place).quarantine_mark or 0 for place, key in keys.items()}
+        if not keys_behind(self.table(), marks):
             return
         if (table := self.table()) is not None:
             # Another process may have appended them, and a replay may have removed them again.
             table.refresh()
-            missing = {place for place in missing if self.lacks(keys[place], marks[place])}
-        with library_errors(data.spec.path):
-            history = data.handle.history()
-        slices = [
-            piece
-            for _, commit in commits_of(history, data.job)
-            for piece in commit.slices
-            if piece.place in missing and piece.quarantine and self.lacks(keys[piece.place], piece.end)
-        ]
-        for place in sorted(missing - {piece.place for piece in slices if piece.end == marks[piece.place]}):
-            raise QuarantineGoneError(
-                data.job,
-                self.url,
-                f"quarantined records of {place} up to offset {marks[place]} cannot be found",
-                f"they are not in {self.url}, and the log of {data.spec.path} no longer has the commit that lists them",
-            )
-        listed = [Listed(keys[piece.place], piece.end, piece.files) for piece in slices]
-        self.refuse_deleted(listed)
-        self.append_listed(sorted(listed, key=lambda slice_files: slice_files.end))
+        behind = keys_behind(table, marks)
+        missing = {place: key for place, key in keys.items() if key in behind}
+        appended = {} if table is None else table.transactions()
+        slices = [piece for commit in data.commits() for piece in commit.slices if piece.place in missing]
+        unappended = [piece for piece in slices if piece.quarantine and piece.end > appended.get(keys[piece.place], 0)]
+        self._refuse_losses(unappended, {(place, marks[key]) for place, key in missing.items()})
+        listed = [Listed(keys[piece.place], piece.end, piece.files) for piece in unappended]
+        self.append_listed(sorted(listed, key=lambda listing: listing.end))
 
-    def lacks(self, key: str, end: int) -> bool:
-        """Whether files of a slice that ends there have yet to be appended."""
-        table = self.table()
-        return (0 if table is None else table.transaction(key) or 0) < end
+    def _refuse_losses(self, slices: Sequence[CommitSlice], ends: set[tuple[Partition, int]]) -> None:
+        """Never append files that do not exist: the folder, or a part of it, may have been deleted."""
+        existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
+        losses = [
+            f"{piece.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
+            for piece in slices
+            if any(file.path not in existing for file in piece.quarantine)
+        ]
+        for place, end in sorted(ends - {(piece.place, piece.end) for piece in slices}):
+            losses.append(f"records of {place} up to offset {end}, whose listing is not in the table's history")
+        if losses:
+            raise QuarantineGoneError(self._job.name, self.url, losses)
 
     def append_listed(self, listed: Iterable[Listed]) -> None:
         """Append the files that are not there yet, in one commit."""
@@ -180,37 +182,56 @@ class Quarantine:
         table = self._table = self.table() or create_quarantine(self._job, self.url, self._environment)
 
         def decide() -> Change | None:
-            new = [slice_files for slice_files in pending if self.lacks(slice_files.key, slice_files.end)]
+            new = [listing for listing in pending if listing.end > (table.transaction(listing.key) or 0)]
             if not new:
                 return None
             return Change(
-                actions=[table.add_action(file) for slice_files in new for file in slice_files.files],
-                transactions={slice_files.key: slice_files.end for slice_files in new},
+                actions=[table.add_action(file) for listing in new for file in listing.files],
+                transactions={listing.key: listing.end for listing in new},
                 metadata=Provenance(kind="quarantine", job=self._job.name).metadata,
             )
 
         table.swap(decide)
 
-    def refuse_deleted(self, listed: Iterable[Listed]) -> None:
-        """Raise `QuarantineGoneError` if files that an earlier process listed were deleted since."""
-        existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
-        deleted = [file for slice_files in listed for file in slice_files.files if file.path not in existing]
-        if deleted:
-            shown = "; ".join(sorted(map(_described, deleted))[:_FILES_SHOWN_MAX])
-            raise QuarantineGoneError(
-                self._job.name,
-                self.url,
-                f"{sum(file.rows for file in deleted)} quarantined records of {self._job.name} were deleted",
-                f"{len(deleted)} files are not in {self.url} any more: {shown}"
-                + ("; and others" if len(deleted) > _FILES_SHOWN_MAX else ""),
-            )
+
+@dataclass(frozen=True, slots=True)
+class DiscardReport:
+    """What was, or would be, discarded."""
+
+    rows: int = 0
+    unappended: bool = False
+    """Whether commits of the table list further records, which were never appended or were deleted."""
 
 
-def _place(job: JobSpec, url: str) -> TablePlace:
-    return TablePlace(path=url, storage_options=job.table.storage_options)
+def discard(job: JobSpec, listings: Listings | None, environment: Environment, dry_run: bool = False) -> DiscardReport:
+    """Discard all quarantined records of the job in one commit to the quarantine; the data is only read.
+
+    Afterwards what the table's commits listed counts as appended, also records that were deleted with the folder of the
+    quarantine. A crash leaves everything as it was, or all of it done. Without listings there is no table.
+    """
+    if listings is None:
+        return DiscardReport()
+    quarantine = open_quarantine(job, listings.url, environment)
+    report = _discardable(quarantine, listings)
+    if dry_run or report == DiscardReport():
+        return report
+    table = quarantine or create_quarantine(job, listings.url, environment)
+    numbers = {**listings.marks, replay_key(job.name): listings.replay_run}
+
+    def decide() -> Change | None:
+        nonlocal report
+        report = _discardable(table, listings)
+        raised = {key: numbers[key] for key in keys_behind(table, numbers)}
+        removals = [table.remove_action(file) for file in table.active_files()]
+        if not removals and not raised:
+            return None
+        return Change([*removals], raised, Provenance(kind="discarded", job=job.name, rows=report.rows).metadata)
+
+    table.swap(decide, "discard_checked")
+    environment.reach("discarded")
+    return report
 
 
-def _described(file: StagedFile) -> str:
-    name = parse_staged_name(file.path)
-    offsets = "" if name is None else f" of offsets {name.start} to {name.end - 1}"
-    return f"{file.rows} records{offsets} of {file.topic}/{file.partition}"
+def _discardable(quarantine: Table | None, listings: Listings) -> DiscardReport:
+    rows = 0 if quarantine is None else count_rows(quarantine)
+    return DiscardReport(rows, unappended=bool(keys_behind(quarantine, listings.marks)))

@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from penstock.flow.write.offset_ranges import count_of, offsets_of
+from penstock.flow.write.offset_ranges import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Change
 from penstock.logs.log import Batch
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Written
-from penstock.tables.quarantine.chunks import Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_change, run_number, run_record
+from penstock.tables.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.tables.single.table import SingleTable
 
 Replay = Callable[[Batch, int, Records], Written | None]
@@ -41,14 +39,13 @@ class TableTarget(Target[Written]):
         self._data.refresh()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
-        written = self._replay(batch, number, chunk_records(self._spark, chunk))
+        written = self._replay(batch, number, chunk.records(self._spark))
         if written is None:
             return None
         replayed = {
             key: offsets_of(share.replayed) for key, named in written.found.shares.items() for share in named.values()
         }
-        run = ReplayRun(number, batch.id, offsets_by_partition(chunk, replayed))
-        check_run(chunk, run, written.found.total)
+        run = chunk.run(number, batch.id, replayed, written.found.total)
         return StagedRun(run, written.found.total, written)
 
     def _land(self, staged: StagedRun[Written]) -> bool:
@@ -58,10 +55,7 @@ class TableTarget(Target[Written]):
             if run_number(self._data) != run.number - 1:
                 return None
             self._data.check_schema(written.schema)
-            rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
-            record = run_record(self._data.job, run, written.files)
-            files = self._data.stamped(written.files, self._table.stamps)
-            change = run_change(self._data, run.number, files, rows, record)
+            change = run_change(self._data, run, self._data.stamped(written.files, self._table.stamps))
             return replace(change, transactions={**change.transactions, **self._sums(run, written)})
 
         return self._data.swap(decide)

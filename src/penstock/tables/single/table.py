@@ -21,7 +21,7 @@ from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, RebuildReport, View
-from penstock.tables.quarantine.replayed import TableRuns, finish_replay, run_number
+from penstock.tables.quarantine.replay import TableRuns, finish_replay, run_number
 from penstock.tables.quarantine.table import Listings, Quarantine, listed_marks
 
 COMMITS_SEARCHED = 20

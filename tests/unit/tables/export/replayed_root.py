@@ -8,7 +8,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.offset_ranges import ranges_of
 from penstock.tables.export.replays import LedgerRuns, land_replay
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import ReplayRun, finish_replay, remove_run
+from penstock.tables.quarantine.replay import ReplayRun, finish_replay, remove_run
 from penstock.tables.quarantine.rows import count_rows
 from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file

@@ -19,7 +19,7 @@ from penstock.lake.delta.vacuum import Dead
 from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.replays import LedgerRuns, raise_run
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
-from penstock.tables.quarantine.discard import discard
+from penstock.tables.quarantine.table import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.pipes import CrashError, once_at

@@ -17,16 +17,17 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key, quarantine_key, replay_key
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable, by_end
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.quarantine.discard import DiscardReport, discard
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
+from penstock.tables.quarantine.replay import ReplayRun, TableRuns, finish_replay, remove_run, run_change
 from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
 from penstock.tables.quarantine.table import (
+    DiscardReport,
     Listings,
     Quarantine,
     QuarantineGoneError,
+    discard,
     listed_marks,
     open_quarantine,
     quarantine_rules,
@@ -84,13 +85,7 @@ def listings(lake: Lake) -> Listings | None:
 def replayed(table: Table, quarantine: Table) -> None:
     """Run 1 of a replay writes offset 0, and is finished."""
     run = ReplayRun(1, "b", {ZERO: ((0, 1),)})
-    table.swap(
-        lambda: (
-            Change([], {replay_key(table.job): 1}, run_record(table.job, run, ()))
-            if not table.transaction(replay_key(table.job))
-            else None
-        )
-    )
+    table.swap(lambda: None if table.transaction(replay_key(table.job)) else run_change(table, run, ()))
     assert finish_replay(TableRuns(table), quarantine) == 1
 
 
@@ -269,8 +264,7 @@ def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     quarantine = Quarantine(lake.job, table, table.environment)
     with pytest.raises(QuarantineGoneError) as gone:
         quarantine.append_missing(table, [ZERO])
-    assert "3 quarantined records" in gone.value.primary
-    assert "offsets 0 to 2 of web/0" in gone.value.detail
+    assert "3 records of web/0, offsets 0 to 2" in gone.value.detail
     assert "penstock quarantine discard" in gone.value.hint
     assert not Path(quarantine.url, "_delta_log").exists()
 

@@ -143,11 +143,11 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
 
 
 def _quarantined(evidence: Evidence, slices: tuple[Slice, ...]) -> dict[PartitionKey, dict[int, str]]:
-    quarantine, job = evidence.quarantine, evidence.job.name
+    quarantine = evidence.quarantine
     ids = {piece.partition.topic_id: piece.partition for piece in slices}
     found: dict[PartitionKey, dict[int, str]] = {_key(piece.partition): {} for piece in slices}
     for file in quarantine.files:
-        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS, job):
+        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS):
             for row in frame.iter_rows(named=True):
                 partition = ids.get(row["topic_id"])
                 key = None if partition is None else (partition.topic, row["partition"])

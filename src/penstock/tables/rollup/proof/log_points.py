@@ -17,7 +17,7 @@ from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.findings import Check, Unproven, conclude
 from penstock.proof.sources import Depth
-from penstock.tables.quarantine.rows import files_of, read_file
+from penstock.tables.quarantine.rows import read_rows
 from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, scan
 from penstock.tables.rollup.closing.portion.task import Merging
 from penstock.tables.rollup.closing.standing import LEAST_MS
@@ -134,7 +134,6 @@ def _quarantined(facts: TableFacts) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     rows = (
         as_frame(each).select(pl.col(name).cast(kind) for name, kind in schema.items())
-        for file in files_of(quarantine)
-        for each in read_file(quarantine, file, _PLACE)
+        for each in read_rows(quarantine, _PLACE)
     )
     return pl.concat([pl.DataFrame(schema=schema), *rows])

@@ -1,0 +1,321 @@
+"""Replay: records of the quarantine in runs of a bounded size, the record of a run, and its removal (RULES Q2).
+
+The data commit of run N is the truth. The removal from quarantine follows from it alone, so any process can do it any
+number of times, as long as the quarantine's own number is lower. `engine.replay` has the steps of a run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import InvariantError, TransientError
+from penstock.flow.compile import RecordFrame
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
+from penstock.flow.write.names import replayed_name
+from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.job.kafka_types import RECORD_SCHEMA
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.keys import field_key, replay_key
+from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
+from penstock.lake.delta.table import Change, Table
+from penstock.lake.maintenance.compaction import Limit, gather
+from penstock.lake.staged import check_staged
+from penstock.logs.log import Batch, Partition, Slice
+from penstock.staging.batch_job import Records
+from penstock.tables.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
+from penstock.tables.quarantine.table import Quarantine
+
+STAGINGS_MAX = 20
+"""How often the records of a run are written again because they brought columns that the table had to take first."""
+_KIND = "replay"
+
+F = TypeVar("F")
+"""What a run leaves for its commit."""
+Choice = Callable[[pa.Table], pa.Table]
+"""Which of the rows of a quarantine are replayed at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """What one replay run wrote to the data table; the batch id tells it from another run of the same number."""
+
+    number: int
+    batch_id: str
+    offsets: Mapping[Partition, Ranges]
+
+    @property
+    def rows(self) -> int:
+        return sum(count_of(ranges) for ranges in self.offsets.values())
+
+
+class Runs(Protocol):
+    """Where the data commits of a job's runs are found."""
+
+    def last(self) -> int:
+        """The number of the last run; 0 before the first."""
+
+    def owed(self, removed: int) -> Iterable[int]:
+        """The runs whose rows may still be in a quarantine that knows the run `removed`."""
+
+    def find(self, number: int) -> ReplayRun | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableRuns:
+    """The runs of a job with one Delta table, as of the loaded version."""
+
+    data: Table
+
+    def last(self) -> int:
+        return run_number(self.data)
+
+    def owed(self, removed: int) -> Iterable[int]:
+        return range(removed + 1, self.last() + 1)
+
+    def find(self, number: int) -> ReplayRun | None:
+        for commit in self.data.commits():
+            if commit.kind == _KIND and commit.run == number:
+                return ReplayRun(number, commit.batch, {offsets.place: offsets.ranges for offsets in commit.offsets})
+        return None
+
+
+def run_number(table: Table) -> int:
+    """The number of the last run that the loaded version knows; 0 before the first."""
+    return table.transaction(replay_key(table.job)) or 0
+
+
+def run_change(table: Table, run: ReplayRun, files: Sequence[StagedFile]) -> Change:
+    """The commit of a run to a table: its files, its number and offsets, and what it adds to the counts."""
+    if not table.spec.files_url:
+        check_staged(table.storage(), files)
+    added = {field_key(table.job, place, "replayed"): count_of(ranges) for place, ranges in run.offsets.items()}
+    totals = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
+    record = Provenance(
+        kind=_KIND,
+        job=table.job,
+        batch=run.batch_id,
+        run=run.number,
+        offsets=tuple(ReplayedOffsets(*placed(place), ranges) for place, ranges in run.offsets.items()),
+        rows=run.rows,
+        size_bytes=sum(file.size_bytes for file in files),
+    )
+    actions = [table.add_action(file) for file in files]
+    return Change([*actions], {replay_key(table.job): run.number, **totals}, record.metadata)
+
+
+def finish_replay(runs: Runs, quarantine: Table | None) -> int:
+    """Remove the records of runs that stopped between commit and removal; returns how many rows were removed."""
+    if quarantine is None:
+        return 0
+    removed = 0
+    for number in runs.owed(run_number(quarantine)):
+        run = runs.find(number)
+        if run is None:
+            raise InvariantError(
+                f"replay run {number} of {quarantine.job} was not finished and is not in the table's history any more",
+                detail=f"records that it wrote to the table may still be in {quarantine.spec.path}",
+                hint="restore the table's log; until then a replay could write records twice",
+            )
+        removed += remove_run(quarantine, run)
+    return removed
+
+
+def remove_run(quarantine: Table, run: ReplayRun) -> int:
+    """Remove a run's rows from quarantine; returns how many, 0 if another process did it before."""
+    spans = [(place.number, ranges[0][0], ranges[-1][1] - 1) for place, ranges in run.offsets.items()]
+    offsets = [(place, offset) for place, ranges in run.offsets.items() for offset in offsets_of(ranges)]
+    places = pa.array([f"{place.topic_id}/{place.number}/{offset}" for place, offset in offsets], pa.string())
+    rewrites: dict[str, tuple[int, tuple[StagedFile, ...]]] = {}
+
+    def decide() -> Change | None:
+        if run_number(quarantine) >= run.number:
+            return None
+        actions: list[AddAction | RemoveAction] = []
+        for file in files_of(quarantine):
+            if not any(may_hold(file, *span) for span in spans):
+                continue
+            if file.path not in rewrites:
+                rewrites[file.path] = _rewrite(quarantine, file, places, run.number)
+            removed, files = rewrites[file.path]
+            if removed:
+                actions += [quarantine.remove_action(file), *map(quarantine.add_action, files)]
+        record = Provenance(kind="replayed", job=quarantine.job, run=run.number)
+        return Change(actions, {replay_key(quarantine.job): run.number}, record.metadata)
+
+    landed = quarantine.swap(decide)
+    quarantine.environment.reach("replay_removed")
+    return sum(removed for removed, _ in rewrites.values()) if landed else 0
+
+
+def _rewrite(table: Table, file: ActiveFile, places: pa.Array, run: int) -> tuple[int, tuple[StagedFile, ...]]:
+    """How many rows of a file are at these places, and the files that hold the others."""
+    removed = sum(pc.sum(at_places(rows, places)).as_py() or 0 for rows in read_file(table, file, PLACE))
+    if not removed:
+        return 0, ()
+    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
+    writer = StagedWriter(options, lambda: replayed_name(str(run), uuid.uuid4().hex), "", 0)
+    try:
+        for rows in read_file(table, file):
+            for batch in rows.filter(pc.invert(at_places(rows, places))).to_batches():
+                writer.write(batch)
+        return removed, writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Which records to replay, and how many in one run."""
+
+    error_contains: str = ""
+    """A text that the record's error must have."""
+    run_rows_max: int = 50_000
+    run_bytes_max: int = 32 * 1024 * 1024
+    """Passed by at most one row group; Spark sends a run's records to its tasks inside a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The records of one run; a topic has one incarnation among them."""
+
+    rows: pa.Table
+    slices: tuple[Slice, ...]
+    """From the first to the last of the records of each partition; most offsets between may not be there."""
+
+    def records(self, spark: SparkSession) -> Records:
+        """The records in slices of the chunk, for the Spark job of its replay."""
+
+        def inside(piece: Slice) -> pa.ChunkedArray:
+            offsets = self.rows.column("offset")
+            placed = where(self.rows, topic=piece.partition.topic, partition=piece.partition.number)
+            return pc.and_(placed, pc.and_(pc.greater_equal(offsets, piece.read_from), pc.less(offsets, piece.end)))
+
+        return lambda slices: RecordFrame(spark.createDataFrame(self.rows.filter(reduce(pc.or_, map(inside, slices)))))
+
+    def run(
+        self, number: int, batch_id: str, offsets: Mapping[PartitionKey, Sequence[int]], total: Counts
+    ) -> ReplayRun:
+        """The run that writes these offsets. One that is in quarantine twice would be in the table twice."""
+        partitions = {(piece.partition.topic, piece.partition.number): piece.partition for piece in self.slices}
+        ranges = {partitions[key]: ranges_of(written) for key, written in offsets.items() if written}
+        run = ReplayRun(number, batch_id, ranges)
+        if total.read != self.rows.num_rows or total.written != run.rows:
+            raise InvariantError(
+                f"replay run {number} read {total.read} of {self.rows.num_rows} records "
+                f"and wrote {total.written} rows of {run.rows} offsets",
+                hint="is an offset in quarantine twice? compare (topic_id, partition, offset)",
+            )
+        return run
+
+
+def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[Chunk]:
+    """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
+    rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
+    size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
+    for pieces in gather(_pieces(quarantine, choose, options), rows, size):
+        yield from map(_chunk, _split_incarnations(pa.concat_tables(pieces)))
+
+
+def _pieces(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[pa.Table]:
+    """The chosen rows, cut so that a piece fits into a run."""
+    for rows in read_rows(quarantine):
+        if options.error_contains:
+            rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
+        chosen = choose(rows)
+        for start in range(0, chosen.num_rows, options.run_rows_max):
+            yield chosen.slice(start, options.run_rows_max)
+
+
+def _split_incarnations(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows, apart where a topic was recreated: the tasks of a batch know a topic by its name alone."""
+    while rows.num_rows:
+        first_ids = rows.group_by("topic").aggregate([("topic_id", "min")]).column("topic_id_min")
+        is_first = pc.is_in(rows.column("topic_id"), value_set=first_ids)
+        yield rows.filter(is_first)
+        rows = rows.filter(pc.invert(is_first))
+
+
+def _chunk(rows: pa.Table) -> Chunk:
+    """The rows in the order of a log, without the columns that a log does not have."""
+    spans = rows.group_by(["topic", "topic_id", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
+    slices = [
+        Slice(Partition(topic, topic_id, number), first, last + 1, first)
+        for topic, topic_id, number, first, last in zip(*spans.to_pydict().values(), strict=True)
+    ]
+    ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+    return Chunk(ordered.select(RECORD_SCHEMA.names), tuple(sorted(slices, key=lambda piece: piece.partition)))
+
+
+class OvertakenError(TransientError):
+    """Another replay committed first: what was read of the quarantine may be in the table by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun(Generic[F]):
+    """The records of a chunk, of which those that fit are written and not yet committed."""
+
+    run: ReplayRun
+    total: Counts
+    files: F
+    waiting: int = 0
+    """Of those that count as quarantined: records of types that cannot be written now."""
+
+
+class Target(ABC, Generic[F]):
+    """Where replayed rows go."""
+
+    def __init__(self, job: JobSpec, environment: Environment, quarantine: Quarantine) -> None:
+        self.job = job
+        self.environment = environment
+        self.listener = environment.listener
+        self.quarantine = quarantine
+
+    @property
+    @abstractmethod
+    def runs(self) -> Runs: ...
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Load the newest version of the table."""
+
+    def choice(self, quarantine: Table) -> Choice:
+        """Which records may be replayed, of the version that is loaded."""
+        return lambda rows: rows
+
+    def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[F]:
+        """Write the rows that fit; again if records brought columns that their table had to take first."""
+        batch = Batch(batch_id, chunk.slices)
+        for _ in range(STAGINGS_MAX):
+            if (staged := self._staged(chunk, batch, number)) is not None:
+                return staged
+        raise TransientError(f"the columns of {self.job.table.path} changed {STAGINGS_MAX} times during a replay")
+
+    @abstractmethod
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[F] | None:
+        """Run the Spark job of a replay; None if columns had to be added first."""
+
+    def commit(self, staged: StagedRun[F]) -> None:
+        """Commit the run; raises `OvertakenError` if another one has its number."""
+        if self._land(staged):
+            return
+        landed = self.runs.find(staged.run.number)
+        if landed is None or landed.batch_id != staged.run.batch_id:
+            raise OvertakenError(f"another replay committed run {staged.run.number} first")
+
+    @abstractmethod
+    def _land(self, staged: StagedRun[F]) -> bool:
+        """Commit the run if its number is the next one; whether this call did it."""
