@@ -332,7 +332,8 @@ class ExportRoot:
                 "offsets": ranges_of(offsets),
             }
             file = self._file(partition, staged, name, day, offsets, facts)
-            share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
+            counts, days = Counts(len(offsets), len(offsets)), {day: len(offsets)}
+            share = Share(counts, min(offsets), 1, None, days, (file,), replayed=ranges_of(offsets))
             shares[name] = shares[name] + share if name in shares else share
         return shares
 
