@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,13 +13,13 @@ from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.columns.partition_values import partition_value
 from penstock.flow.rows import DecodedRows
-from penstock.flow.write.names import parse_staged_name
 from penstock.job.expressions import Call, Expression, KafkaField, fields, to_text
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
+from penstock.proof.files import ROWS_PER_BATCH, DataFile, RowSource, open_file, place_frame
 from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.offsets.owners import UNKNOWN_TOPIC, OriginColumns, TopicIncarnations
-from penstock.proof.offsets.table import ROWS_PER_BATCH, DataFile, open_file, place_frame
+from penstock.proof.places import Unit
+from penstock.proof.subject import Subject
 
 
 @dataclass(slots=True)
@@ -37,27 +37,24 @@ class Misfiled:
         return f"{self.rows} rows are filed under another {self.column} than {to_text(self.expression)} gives{named}"
 
 
-def find_misfiled(
-    job: JobSpec,
-    table: Table,
-    files: Iterable[DataFile],
-    columns: OriginColumns | None,
-    incarnations: TopicIncarnations,
-) -> list[Misfiled]:
+def find_misfiled(subject: Subject, table: Table) -> list[Misfiled]:
     """Compute the partition columns once more that only read columns which the table has.
 
     Rows of other jobs on the same table are left out, as far as names of files tell them apart.
     """
-    found = [Misfiled(name, expression) for name, expression in _computed(job, table)]
-    topics = sorted(incarnations.ids_of)
-    topic = topics[0] if len(topics) == 1 else UNKNOWN_TOPIC
-    for file in files:
-        staged = parse_staged_name(file.path)
-        if incarnations.other_ids and (staged is None or staged.topic_id in incarnations.other_ids):
-            continue
-        for misfiled in found:
-            _check_file(job, table, file, columns, misfiled, topic)
-    return [misfiled for misfiled in found if misfiled.rows]
+    other_ids = subject.incarnations.other_ids
+    columns = [Misfiled(name, expression) for name, expression in _computed(subject.job, table)]
+    for source in subject.sources if columns else ():
+        for file in source.files:
+            if other_ids and (file.topic_id is None or file.topic_id in other_ids):
+                continue
+            try:
+                for column in columns:
+                    _check_file(subject, source, file, column, table.schema.field(column.column).type)
+            except (pa.ArrowException, OSError):
+                # The check of offsets, or of files, names it.
+                continue
+    return [column for column in columns if column.rows]
 
 
 def _computed(job: JobSpec, table: Table) -> Iterator[tuple[str, Expression]]:
@@ -81,37 +78,27 @@ def _reads_fields_only(expression: Expression) -> bool:
     return not isinstance(expression, KafkaField)
 
 
-def _check_file(
-    job: JobSpec, table: Table, file: DataFile, columns: OriginColumns | None, misfiled: Misfiled, topic: str
-) -> None:
-    kind = table.schema.field(misfiled.column).type
-    filed_under = partition_value(pa.scalar(file.partition_values.get(misfiled.column), kind))
+def _check_file(subject: Subject, source: RowSource, file: DataFile, misfiled: Misfiled, kind: pa.DataType) -> None:
     roots = {folded(field.path[0]) for field in fields(misfiled.expression)}
-    decoded = pa.schema([field for field in job.schema if folded(field.name) in roots])
-    for batch in _batches(table, file, roots, columns):
+    decoded = pa.schema([field for field in subject.job.schema if folded(field.name) in roots])
+    parquet = open_file(source, file)
+    names = parquet.schema_arrow.names
+    if not roots <= {folded(name) for name in names}:
+        return
+    kept = {name for name, _ in source.place.roles.values()} if source.place else set()
+    wanted = [name for name in names if folded(name) in roots or name in kept]
+    for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=wanted):
         rows = fit_columns(batch.select([name for name in batch.schema.names if folded(name) in roots]), decoded)
         values = evaluate(misfiled.expression, DecodedRows(rows, rows), {}).cast(kind)
-        wrong = [value.as_py() for value in pc.unique(values) if partition_value(value) != filed_under]
+        right = file.partition_values.get(misfiled.column)
+        wrong = [value.as_py() for value in pc.unique(values) if partition_value(value) != right]
         if not wrong:
             continue
         misplaced = pl.Series(pc.is_in(values, pa.array(wrong, kind)))
         misfiled.rows += int(misplaced.sum())
-        if columns is not None:
-            frame = place_frame(batch, columns, file.partition_values).filter(misplaced)
-            for row in frame.drop_nulls(["partition", "offset"]).sort("partition", "offset").head(1).to_dicts():
-                place = (row.get("topic") or topic, row["partition"], row["offset"])
-                misfiled.first = earliest([misfiled.first, Violation(*place, ViolationKind.MISFILED)])
-
-
-def _batches(table: Table, file: DataFile, roots: set[str], columns: OriginColumns | None) -> Iterator[pa.RecordBatch]:
-    """The columns that a value is computed from, with the place of the rows; none of a file that lacks one of them."""
-    try:
-        parquet = open_file(table.storage(), file)
-        names = parquet.schema_arrow.names
-        if roots <= {folded(name) for name in names}:
-            place = columns.names if columns is not None else ()
-            wanted = [name for name in names if folded(name) in roots or name in place]
-            yield from parquet.iter_batches(ROWS_PER_BATCH, columns=wanted)
-    except (pa.ArrowException, OSError):
-        # The check of offsets, or of files, names it.
-        return
+        if source.place is not None:
+            places = place_frame(batch, source.place, file).filter(misplaced).sort("offset")
+            for unit, found in subject.index.groups(file, places):
+                if isinstance(unit, Unit):
+                    at = (unit.partition.topic, unit.partition.number, found["offset"][0])
+                    misfiled.first = earliest([misfiled.first, Violation(*at, ViolationKind.MISFILED)])

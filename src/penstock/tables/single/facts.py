@@ -15,9 +15,10 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
+from penstock.proof.files import DataFile, Quarantine, data_file
+from penstock.proof.incarnations import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.invariants import Slices
-from penstock.proof.offsets.owners import TopicIncarnations, find_incarnations, read_history
-from penstock.proof.offsets.table import DataFile
+from penstock.proof.subject import Subject
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.life import appended_up_to, life_of
@@ -38,6 +39,13 @@ class TableFacts:
     pending: tuple[DataFile, ...]
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
+
+    def subject(self, job: JobSpec) -> Subject:
+        """What `verify` checks of any kind: positions, totals, slices and quarantine."""
+        quarantine = Quarantine.of(job, self.quarantine, self.pending, life_of(self.table))
+        return Subject(
+            job, self.table.version, self.states, self.slices, self.incarnations, quarantine, self.replay_unfinished
+        )
 
 
 def read_table(job: JobSpec) -> TableFacts | None:
@@ -76,7 +84,7 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, t
     for _, ours in commits_of(history, table.job):
         for piece in ours.slices:
             if piece.end > appended_up_to(quarantine, table.job, life, piece.place):
-                found += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
+                found += [data_file(file.path, file.rows, file.size_bytes) for file in piece.quarantine]
     return tuple(found)
 
 

@@ -17,10 +17,10 @@ from penstock.flow.write.offset_ranges import count_of
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Check, Violation, ViolationKind, conclude, violation_at
-from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord, TakenRecord
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition, TypeDay
+from penstock.tables.export.old_proof.invariants import Span
 from penstock.tables.export.spec import TypeStart
 
 SPANS_MAX = 100_000

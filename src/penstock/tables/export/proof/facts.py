@@ -25,12 +25,12 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.findings import Check
-from penstock.proof.footers import QuarantineFiles
-from penstock.proof.offsets.owners import TopicIncarnations
-from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState, TypeDay
+from penstock.tables.export.old_proof.footers import QuarantineFiles
+from penstock.tables.export.old_proof.offsets.owners import TopicIncarnations
+from penstock.tables.export.old_proof.offsets.table import DataFile
 from penstock.tables.export.proof.chain import Chain, Track
 from penstock.tables.export.replays import last_run
 from penstock.tables.export.spec import ExportSpec

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import Storage
-from penstock.proof.footers import NAMES_SHOWN_MAX, examine, named_now, told
-from penstock.proof.offsets.owners import OriginColumns, find_incarnations
-from penstock.proof.offsets.table import DataFile, GoneError, data_files
-from penstock.proof.sources import TypeFiles
+from penstock.proof.files import GoneError
 from penstock.tables.export.delta_types import type_place
 from penstock.tables.export.files.data_files import files_beyond
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.fold import RESTORE
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
+from penstock.tables.export.old_proof.footers import NAMES_SHOWN_MAX, examine, named_now, told
+from penstock.tables.export.old_proof.offsets.owners import OriginColumns, find_incarnations
+from penstock.tables.export.old_proof.offsets.table import DataFile, data_files
+from penstock.tables.export.old_proof.sources import TypeFiles
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number

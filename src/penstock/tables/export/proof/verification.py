@@ -23,17 +23,18 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Verdict
-from penstock.proof.frame import Provable, prove
-from penstock.proof.invariants import RowCounts, check_rows, check_totals
-from penstock.proof.offsets.owners import named_columns
-from penstock.proof.offsets.reconcile import Reconciliation
-from penstock.proof.offsets.table import DataFile
-from penstock.proof.offsets.verdicts import Leave
-from penstock.proof.sources import Depth, Sources, Subject
-from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
-from penstock.proof.values.rows import RowValues
+from penstock.proof.subject import Depth
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
+from penstock.tables.export.old_proof.frame import Provable, prove
+from penstock.tables.export.old_proof.invariants import RowCounts, check_rows, check_totals
+from penstock.tables.export.old_proof.offsets.owners import named_columns
+from penstock.tables.export.old_proof.offsets.reconcile import Reconciliation
+from penstock.tables.export.old_proof.offsets.table import DataFile
+from penstock.tables.export.old_proof.offsets.verdicts import Leave
+from penstock.tables.export.old_proof.sources import Sources, Subject
+from penstock.tables.export.old_proof.values.files import BATCH_ID, ValueFile, data_file
+from penstock.tables.export.old_proof.values.rows import RowValues
 from penstock.tables.export.proof.facts import LedgerFacts, encode_proved, incarnations_of, read_ledger
 from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.spec import ExportSpec

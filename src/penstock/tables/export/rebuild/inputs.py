@@ -21,10 +21,10 @@ from penstock.flow.route.type_files import REPLAYED
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
-from penstock.proof.offsets.scan_passes import merged_ranges
 from penstock.tables.export.files.data_files import VERSION, Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
 from penstock.tables.export.ledger.names import day_folder, parse_final_name
+from penstock.tables.export.old_proof.offsets.scan_passes import merged_ranges
 from penstock.tables.quarantine.replayed import run_number
 from penstock.tables.quarantine.rows import own_files, own_rows, where
 

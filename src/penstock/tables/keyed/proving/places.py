@@ -9,12 +9,11 @@ from itertools import pairwise
 import polars as pl
 import pyarrow as pa
 
-from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Log, Partition, Slice
-from penstock.proof.footers import QuarantineFiles
-from penstock.proof.invariants import LogFacts
-from penstock.proof.offsets.owners import UNKNOWN_TOPIC
+from penstock.proof.incarnations import UNKNOWN_TOPIC
+from penstock.proof.log import LogFacts
+from penstock.proof.subject import Subject
 from penstock.tables.keyed.generations import Transactions, generations_of
 from penstock.tables.keyed.layout import Layout, log_order, order_columns, sequences, tiebreaks
 from penstock.tables.keyed.spec import KeyedSpec
@@ -25,12 +24,10 @@ from penstock.tables.single.facts import TableFacts
 class Evidence:
     """What a verification has read of a job; the tombstones after the table."""
 
-    job: JobSpec[KeyedSpec]
+    subject: Subject
     facts: TableFacts
+    spec: KeyedSpec
     tombstones: Table | None
-    quarantine: QuarantineFiles
-    log: Log
-    said: LogFacts
 
 
 KNOWN, LOST, LOADED = "known", "lost", "loaded"
@@ -69,15 +66,15 @@ class Places:
         return pl.col(log_order(layout)) < pl.lit(lost_end, pl.Int64)
 
 
-def places_of(evidence: Evidence) -> Places:
-    job, facts, log = evidence.job.name, evidence.facts, evidence.log
+def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
+    job, facts = evidence.subject.job.name, evidence.facts
     numbers = facts.table.transactions()
     slices: list[Slice] = []
     ranges: list[tuple[int, int, int, bool]] = []
     for partition, state in sorted(facts.states.items()):
         if state.position is None or state.origin is None:
             continue
-        bounds, low, high = evidence.said.bounds.get(partition), state.position, state.position
+        bounds, low, high = said.bounds.get(partition), state.position, state.position
         if bounds is not None:
             low, high = min(max(state.origin, bounds.first), state.position), min(state.position, bounds.end)
         if low < high:

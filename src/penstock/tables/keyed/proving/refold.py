@@ -26,9 +26,8 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, ViolationKind, conclude, violation_at
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
-from penstock.proof.offsets.table import origin_frames
-from penstock.proof.values.digests import Digests, column_digests, row_digests
+from penstock.proof.log import LogFacts
+from penstock.proof.values import column_hashes
 from penstock.status.model import RecordedGap
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
@@ -78,13 +77,13 @@ _OVERWRITTEN = Unproven(
 )
 
 
-def check_records(evidence: Evidence, *, with_values: bool) -> Check:
+def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    facts, bounds = evidence.facts, evidence.said.bounds
-    places = places_of(evidence)
-    given_up = [*recorded_gaps(facts.history, evidence.job.name, "given_up")]
+    facts, bounds = evidence.facts, said.bounds
+    places = places_of(evidence, log, said)
+    given_up = [*recorded_gaps(facts.history, evidence.subject.job.name, "given_up")]
     hindrances = {
-        VALUES_OF_SQL: evidence.job.sql is not None,
+        VALUES_OF_SQL: evidence.subject.job.sql is not None,
         _OVERWRITTEN: any(key.endswith(overwritten_key("")) for key in facts.table.transactions()),
         _REPLAYING: facts.replay_unfinished,
         _GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
@@ -96,7 +95,7 @@ def check_records(evidence: Evidence, *, with_values: bool) -> Check:
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         flow = _flow(evidence, places.slices, given_up, Path(folder))
-        files = tuple(_runs(flow, evidence.log, places.slices)) if places.slices else ()
+        files = tuple(_runs(flow, log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
             counts["keys"] += len(compared) - compared["gone"].null_count()
@@ -121,16 +120,17 @@ def check_records(evidence: Evidence, *, with_values: bool) -> Check:
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
     """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
-    job, facts = evidence.job, evidence.facts
+    job, facts = evidence.subject.job, evidence.facts
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, ())
-    left_out = _quarantined(evidence, slices)
     partitions = {piece.partition for piece in slices}
+    bad = evidence.subject.quarantine.places(job.name, partitions)
+    left_out = {_key(each): dict.fromkeys(offsets, "in quarantine") for each, offsets in bad.items()}
     for gap in given_up:
         if gap.partition in partitions:
             left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
     known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
-        "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
+        "on": replace(plain.on, tombstone=tombstone_policy(job, evidence.spec)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
         "quarantine": replace(plain.quarantine, table_url=str(folder / "bad"), storage_options={}),
         "poison": left_out,
@@ -138,22 +138,8 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     numbers = facts.table.transactions()
     generations = {_key(piece.partition): generations_of(numbers, job.name, piece.partition) for piece in slices}
     return KeyedFlow(
-        **known, layout=job.table.layout, generations=generations, tombstones_delete=told_by_key(job, job.table)
+        **known, layout=evidence.spec.layout, generations=generations, tombstones_delete=told_by_key(job, evidence.spec)
     )
-
-
-def _quarantined(evidence: Evidence, slices: tuple[Slice, ...]) -> dict[PartitionKey, dict[int, str]]:
-    quarantine, job = evidence.quarantine, evidence.job.name
-    ids = {piece.partition.topic_id: piece.partition for piece in slices}
-    found: dict[PartitionKey, dict[int, str]] = {_key(piece.partition): {} for piece in slices}
-    for file in quarantine.files:
-        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS, job):
-            for row in frame.iter_rows(named=True):
-                partition = ids.get(row["topic_id"])
-                key = None if partition is None else (partition.topic, row["partition"])
-                if key in found:
-                    found[key][row["offset"]] = "in quarantine"
-    return found
 
 
 def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[StagedFile]:
@@ -168,7 +154,7 @@ def _compared(
     evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
 ) -> Iterator[pl.DataFrame]:
     """Bucket by bucket the keys of records and rows, each with what became of it."""
-    spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
+    spec, facts, tombstones = evidence.spec, evidence.facts, evidence.tombstones
     layout, stored = spec.layout, stored_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
     rows_of = files_by_bucket(facts.table.active_files())
@@ -272,13 +258,9 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     return pl.Series(found)
 
 
-def _digests(rows: pa.Table) -> Digests:
-    """A number for each row, out of all of its values."""
-    columns = {}
-    for name in sorted(rows.schema.names):
-        column = rows.column(name).combine_chunks()
-        columns[name] = column_digests(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
-    return row_digests(columns, columns, np.uint64(0))
+def _digests(rows: pa.Table) -> pl.Series:
+    """A hash for each row, out of all of its values."""
+    return column_hashes(rows.select(sorted(rows.schema.names))).hash_rows(7)
 
 
 def _key(partition: Partition) -> PartitionKey:

@@ -10,8 +10,7 @@ import pyarrow as pa
 from penstock.flow.write.names import content_of
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
-from penstock.proof.footers import examine, named_now, told
-from penstock.proof.offsets.table import data_files
+from penstock.proof.files import named_paths
 from penstock.tables.keyed.files import has_foreign_changes
 from penstock.tables.keyed.layout import Layout, buckets_of, key_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
@@ -25,16 +24,11 @@ def stored_store(spec: KeyedSpec, table: Table) -> ChunkStore:
     return ChunkStore(table.spec.path, dict(spec.storage_options), schema, spec.layout, spec.chunk_rows)
 
 
-def footer_faults(table: Table) -> tuple[str, ...]:
-    """Files that cannot be read as they were committed."""
-    return examine(table.storage(), data_files(table), None, named_now(table)).faults
-
-
 def foreign_faults(table: Table) -> Iterator[str]:
     """What another writer did to the files of a table."""
     strange = [file.path for file in table.active_files() if content_of(file.path) is None]
     if strange:
-        yield told("files were not written by Penstock", strange)
+        yield named_paths("files were not written by Penstock", strange)
     elif has_foreign_changes(table):
         yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
 

@@ -16,9 +16,8 @@ from penstock.flow.rows import in_parts
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.findings import Check, Unproven, conclude
-from penstock.proof.sources import Depth
-from penstock.tables.quarantine.rows import own_files, read_file
-from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, scan
+from penstock.proof.subject import Depth, Subject
+from penstock.tables.rollup.closing.portion.scan import Wanted, scan
 from penstock.tables.rollup.closing.portion.task import Merging
 from penstock.tables.rollup.closing.standing import LEAST_MS
 from penstock.tables.rollup.partials.aggregate import SERIES, aggregate_points
@@ -26,10 +25,8 @@ from penstock.tables.rollup.partials.schema import written_schema
 from penstock.tables.rollup.proof.closed_rows import ROWS_PER_PASS_MAX, Inputs
 from penstock.tables.rollup.proof.values import beyond, differs
 from penstock.tables.rollup.spec import Aggregates
-from penstock.tables.single.facts import TableFacts
 
 _KEY = [*SERIES, "window_start"]
-_PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class _Comparison:
     inputs: Inputs
     log: Log
     bounds: Mapping[Partition, Bounds]
-    quarantined: pl.DataFrame
+    quarantined: Mapping[Partition, list[int]]
     aggregates: Aggregates
     columns: pa.Schema
 
@@ -68,14 +65,13 @@ class _Comparison:
 
     def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What is in quarantine is not in partials, whether it would be bad today or not."""
-        bad = self.quarantined.filter(
-            (pl.col("topic_id") == partition.topic_id) & (pl.col("partition") == partition.number)
-        )
-        offsets = pl.Series(batch.column("offset"))
-        return batch.filter((~offsets.is_in(bad["offset"].implode())).to_arrow()) if bad.height else batch
+        offsets, bad = pl.Series(batch.column("offset")), self.quarantined[partition]
+        return batch.filter((~offsets.is_in(bad)).to_arrow()) if bad else batch
 
 
-def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth) -> Check:
+def check_log_points(
+    inputs: Inputs, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth
+) -> Check:
     """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
     facts, cleaned_ms = inputs.facts, inputs.standing.cleaned_ms
     unproven = []
@@ -98,7 +94,8 @@ def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds
         numbers = [random.Random(depth.values.seed).randrange(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
     columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
-    comparison = _Comparison(inputs, log, bounds, _quarantined(facts), aggregates, columns)
+    quarantined = subject.quarantine.places(inputs.job.name, bounds)
+    comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
     different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates, "_partials")
@@ -111,8 +108,7 @@ def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds
             points += int(both["count"].sum())
             fewer += both.filter(part).height
             faults.append(both.filter(wrong).select(_KEY))
-            if depth.progress is not None:
-                depth.progress("values", done, len(numbers))
+            depth.tell("values", done, len(numbers))
     except (NotFoundError, InvariantError) as error:
         return conclude("values", error.primary, True, partitions=bounds)
     if fewer:
@@ -125,16 +121,3 @@ def check_log_points(inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds
         detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
     warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
     return conclude("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, partitions=bounds)
-
-
-def _quarantined(facts: TableFacts) -> pl.DataFrame:
-    schema = {"topic_id": pl.String, "partition": pl.Int32, "offset": pl.Int64}
-    quarantine = facts.quarantine
-    if quarantine is None:
-        return pl.DataFrame(schema=schema)
-    rows = (
-        as_frame(each).select(pl.col(name).cast(kind) for name, kind in schema.items())
-        for file in own_files(quarantine)
-        for each in read_file(quarantine, file, _PLACE)
-    )
-    return pl.concat([pl.DataFrame(schema=schema), *rows])

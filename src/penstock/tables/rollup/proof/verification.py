@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
 from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
 from penstock.lake.storage import NotFoundError
+from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven, conclude
-from penstock.proof.footers import QuarantineFiles
-from penstock.proof.invariants import check_log, check_slices, check_totals, partition_facts
-from penstock.proof.sources import Depth, read_log, with_epochs
-from penstock.tables.quarantine.life import life_of
+from penstock.proof.frame import prove
+from penstock.proof.log import LogFacts
+from penstock.proof.subject import Depth, Subject
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import scan, starts_in
 from penstock.tables.rollup.closing.standing import LEAST_MS, late_key, since_key, standing_of, updated_key
@@ -28,7 +27,7 @@ from penstock.tables.rollup.proof.closed_rows import Inputs, compare_closed
 from penstock.tables.rollup.proof.log_points import check_log_points
 from penstock.tables.rollup.proof.published import check_published
 from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
-from penstock.tables.single.facts import TableFacts, read_table
+from penstock.tables.single.facts import read_table
 
 FAULTS_SHOWN_MAX = 5
 
@@ -46,30 +45,22 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
     standing = standing_of(job.name, facts.table.transactions(), windows.transactions())
     files = partials_files(facts.table.handle)
     inputs = Inputs(job, facts, windows, files, standing)
-    with closing(open_log(of_partials)) as log:
-        log_facts = with_epochs(read_log(log, facts.incarnations), facts.states, log)
-        checks = [
-            check_totals(facts.states),
-            check_slices(facts.states, facts.slices),
-            _check_quarantine(of_partials, facts),
-            *_check_points(inputs),
-            check_log(facts.states, facts.incarnations.fingerprints, log_facts),
-        ]
+    subject = facts.subject(of_partials)
+
+    def log_checks(log: Log, said: LogFacts) -> Iterator[Check]:
         if depth.values is not None:
-            checks.append(check_log_points(inputs, log, log_facts.bounds, depth))
-    if depth.published and job.table.publish is not None:
-        checks.append(check_published(job, job.table.publish, windows, open_log))
-    return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
+            yield check_log_points(inputs, subject, log, said.bounds, depth)
+        if depth.published and job.table.publish is not None:
+            yield check_published(job, job.table.publish, windows, open_log)
+
+    return prove(subject, depth, open_log, [_check_quarantine(subject), *_check_points(inputs)], log_checks)
 
 
-def _check_quarantine(job: JobSpec, facts: TableFacts) -> Check:
+def _check_quarantine(subject: Subject) -> Check:
     """Bad records are in quarantine, as many as were counted (RULES Q1)."""
-    found = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
-    rows = found.taken.rows + found.pending.rows
-    counted = sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values())
-    faults = list(found.faults)
-    if rows != counted and not facts.replay_unfinished:
-        faults.append(f"{rows} records in quarantine, {counted} counted")
+    rows, faults = subject.quarantine.rows + subject.quarantine.pending, list(subject.quarantine.faults)
+    if rows != subject.quarantined and not subject.replay_unfinished:
+        faults.append(f"{rows} records in quarantine, {subject.quarantined} counted")
     return conclude("quarantine", _shown(faults) or f"{rows} records", bool(faults), facts={"quarantined": rows})
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind
-from penstock.proof.invariants import Span
+from penstock.tables.export.old_proof.invariants import Span
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,

@@ -13,12 +13,12 @@ import pyarrow as pa
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.logs.log import Partition
 from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
-from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.sources import Sample
-from penstock.proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
-from penstock.proof.values.slices import Unit, compare_unit, cut_by_slice
+from penstock.proof.subject import Sample
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.offsets.owners import OriginColumns
+from penstock.tables.export.old_proof.offsets.scan_passes import passes
+from penstock.tables.export.old_proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
+from penstock.tables.export.old_proof.values.slices import Unit, compare_unit, cut_by_slice
 
 OFFSETS_PER_PASS_MAX = 1_000_000
 """About 64 bytes each: offset, digest and columns of the row, offset and digest of the record."""

@@ -19,11 +19,20 @@ from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
-from penstock.proof.offsets.scan_passes import merged_ranges
-from penstock.proof.sources import Sample, Sources, Subject
-from penstock.proof.values.digests import Digests, column_digests, row_digests
-from penstock.proof.values.files import Offsets, Rewriter, ValueBatch, ValueFile, columns_of, held_by, read_values
+from penstock.proof.subject import Sample
+from penstock.tables.export.old_proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
+from penstock.tables.export.old_proof.offsets.scan_passes import merged_ranges
+from penstock.tables.export.old_proof.sources import Sources, Subject
+from penstock.tables.export.old_proof.values.digests import Digests, column_digests, row_digests
+from penstock.tables.export.old_proof.values.files import (
+    Offsets,
+    Rewriter,
+    ValueBatch,
+    ValueFile,
+    columns_of,
+    held_by,
+    read_values,
+)
 
 OFFSETS_PER_CHUNK_MAX = 100_000
 """So many offsets are written to the scratch folder at a time."""

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.storage import Storage
 from penstock.logs.log import Bounds, Log, Partition
-from penstock.proof.invariants import LogFacts, Span, States
-from penstock.proof.offsets.owners import OriginColumns, TopicIncarnations
-from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
-from penstock.proof.offsets.table import DataFile
-from penstock.proof.offsets.verdicts import Leave
-
-SAMPLE_RECORDS = 10_000
-
-Progress = Callable[[str, int, int], None]
-"""Hears what is read, and how many of how many offsets are done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Which records have their values compared: about so many, drawn with the seed, or all of them (None)."""
-
-    records: int | None = SAMPLE_RECORDS
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How far a verification goes, and in which steps."""
-
-    deep: bool = True
-    """Whether the records of the log are read."""
-    progress: Progress | None = None
-    offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
-    values: Sample | None = None
-    """Which records are decoded again to compare values; None: none."""
-    every_entry: bool = False
-    """Whether entries of a ledger are read again that an earlier verification has proved."""
-    published: bool = False
-    """Whether the topic is read that the table is published to."""
+from penstock.tables.export.old_proof.invariants import LogFacts, Span, States
+from penstock.tables.export.old_proof.offsets.owners import OriginColumns, TopicIncarnations
+from penstock.tables.export.old_proof.offsets.table import DataFile
+from penstock.tables.export.old_proof.offsets.verdicts import Leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from penstock.flow.write.offset_ranges import Ranges
 from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import Storage
 from penstock.logs.log import Slice
-from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, by_place, column_statistics, open_file, place_frame
-from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
+from penstock.tables.export.old_proof.offsets.owners import OriginColumns
+from penstock.tables.export.old_proof.offsets.table import DataFile, by_place, column_statistics, open_file, place_frame
+from penstock.tables.export.old_proof.values.digests import Digests, column_digests, row_digests, text_digest
 
 BATCH_ID = "verify"
 """Of what is written once more."""

@@ -10,19 +10,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import TransientError
 from penstock.flow.write.names import parse_staged_name
 from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.files import GoneError
+from penstock.tables.export.old_proof.offsets.owners import OriginColumns
 
 ROWS_PER_BATCH = 256 * 1024
-
-
-class GoneError(TransientError):
-    """A file that was there a moment ago is gone: vacuum or compaction ran meanwhile, or somebody deleted it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind
-from penstock.proof.invariants import Span
-from penstock.proof.offsets.scan_passes import Part
-from penstock.proof.offsets.verdicts import Placed, reconcile_pool
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.offsets.scan_passes import Part
+from penstock.tables.export.old_proof.offsets.verdicts import Placed, reconcile_pool
 
 OLD, NEW = Partition("t", "old", 0), Partition("t", "new", 0)
 PART = Part(0, 10)

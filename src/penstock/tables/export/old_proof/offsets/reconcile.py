@@ -22,11 +22,12 @@ from penstock.proof.findings import (
     earliest,
     violation_at,
 )
-from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
-from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
-from penstock.proof.offsets.scan_passes import Part, Pass, passes
-from penstock.proof.offsets.verdicts import (
+from penstock.proof.subject import Depth, Progress
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.offsets.owners import QUARANTINE_COLUMNS
+from penstock.tables.export.old_proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
+from penstock.tables.export.old_proof.offsets.scan_passes import Part, Pass, passes
+from penstock.tables.export.old_proof.offsets.verdicts import (
     NO_OFFSETS,
     Held,
     Leave,
@@ -39,7 +40,7 @@ from penstock.proof.offsets.verdicts import (
     reconcile_pool,
     record_violations,
 )
-from penstock.proof.sources import Depth, Progress, Sources, Subject
+from penstock.tables.export.old_proof.sources import Sources, Subject
 
 _OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION)
 """What can be wrong with the rows of the quarantine alone."""

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.invariants import Span
-from penstock.proof.offsets.scan_passes import Part, passes
-from penstock.proof.offsets.verdicts import (
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.offsets.scan_passes import Part, passes
+from penstock.tables.export.old_proof.offsets.verdicts import (
     Held,
     Leave,
     LogOffsets,

@@ -15,8 +15,8 @@ import polars as pl
 from penstock.flow.write.offset_ranges import Ranges, offsets_of
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind, violation_at
-from penstock.proof.invariants import Span
-from penstock.proof.offsets.scan_passes import Part
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.offsets.scan_passes import Part
 
 NO_OFFSETS = pl.Series(dtype=pl.Int64)
 

@@ -14,10 +14,10 @@ import numpy as np
 from penstock.flow.write.names import parse_staged_name
 from penstock.logs.log import Partition, SliceShrankError
 from penstock.proof.findings import ViolationKind, violation_at
-from penstock.proof.invariants import Span
-from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import ValueFile, columns_of, read_values
-from penstock.proof.values.rows import Compared, PlacedRows, Rewritten, ValueSources
+from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.values.digests import Digests
+from penstock.tables.export.old_proof.values.files import ValueFile, columns_of, read_values
+from penstock.tables.export.old_proof.values.rows import Compared, PlacedRows, Rewritten, ValueSources
 
 SUMS = 2**64
 

@@ -15,8 +15,9 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import NotFoundError, Storage, open_storage
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
-from penstock.proof.offsets.table import DataFile, GoneError, column_statistics, data_files
+from penstock.proof.files import GoneError
+from penstock.tables.export.old_proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
+from penstock.tables.export.old_proof.offsets.table import DataFile, column_statistics, data_files
 from penstock.tables.quarantine.life import belongs_to
 from penstock.tables.quarantine.rows import count_rows, own_files
 

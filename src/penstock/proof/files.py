@@ -1,0 +1,284 @@
+"""The files of a table or of its quarantine, and the columns of their rows that tell where each row came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import TransientError
+from penstock.flow.columns.fitting import folded
+from penstock.flow.write.names import parse_staged_name
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.job.place import place_columns
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import active_paths, refuse_deletion_vectors
+from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.storage import NotFoundError, Storage, open_storage
+from penstock.logs.log import Partition
+from penstock.tables.quarantine.life import belongs_to
+from penstock.tables.quarantine.rows import count_rows, own_files
+
+ROWS_PER_BATCH = 256 * 1024
+FOOTERS_AT_ONCE = 16
+NAMES_SHOWN_MAX = 5
+
+
+class GoneError(TransientError):
+    """A file that was there a moment ago was deleted: vacuum or compaction ran meanwhile."""
+
+
+class FileFault(StrEnum):
+    """What is wrong with a file; the value is the text that a person reads."""
+
+    GONE = "files that the table names are gone"
+    UNREADABLE = "files cannot be read"
+    SIZE = "files have another size than was committed"
+    ROWS = "files have another number of rows than was committed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceColumns:
+    """The columns of rows that tell the place of their record in the log."""
+
+    partition: str
+    offset: str
+    topic: str | None = None
+    topic_id: str | None = None
+    job: str | None = None
+    """Of a quarantine that several jobs share."""
+
+    @property
+    def roles(self) -> dict[str, tuple[str, type[pl.DataType]]]:
+        """The names by what they tell."""
+        numbers = {"partition": (self.partition, pl.Int64), "offset": (self.offset, pl.Int64)}
+        texts = {"topic": self.topic, "topic_id": self.topic_id, "job": self.job}
+        return {**numbers, **{role: (name, pl.String) for role, name in texts.items() if name is not None}}
+
+
+QUARANTINE_PLACE = PlaceColumns("partition", "offset", "topic", "topic_id", "job")
+
+
+def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
+    """The columns in which the job keeps the place of its rows; None if partition or offset is not kept."""
+    spelled = {folded(name): name for name in schema.names}
+    kept: dict[str, str] = {}
+    for part, name in place_columns(job.columns, job.sql.select if job.sql is not None else ()):
+        if folded(name) in spelled:
+            kept.setdefault(part, spelled[folded(name)])
+    if "partition" not in kept or "offset" not in kept:
+        return None
+    return PlaceColumns(kept["partition"], kept["offset"], kept.get("topic"))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """An active file; None where its commit or its footer does not tell."""
+
+    path: str
+    rows: int | None
+    size_bytes: int | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    """As the log of the table spells them."""
+    topic_id: str | None = None
+    """Of all of its rows, if its name tells."""
+    offsets: tuple[int, int] | None = None
+    """Lowest and highest by its footer; None if there may be nulls. So are the numbers of partitions."""
+    numbers: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """The files of one table, of one type of an export, or of a quarantine."""
+
+    storage: Storage
+    files: Sequence[DataFile]
+    place: PlaceColumns | None
+    """None: rows do not carry their place."""
+    schema: pa.Schema
+    """Of the files: without the columns that are partition values."""
+    name: str = ""
+    """Of the type; empty for the only table of a job."""
+    ends: Mapping[Partition, int] | None = None
+    """Positions of a type that may lag behind those of the job, or be ahead of them; None: those of the job."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with files, once they were examined."""
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows or 0 for file in self.files)
+
+
+def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> RowSource:
+    """The files of the version that the table has loaded, each examined."""
+    with library_errors(table.spec.path):
+        # Of a file with a deletion vector only some rows count.
+        refuse_deletion_vectors(table.handle, table.spec.path)
+        columns = table.handle.metadata().partition_columns
+    files = [
+        data_file(file.path, file.rows, file.size_bytes, dict(zip(columns, file.values, strict=True)))
+        for file in table.active_files()
+    ]
+    body = pa.schema([column for column in table.schema if column.name not in columns])
+    return examined(RowSource(table.storage(), files, place, body, name), files_now(table))
+
+
+def data_file(
+    path: str, rows: int | None, size_bytes: int | None = None, values: Mapping[str, str | None] | None = None
+) -> DataFile:
+    staged = parse_staged_name(path)
+    return DataFile(path, rows, size_bytes, values or {}, None if staged is None else staged.topic_id)
+
+
+def files_now(table: Table) -> Callable[[], Collection[str]]:
+    """Asks which files the newest version of a table names."""
+    return lambda: active_paths(open_table(table.spec, table.job).handle)
+
+
+def examined(source: RowSource, active_now: Callable[[], Collection[str]] | None = None) -> RowSource:
+    """Read the footer of every file: the source with those that can be read, and what is wrong with the others.
+
+    A file that was deleted and that `active_now` no longer names was compacted and vacuumed meanwhile: the
+    verification starts again (`GoneError`).
+    """
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        results = list(pool.map(lambda file: _examine(source, file), source.files))
+    paths: dict[FileFault | None, list[str]] = {}
+    for file, (_, fault) in zip(source.files, results, strict=True):
+        paths.setdefault(fault, []).append(file.path)
+    gone = paths.get(FileFault.GONE, [])
+    if gone and active_now is not None and not set(gone) <= set(active_now()):
+        raise GoneError(f"files of {source.storage.url} were vacuumed while they were verified")
+    faults = tuple(named_paths(str(fault), paths[fault]) for fault in FileFault if fault in paths)
+    return replace(source, files=[file for file, _ in results if file is not None], faults=faults)
+
+
+def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, FileFault | None]:
+    try:
+        with source.storage.open_reader(file.path) as reader:
+            size_bytes = reader.seek(0, os.SEEK_END)
+            reader.seek(0)
+            footer = pq.read_metadata(reader)
+    except NotFoundError:
+        return None, FileFault.GONE
+    except (pa.ArrowException, OSError):
+        return None, FileFault.UNREADABLE
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    place = source.place
+    offsets, numbers = (_extent(groups, name) for name in ((place.offset, place.partition) if place else ("", "")))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
+    if file.rows is not None and footer.num_rows != file.rows:
+        return readable, FileFault.ROWS
+    wrong_size = file.size_bytes is not None and size_bytes != file.size_bytes
+    return readable, FileFault.SIZE if wrong_size else None
+
+
+def _extent(groups: Sequence[pq.RowGroupMetaData], column: str) -> tuple[int, int] | None:
+    spans = [offsets_of_group(group, column) for group in groups]
+    known = [span for span in spans if span is not None]
+    return (
+        (min(low for low, _ in known), max(high for _, high in known)) if known and len(known) == len(spans) else None
+    )
+
+
+def offsets_of_group(group: pq.RowGroupMetaData, column: str) -> tuple[int, int] | None:
+    """The least and the greatest value of a column in a row group; None where its footer does not tell, or of nulls."""
+    chunks = (group.column(index) for index in range(group.num_columns))
+    statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+    if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+        return None
+    return int(statistics.min), int(statistics.max)
+
+
+def named_paths(what: str, paths: Iterable[str]) -> str:
+    """A fault of files with some of their names."""
+    names = sorted(paths)
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN_MAX])}{more}"
+
+
+def open_file(source: RowSource, file: DataFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(source.storage.open_reader(file.path))
+    except NotFoundError as error:
+        raise GoneError(
+            f"the file {file.path} of {source.storage.url} was deleted",
+            detail="the table names it; a vacuum that ran meanwhile may have deleted it",
+            hint="try again; if the error persists, the table is damaged: restore the file",
+        ) from error
+
+
+def read_places(source: RowSource, file: DataFile, job: str) -> Iterator[pl.DataFrame]:
+    """The places of the rows of a file, those of other jobs left out."""
+    if source.place is None:
+        return
+    parquet = open_file(source, file)
+    kept = {name for name, _ in source.place.roles.values()}
+    for batch in parquet.iter_batches(
+        ROWS_PER_BATCH, columns=[name for name in parquet.schema_arrow.names if name in kept]
+    ):
+        yield own_rows(place_frame(batch, source.place, file), job)
+
+
+def own_rows(places: pl.DataFrame, job: str) -> pl.DataFrame:
+    """The rows of a job; those that are older than the column name none."""
+    return places.filter(pl.col("job").fill_null(job) == job) if "job" in places.columns else places
+
+
+def place_frame(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
+    """The columns partition and offset, and topic, topic_id and job as far as they are kept."""
+    columns = []
+    for role, (name, kind) in place.roles.items():
+        if name in batch.schema.names:
+            columns.append(pl.Series(pl.from_arrow(batch.column(name))).cast(kind).alias(role))
+        else:
+            # A partition value, or a column that is younger than the file.
+            value = pl.Series(role, [file.partition_values.get(name)], pl.String).cast(kind)
+            columns.append(value.new_from_index(0, len(batch)))
+    return pl.DataFrame(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The job's rows in quarantine, with those that it has yet to take (RULES Q1)."""
+
+    source: RowSource
+    rows: int
+    pending: int
+    """Rows of files that a data commit listed and the quarantine table has yet to take."""
+    faults: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(job: JobSpec, table: Table | None, pending: Sequence[DataFile], life: int | None) -> Quarantine:
+        """Examine every file; `life` is that of the job's table."""
+        storage = open_storage(job.table.quarantine_path, job.table.storage_options)
+        listed = examined(RowSource(storage, pending, QUARANTINE_PLACE, QUARANTINE_SCHEMA))
+        if table is None:
+            faults = tuple(f"quarantine: {fault}" for fault in listed.faults)
+            return Quarantine(listed, 0, listed.rows, faults)
+        own = {file.path for file in own_files(table)}
+        taken = table_source(table, QUARANTINE_PLACE)
+        taken = replace(taken, files=[file for file in taken.files if file.path in own])
+        faults = tuple(f"quarantine: {fault}" for fault in (*taken.faults, *listed.faults))
+        if not belongs_to(table, job.name, life) and count_rows(table):
+            faults = (f"the quarantine at {table.spec.path} belongs to an earlier table of the job", *faults)
+        both = replace(taken, files=[*taken.files, *listed.files])
+        return Quarantine(both, taken.rows, listed.rows, faults)
+
+    def places(self, job: str, partitions: Collection[Partition]) -> dict[Partition, list[int]]:
+        """The offsets of quarantined records of these partitions."""
+        found: dict[Partition, list[int]] = {partition: [] for partition in partitions}
+        known = {(partition.topic_id, partition.number): partition for partition in partitions}
+        for file in self.source.files:
+            for frame in read_places(self.source, file, job):
+                for (topic_id, number), rows in frame.group_by("topic_id", "partition"):
+                    if (partition := known.get((str(topic_id), number))) is not None:
+                        found[partition] += rows["offset"].to_list()
+        return found
