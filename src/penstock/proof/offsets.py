@@ -102,8 +102,8 @@ class OffsetJoin:
         """Rows of each type beyond the job's positions that its own position covers: a batch is half landed."""
         self._violations: list[Violation] = []
         self._unreadable: set[str] = set()
-        self._without_place: Counter[str | None] = Counter()
-        """Rows that tell no partition and offset, by the topic id of their file."""
+        self._without_place: Counter[tuple[str | None, int | None]] = Counter()
+        """Rows that tell no partition and offset, by the topic id of their file and what else they tell."""
         self._files_read: set[tuple[str, str]] = set()
         for windows in self._passes(depth.offsets_per_pass_max):
             self._read_rows(windows)
@@ -143,7 +143,7 @@ class OffsetJoin:
         self, source: RowSource, file: DataFile, windows: dict[Unit, Window], is_quarantine: bool, fresh: bool
     ) -> None:
         placed: tuple[Partition, int] | None = None
-        without = 0
+        without: Counter[tuple[str | None, int | None]] = Counter()
         for places in read_places(source, file, self._subject.job.name):
             for unit, rows in self.index.groups(file, places):
                 offsets = rows["offset"].to_numpy()
@@ -151,14 +151,14 @@ class OffsetJoin:
                     placed = (unit.partition, int(offsets.min()))
                     self._count(source, unit, windows[unit], offsets, is_quarantine)
                 elif unit is NoUnit.NO_PLACE:
-                    without += len(rows)
+                    without[file.topic_id, rows["partition"][0]] += len(rows)
                 elif unit is NoUnit.UNKNOWN and fresh:
                     row = rows.sort("offset").row(0, named=True)
                     topic = row.get("topic") or self.index.units[0].partition.topic if self.index.units else "?"
                     kind = ViolationKind.UNKNOWN_PARTITION
                     self._violations.append(Violation(topic, row["partition"], row["offset"], kind))
         if without and fresh:
-            self._without_place[file.topic_id] += without
+            self._without_place += without
             if placed is not None and file.topic_id is not None:
                 # The writer of a slice gives a place to each of its rows.
                 end = placed[1] + 1 if file.offsets is None else file.offsets[1] + 1
@@ -306,8 +306,8 @@ class OffsetJoin:
         return [tally for tally in self._tallies.values() if not shared & {each.topic_id for each in tally.unit.spans}]
 
     def _rows_without_place(self, unit: Unit) -> int:
-        ids = {None, *(each.topic_id for each in unit.spans)}
-        return sum(count for topic_id, count in self._without_place.items() if topic_id in ids)
+        ids, numbers = {None, *(each.topic_id for each in unit.spans)}, (None, unit.partition.number)
+        return sum(count for (id, number), count in self._without_place.items() if id in ids and number in numbers)
 
     def _may_be_unplaced(self, violation: Violation) -> bool:
         """Whether a row that seems to be missing may be one of those without a place."""

@@ -17,7 +17,7 @@ from penstock.proof.findings import Unproven, Verdict
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import check_totals, spans
 from penstock.proof.offsets.owners import TopicIncarnations
-from penstock.proof.sources import Depth, Sample, Sources, Subject, TypeFiles
+from penstock.proof.subject import Depth, Sample, Sources, Subject, TypeFiles
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.small_table import small_job
