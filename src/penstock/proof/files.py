@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import polars as pl
 import pyarrow as pa
@@ -35,13 +34,7 @@ class GoneError(TransientError):
     """A file that was there a moment ago was deleted: vacuum or compaction ran meanwhile."""
 
 
-class FileFault(StrEnum):
-    """What is wrong with a file; the value is the text that a person reads."""
-
-    GONE = "files that the table names are gone"
-    UNREADABLE = "files cannot be read"
-    SIZE = "files have another size than was committed"
-    ROWS = "files have another number of rows than was committed"
+_GONE = "files that the table names are gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +45,15 @@ class PlaceColumns:
     offset: str
     topic: str | None = None
     topic_id: str | None = None
-    job: str | None = None
-    """Of a quarantine that several jobs share."""
 
     @property
-    def roles(self) -> dict[str, tuple[str, type[pl.DataType]]]:
-        """The names by what they tell."""
-        numbers = {"partition": (self.partition, pl.Int64), "offset": (self.offset, pl.Int64)}
-        texts = {"topic": self.topic, "topic_id": self.topic_id, "job": self.job}
-        return {**numbers, **{role: (name, pl.String) for role, name in texts.items() if name is not None}}
+    def names(self) -> dict[str, str]:
+        """By what they tell."""
+        names = {"partition": self.partition, "offset": self.offset, "topic": self.topic, "topic_id": self.topic_id}
+        return {role: name for role, name in names.items() if name is not None}
 
 
-QUARANTINE_PLACE = PlaceColumns("partition", "offset", "topic", "topic_id", "job")
+QUARANTINE_PLACE = PlaceColumns("partition", "offset", "topic", "topic_id")
 
 
 def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
@@ -150,51 +140,44 @@ def examined(source: RowSource, active_now: Callable[[], Collection[str]] | None
     """
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         results = list(pool.map(lambda file: _examine(source, file), source.files))
-    paths: dict[FileFault | None, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for file, (_, fault) in zip(source.files, results, strict=True):
         paths.setdefault(fault, []).append(file.path)
-    gone = paths.get(FileFault.GONE, [])
-    if gone and active_now is not None and not set(gone) <= set(active_now()):
+    if _GONE in paths and active_now is not None and not set(paths[_GONE]) <= set(active_now()):
         raise GoneError(f"files of {source.storage.url} were vacuumed while they were verified")
-    faults = tuple(named_paths(str(fault), paths[fault]) for fault in FileFault if fault in paths)
+    faults = tuple(named_paths(fault, names) for fault, names in sorted(paths.items()) if fault)
     return replace(source, files=[file for file, _ in results if file is not None], faults=faults)
 
 
-def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, FileFault | None]:
+def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
     try:
         with source.storage.open_reader(file.path) as reader:
             size_bytes = reader.seek(0, os.SEEK_END)
             reader.seek(0)
             footer = pq.read_metadata(reader)
     except NotFoundError:
-        return None, FileFault.GONE
+        return None, _GONE
     except (pa.ArrowException, OSError):
-        return None, FileFault.UNREADABLE
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        return None, "files cannot be read"
     place = source.place
-    offsets, numbers = (_extent(groups, name) for name in ((place.offset, place.partition) if place else ("", "")))
+    offsets, numbers = (extent(footer, name) for name in ((place.offset, place.partition) if place else ("", "")))
     readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
-    if file.rows is not None and footer.num_rows != file.rows:
-        return readable, FileFault.ROWS
-    wrong_size = file.size_bytes is not None and size_bytes != file.size_bytes
-    return readable, FileFault.SIZE if wrong_size else None
+    if file.rows not in (None, footer.num_rows):
+        return readable, "files have another number of rows than was committed"
+    return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
 
 
-def _extent(groups: Sequence[pq.RowGroupMetaData], column: str) -> tuple[int, int] | None:
-    spans = [offsets_of_group(group, column) for group in groups]
-    known = [span for span in spans if span is not None]
-    return (
-        (min(low for low, _ in known), max(high for _, high in known)) if known and len(known) == len(spans) else None
-    )
-
-
-def offsets_of_group(group: pq.RowGroupMetaData, column: str) -> tuple[int, int] | None:
-    """The least and the greatest value of a column in a row group; None where its footer does not tell, or of nulls."""
-    chunks = (group.column(index) for index in range(group.num_columns))
-    statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
-    if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
-        return None
-    return int(statistics.min), int(statistics.max)
+def extent(footer: pq.FileMetaData, column: str, groups: Iterable[int] | None = None) -> tuple[int, int] | None:
+    """The least and the greatest value of a column by the footer; None where it does not tell, or there are nulls."""
+    values: list[int] = []
+    for number in range(footer.num_row_groups) if groups is None else groups:
+        group = footer.row_group(number)
+        chunks = (group.column(index) for index in range(group.num_columns))
+        statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+        if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+            return None
+        values += [int(statistics.min), int(statistics.max)]
+    return (min(values), max(values)) if values else None
 
 
 def named_paths(what: str, paths: Iterable[str]) -> str:
@@ -208,40 +191,28 @@ def open_file(source: RowSource, file: DataFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(source.storage.open_reader(file.path))
     except NotFoundError as error:
-        raise GoneError(
-            f"the file {file.path} of {source.storage.url} was deleted",
-            detail="the table names it; a vacuum that ran meanwhile may have deleted it",
-            hint="try again; if the error persists, the table is damaged: restore the file",
-        ) from error
+        raise GoneError(f"the file {file.path} was deleted while it was verified", hint="try again") from error
 
 
-def read_places(source: RowSource, file: DataFile, job: str) -> Iterator[pl.DataFrame]:
-    """The places of the rows of a file, those of other jobs left out."""
-    if source.place is None:
-        return
-    parquet = open_file(source, file)
-    kept = {name for name, _ in source.place.roles.values()}
-    for batch in parquet.iter_batches(
-        ROWS_PER_BATCH, columns=[name for name in parquet.schema_arrow.names if name in kept]
-    ):
-        yield own_rows(place_frame(batch, source.place, file), job)
-
-
-def own_rows(places: pl.DataFrame, job: str) -> pl.DataFrame:
-    """The rows of a job; those that are older than the column name none."""
-    return places.filter(pl.col("job").fill_null(job) == job) if "job" in places.columns else places
+def read_places(source: RowSource, file: DataFile) -> Iterator[pl.DataFrame]:
+    """The places of the rows of a file."""
+    if source.place is not None:
+        parquet = open_file(source, file)
+        kept = [name for name in parquet.schema_arrow.names if name in source.place.names.values()]
+        for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=kept):
+            yield place_frame(batch, source.place, file)
 
 
 def place_frame(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
-    """The columns partition and offset, and topic, topic_id and job as far as they are kept."""
+    """The columns partition and offset, and topic and topic_id as far as they are kept."""
     columns = []
-    for role, (name, kind) in place.roles.items():
+    for role, name in place.names.items():
         if name in batch.schema.names:
-            columns.append(pl.Series(pl.from_arrow(batch.column(name))).cast(kind).alias(role))
+            column = pl.Series(pl.from_arrow(batch.column(name)))
         else:
             # A partition value, or a column that is younger than the file.
-            value = pl.Series(role, [file.partition_values.get(name)], pl.String).cast(kind)
-            columns.append(value.new_from_index(0, len(batch)))
+            column = pl.Series([file.partition_values.get(name)], dtype=pl.String).new_from_index(0, len(batch))
+        columns.append(column.cast(pl.Int64 if role in ("partition", "offset") else pl.String).alias(role))
     return pl.DataFrame(columns)
 
 
@@ -272,12 +243,12 @@ class Quarantine:
         both = replace(taken, files=[*taken.files, *listed.files])
         return Quarantine(both, taken.rows, listed.rows, faults)
 
-    def places(self, job: str, partitions: Collection[Partition]) -> dict[Partition, list[int]]:
+    def places(self, partitions: Collection[Partition]) -> dict[Partition, list[int]]:
         """The offsets of quarantined records of these partitions."""
         found: dict[Partition, list[int]] = {partition: [] for partition in partitions}
         known = {(partition.topic_id, partition.number): partition for partition in partitions}
         for file in self.source.files:
-            for frame in read_places(self.source, file, job):
+            for frame in read_places(self.source, file):
                 for (topic_id, number), rows in frame.group_by("topic_id", "partition"):
                     if (partition := known.get((str(topic_id), number))) is not None:
                         found[partition] += rows["offset"].to_list()

@@ -7,7 +7,7 @@ so that files which mix partitions are read about once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,11 +19,10 @@ from penstock.proof.files import DataFile, RowSource, read_places
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.log import LogFacts
-from penstock.proof.places import NoUnit, Unit
-from penstock.proof.subject import Depth, Subject
+from penstock.proof.subject import Depth, NoPartition, Subject
 
 _OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION)
-_FAR = 1 << 63
+"""What can be wrong with the rows of the quarantine alone."""
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int32]
@@ -31,7 +30,10 @@ Numbers = npt.NDArray[np.int32]
 
 @dataclass(slots=True)
 class Window:
-    """The offsets `[lo, hi)` of a unit: how many rows and quarantined rows each has, and whether the log has it."""
+    """The offsets `[lo, hi)` of a partition: how many rows and quarantined rows each has, and if the log has it.
+
+    The outermost windows also look at what lies outside of their partition.
+    """
 
     lo: int
     hi: int
@@ -40,51 +42,55 @@ class Window:
     table: Numbers = field(init=False)
     quarantine: Numbers = field(init=False)
     log: Flags | None = None
+    """None where the log was not read."""
 
     def __post_init__(self) -> None:
         self.table, self.quarantine = (np.zeros(self.hi - self.lo, np.int32) for _ in range(2))
 
-    @property
-    def reach(self) -> tuple[int, int]:
-        """The offsets that are looked at: the outermost windows also take what lies outside of their partition."""
-        return -_FAR if self.first else self.lo, _FAR if self.last else self.hi
+    def meets(self, lowest: int, highest: int) -> bool:
+        return (self.first or highest >= self.lo) and (self.last or lowest < self.hi)
 
     def part(self, lo: int, hi: int) -> slice:
         """Where the offsets `[lo, hi)` are in the arrays."""
         return slice(max(lo, self.lo) - self.lo, max(min(hi, self.hi), self.lo) - self.lo)
 
-    def covered(self, parts: Iterable[tuple[int, int]]) -> Numbers:
-        """How many of these ranges each offset is in."""
-        times = np.zeros(self.hi - self.lo, np.int32)
-        for lo, hi in parts:
-            times[self.part(lo, hi)] += 1
-        return times
+    def within(self, ranges: Iterable[tuple[int, int]]) -> Flags:
+        """Which offsets are in these ranges."""
+        flags = np.zeros(self.hi - self.lo, np.bool_)
+        for lo, hi in ranges:
+            flags[self.part(lo, hi)] = True
+        return flags
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the windows of one unit have shown so far; counts are by span of its first partition."""
+    """What the windows of one partition have shown so far; counts are by span."""
 
-    unit: Unit
+    partition: Partition
+    spans: tuple[Span, ...]
     violations: list[Violation] = field(default_factory=list)
     log_violations: list[Violation] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    quarantined: list[int] = field(default_factory=list)
-    records: list[int] = field(default_factory=list)
+    held: list[int] = field(init=False)
+    records: list[int] = field(init=False)
     log_first: int = 0
     """Of the log, when its records were read."""
     exact: bool = False
     """Whether the log still has every record from its first offset on: its topic is not compacted."""
 
+    def __post_init__(self) -> None:
+        self.held, self.records = ([0] * len(self.spans) for _ in range(2))
+
     @property
-    def spans(self) -> tuple[Span, ...]:
-        return self.unit.spans[self.unit.partition]
+    def range(self) -> tuple[int, int]:
+        return (self.spans[0].lo, self.spans[-1].hi) if self.spans else (0, 0)
 
     @property
     def lacking(self) -> int:
         """How many rows are missing over all spans."""
-        counted = zip(self.spans, self.held, strict=True) if self.unit.single else ()
-        return sum(max(0, span.held_min - count) for span, count in counted)
+        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held, strict=True))
+
+
+Windows = Mapping[Partition, Window]
 
 
 class OffsetJoin:
@@ -94,202 +100,168 @@ class OffsetJoin:
         self._subject, self._depth, self._log = subject, depth, log
         self._bounds = facts.bounds if depth.deep else {}
         self._sources = [source for source in subject.sources if source.place is not None]
-        self.index = subject.index
-        self._tallies = {unit: Tally(unit) for unit in self.index.units}
-        for tally in self._tallies.values():
-            tally.held, tally.quarantined, tally.records = ([0] * len(tally.spans) for _ in range(3))
+        self._tallies = {partition: Tally(partition, spans) for partition, spans in sorted(subject.spans.items())}
         self.ahead: Counter[str] = Counter()
-        """Rows of each type beyond the job's positions that its own position covers: a batch is half landed."""
+        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
+        self._without_place = 0
         self._violations: list[Violation] = []
         self._unreadable: set[str] = set()
-        self._without_place: Counter[tuple[str | None, int | None]] = Counter()
-        """Rows that tell no partition and offset, by the topic id of their file and what else they tell."""
         self._files_read: set[tuple[str, str]] = set()
-        for windows in self._passes(depth.offsets_per_pass_max):
-            self._read_rows(windows)
-            for unit, window in windows.items():
-                self._read_log(self._tallies[unit], window)
-                self._compare(self._tallies[unit], window)
-
-    # reading
-
-    def _passes(self, offsets_max: int) -> Iterator[dict[Unit, Window]]:
-        ranges = {unit: unit.range for unit in self._tallies}
-        count = max(1, -(-sum(hi - lo for lo, hi in ranges.values()) // offsets_max))
+        ranges = {partition: tally.range for partition, tally in self._tallies.items()}
+        total = sum(hi - lo for lo, hi in ranges.values())
+        count = max(1, -(-total // depth.offsets_per_pass_max))
         for number in range(count):
-            cuts = {
-                unit: [lo + (hi - lo) * at // count for at in (number, number + 1)] for unit, (lo, hi) in ranges.items()
+            windows = {
+                partition: Window(
+                    lo + (hi - lo) * number // count,
+                    lo + (hi - lo) * (number + 1) // count,
+                    first=number == 0,
+                    last=number == count - 1,
+                )
+                for partition, (lo, hi) in ranges.items()
             }
-            yield {unit: Window(lo, hi, number == 0, number == count - 1) for unit, (lo, hi) in cuts.items()}
+            self._read_rows(windows)
+            for partition, window in windows.items():
+                self._read_log(self._tallies[partition], window)
+                self._compare(self._tallies[partition], window)
 
-    def _read_rows(self, windows: dict[Unit, Window]) -> None:
+    def _read_rows(self, windows: Windows) -> None:
+        """Count the rows of files that may hold offsets of these windows; the last ones see every file."""
         last = all(window.last for window in windows.values())
-        quarantine = self._subject.quarantine.source
-        sources = [*self._sources, quarantine]
-        total = sum(len(source.files) for source in sources)
-        for number, source in enumerate(sources):
+        sources = [*self._sources, self._subject.quarantine.source]
+        files = sum(len(source.files) for source in sources)
+        for source in sources:
             for file in source.files:
-                key = (str(number), file.path)
-                if not (_may_hold(file, windows) or (last and key not in self._files_read)):
-                    continue
-                try:
-                    self._read_file(source, file, windows, source is quarantine, key not in self._files_read)
-                except (pa.ArrowException, OSError):
-                    self._unreadable.add(file.path)
-                self._files_read.add(key)
-                self._depth.tell("files", len(self._files_read), total)
+                key = (source.storage.url, file.path)
+                fresh = key not in self._files_read
+                if _may_hold(file, windows) or (last and fresh):
+                    try:
+                        self._read_file(source, file, windows, fresh)
+                    except (pa.ArrowException, OSError):
+                        self._unreadable.add(file.path)
+                    self._files_read.add(key)
+                    self._depth.tell("files", len(self._files_read), files)
 
-    def _read_file(
-        self, source: RowSource, file: DataFile, windows: dict[Unit, Window], is_quarantine: bool, fresh: bool
-    ) -> None:
-        placed: tuple[Partition, int] | None = None
-        without: Counter[tuple[str | None, int | None]] = Counter()
-        for places in read_places(source, file, self._subject.job.name):
-            for unit, rows in self.index.groups(file, places):
-                offsets = rows["offset"].to_numpy()
-                if isinstance(unit, Unit):
-                    placed = (unit.partition, int(offsets.min()))
-                    self._count(source, unit, windows[unit], offsets, is_quarantine)
-                elif unit is NoUnit.NO_PLACE:
-                    without[file.topic_id, rows["partition"][0]] += len(rows)
-                elif unit is NoUnit.UNKNOWN and fresh:
+    def _read_file(self, source: RowSource, file: DataFile, windows: Windows, fresh: bool) -> None:
+        placed: Violation | None = None
+        without = 0
+        for places in read_places(source, file):
+            for partition, rows in self._subject.rows_by_partition(file, places):
+                if isinstance(partition, Partition):
+                    offsets = rows["offset"].to_numpy()
+                    placed = violation_at(partition, int(offsets.min()), ViolationKind.NO_PLACE, int(offsets.max()) + 1)
+                    self._count(source, partition, windows[partition], offsets)
+                elif partition is NoPartition.NO_PLACE:
+                    without += len(rows)
+                elif partition is NoPartition.UNKNOWN and fresh:
+                    topics = {each.topic for each in self._tallies}
                     row = rows.sort("offset").row(0, named=True)
-                    topic = row.get("topic") or self.index.units[0].partition.topic if self.index.units else "?"
-                    kind = ViolationKind.UNKNOWN_PARTITION
-                    self._violations.append(Violation(topic, row["partition"], row["offset"], kind))
-        if without and fresh:
+                    place = (row.get("topic") or min(topics, default=""), row["partition"], row["offset"])
+                    self._violations.append(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
+        if fresh:
             self._without_place += without
-            if placed is not None and file.topic_id is not None:
-                # The writer of a slice gives a place to each of its rows.
-                end = placed[1] + 1 if file.offsets is None else file.offsets[1] + 1
-                self._violations.append(violation_at(*placed, ViolationKind.NO_PLACE, end))
+            # The writer of a slice gives a place to each of its rows.
+            self._violations += [placed] if without and placed is not None and file.topic_id is not None else []
 
-    def _count(
-        self, source: RowSource, unit: Unit, window: Window, offsets: npt.NDArray[np.int64], is_quarantine: bool
-    ) -> None:
-        ends = source.ends or {}
+    def _count(self, source: RowSource, partition: Partition, window: Window, offsets: npt.NDArray[np.int64]) -> None:
         inside = offsets[(offsets >= window.lo) & (offsets < window.hi)]
-        np.add.at(window.quarantine if is_quarantine else window.table, inside - window.lo, 1)
+        counts = window.quarantine if source is self._subject.quarantine.source else window.table
+        np.add.at(counts, inside - window.lo, 1)
         below, above = offsets[offsets < window.lo], offsets[offsets >= window.hi]
-        partition = unit.partition
+        end = (source.ends or {}).get(partition, self._tallies[partition].range[1])
+        # A type that lags has nothing at its own position or beyond.
+        beyond = [*inside[inside >= end]]
+        if window.last:
+            self.ahead[source.name] += int(np.count_nonzero(above < end))
+            beyond += [*above[above >= end]]
         if window.first and len(below):
             self._violations.append(violation_at(partition, int(below.min()), ViolationKind.BEFORE_ORIGIN))
-        if not window.last:
-            above = above[:0]
-        end = ends.get(partition, unit.range[1])
-        self.ahead[source.name] += int(np.count_nonzero(above < end))
-        # A type that lags has nothing at its own position or beyond.
-        beyond = [*above[above >= end], *inside[inside >= end]]
         if beyond:
             self._violations.append(violation_at(partition, int(min(beyond)), ViolationKind.BEYOND_POSITION))
 
     def _read_log(self, tally: Tally, window: Window) -> None:
         """Mark the offsets of records that the log still has."""
-        partition = tally.unit.partition
-        bounds = self._bounds.get(partition)
-        if bounds is None or not tally.spans:
+        partition, bounds = tally.partition, self._bounds.get(tally.partition)
+        if bounds is None:
             return
-        start = max(window.lo, tally.spans[0].lo, bounds.first)
-        end = min(window.hi, tally.spans[-1].hi, bounds.end)
+        start, end = max(window.lo, bounds.first), min(window.hi, bounds.end)
         window.log = np.zeros(window.hi - window.lo, np.bool_)
         if start < end:
-            tell = self._telling()
-            window.log[np.asarray(self._log.offsets(partition, start, end, tell)) - window.lo] = True
+            step, before, total = f"offsets of {partition}", window.lo - tally.range[0], tally.range[1] - tally.range[0]
+            offsets = self._log.offsets(partition, start, end, lambda n: self._depth.tell(step, before + n, total))
+            window.log[np.asarray(offsets) - window.lo] = True
         # Retention may have moved while the records were read.
         tally.log_first = max(tally.log_first, self._log.bounds([partition])[partition].first)
         window.log[window.part(window.lo, tally.log_first)] = False
         tally.exact = self._log.compacted(partition.topic) is False
 
-    def _telling(self) -> Callable[[int], None]:
-        total = sum(
-            max(0, min(tally.spans[-1].hi, bounds.end) - max(tally.spans[0].lo, bounds.first))
-            for tally in self._tallies.values()
-            if tally.spans and (bounds := self._bounds.get(tally.unit.partition)) is not None
-        )
-        before = sum(sum(tally.records) for tally in self._tallies.values())
-        return lambda done: self._depth.tell("records of the log", before + done, total)
-
-    # comparing
-
     def _compare(self, tally: Tally, window: Window) -> None:
-        """Compare how often each offset is held with how often it must and may be."""
-        unit, table, quarantine = tally.unit, window.table, window.quarantine
-        every = [span for its in unit.spans.values() for span in its]
-        most = window.covered((span.lo, span.hi) for span in every)
-        least = window.covered((span.read_from, span.hi) for span in every if span.full)
-        held = table + quarantine
-        both = (held > most) & (table <= most) & (quarantine <= most)
+        """Compare how often each offset is held with how often it must be, and with the log."""
+        table, quarantine = window.table, window.quarantine
+        held = (table > 0) | (quarantine > 0)
+        # An unfinished replay leaves records in both places (RULES Q2).
+        in_both = (table > 0) & (quarantine > 0) & (not self._subject.replay_unfinished)
+        full = window.within((span.read_from, span.hi) for span in tally.spans if span.full)
         masks = {
-            ViolationKind.TWICE: table > most,
-            ViolationKind.TWICE_IN_QUARANTINE: quarantine > most,
-            # An unfinished replay leaves records in both places (RULES Q2).
-            ViolationKind.BOTH: both & (not self._subject.replay_unfinished),
-            ViolationKind.MISSING: held < least,
+            ViolationKind.TWICE: table > 1,
+            ViolationKind.TWICE_IN_QUARANTINE: quarantine > 1,
+            ViolationKind.BOTH: in_both,
+            ViolationKind.MISSING: full & ~held,
         }
-        tally.violations += _firsts(unit.partition, window, masks)
-        held = np.minimum(held, most)
+        tally.violations += _firsts(tally.partition, window, masks)
         if window.log is not None:
-            own = window.covered((span.lo, span.hi) for span in tally.spans)
-            unfiltered = window.covered((span.lo, span.hi) for span in tally.spans if span.unfiltered)
-            unknown = held > most - own + window.log
-            unknown[window.part(window.lo, tally.log_first)] = False
+            unfiltered = window.within((span.lo, span.hi) for span in tally.spans if span.unfiltered)
+            retained = window.within([(tally.log_first, window.hi)])
             masks = {
-                ViolationKind.NOT_IN_LOG: unknown & tally.exact,
-                ViolationKind.MISSING: window.log & (unfiltered > 0) & (held == 0),
+                ViolationKind.NOT_IN_LOG: held & ~window.log & retained & tally.exact,
+                ViolationKind.MISSING: window.log & unfiltered & ~held,
             }
-            tally.log_violations += _firsts(unit.partition, window, masks)
+            tally.log_violations += _firsts(tally.partition, window, masks)
         for number, span in enumerate(tally.spans):
             part = window.part(span.lo, span.hi)
             if part.start < part.stop:
-                tally.held[number] += int(held[part].sum())
-                tally.quarantined[number] += int(quarantine[part].sum())
+                tally.held[number] += int(np.count_nonzero(held[part]))
                 tally.records[number] += int(np.count_nonzero(window.log[part])) if window.log is not None else 0
-
-    # results
 
     def check_offsets(self) -> Check:
         """Whether table and quarantine hold each offset that they must once, and no other."""
-        violations, unproven = list(self._violations), self._unproven()
-        count = 0
-        for tally in self._owned():
+        violations = list(self._violations)
+        for tally in self._own_tallies():
             if self._sources:
-                violations += [*tally.violations, *_count_violations(tally, self._subject)]
-                count += sum(tally.held)
+                violations += [*tally.violations, *_count_violations(tally)]
             else:
                 violations += [each for each in tally.violations if each.kind in _OF_QUARANTINE]
-            violations += _quarantine_violations(tally, self._subject)
-        violations = [violation for violation in violations if not self._may_be_unplaced(violation)]
-        first = earliest(violations)
+        violations, unproven = self._known_missing(violations), [*self._unproven()]
+        count, first = sum(sum(tally.held) for tally in self._tallies.values()), earliest(violations)
         detail = f"{count} offsets in table and quarantine, each once"
-        if not self._sources:
-            detail = "the rows do not tell their offsets; those of the quarantine are each there once"
         if self._unreadable:
             names = ", ".join(sorted(self._unreadable)[:5])
             detail = f"{len(self._unreadable)} files cannot be read to their end: {names}"
+        elif first is not None:
+            detail = str(first)
+        elif not self._sources:
+            detail = "the rows do not tell their offsets; those of the quarantine are each there once"
         return conclude(
             "offsets",
-            detail if first is None or self._unreadable else str(first),
+            detail,
             bool(violations or self._unreadable),
             violations=violations,
             unproven=unproven,
             facts={"offsets": count},
-            partitions=self._subject.states,
+            partitions=self._tallies,
         )
 
     def check_records(self) -> Check:
         """Whether what the log still has is what the table read, and holds."""
-        violations: list[Violation] = []
-        read = [tally for tally in self._owned() if tally.unit.partition in self._bounds]
-        for tally in read:
-            violations += _record_violations(tally)
-            kinds = (ViolationKind.NOT_IN_LOG, *([ViolationKind.MISSING] if self._sources else []))
-            violations += [each for each in tally.log_violations if each.kind in kinds]
-        violations = [violation for violation in violations if not self._may_be_unplaced(violation)]
-        count = sum(sum(tally.records) for tally in read)
-        gone = sum(max(0, min(each.log_first, each.spans[-1].hi) - each.spans[0].lo) for each in read if each.spans)
+        read = [tally for tally in self._own_tallies() if tally.partition in self._bounds]
+        violations = [each for tally in read for each in (*_record_violations(tally), *tally.log_violations)]
+        if not self._sources:
+            violations = [each for each in violations if each.kind is not ViolationKind.MISSING]
+        violations = self._known_missing(violations)
+        first, count = earliest(violations), sum(sum(tally.records) for tally in read)
+        gone = sum(max(0, min(tally.log_first, tally.range[1]) - tally.range[0]) for tally in read)
         by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
-        first = earliest(violations)
-        compacted = sorted({each.unit.partition.topic for each in read if not each.exact and each.spans})
+        compacted = sorted({tally.partition.topic for tally in read if not tally.exact and tally.spans})
         return conclude(
             "records",
             f"{count} records of the log, each accounted for{by_totals}" if first is None else str(first),
@@ -297,94 +269,61 @@ class OffsetJoin:
             violations=violations,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
             facts={"records": count, "offsets_gone": gone},
-            partitions=[tally.unit.partition for tally in read],
+            partitions=[tally.partition for tally in read],
         )
 
-    def _owned(self) -> list[Tally]:
-        """The partitions whose rows can be told from those of other jobs."""
+    def _own_tallies(self) -> list[Tally]:
+        """Those of partitions whose rows can be told from those of other jobs."""
         shared = self._subject.incarnations.other_ids
-        return [tally for tally in self._tallies.values() if not shared & {each.topic_id for each in tally.unit.spans}]
+        return [tally for tally in self._tallies.values() if tally.partition.topic_id not in shared]
 
-    def _rows_without_place(self, unit: Unit) -> int:
-        ids, numbers = {None, *(each.topic_id for each in unit.spans)}, (None, unit.partition.number)
-        return sum(count for (id, number), count in self._without_place.items() if id in ids and number in numbers)
+    @property
+    def _lacking(self) -> list[Tally]:
+        """Partitions whose missing rows may all be among those without a place."""
+        lacking = [tally for tally in self._tallies.values() if tally.lacking]
+        return lacking if 0 < sum(tally.lacking for tally in lacking) <= self._without_place else []
 
-    def _may_be_unplaced(self, violation: Violation) -> bool:
-        """Whether a row that seems to be missing may be one of those without a place."""
-        if violation.kind is not ViolationKind.MISSING or not self._without_place:
-            return False
-        return any(
-            0 < tally.lacking <= self._rows_without_place(tally.unit)
-            for tally in self._tallies.values()
-            if (violation.topic, violation.partition) == (tally.unit.partition.topic, tally.unit.partition.number)
-        )
+    def _known_missing(self, violations: list[Violation]) -> list[Violation]:
+        maybe = {(tally.partition.topic, tally.partition.number) for tally in self._lacking}
+        missing = ViolationKind.MISSING
+        return [each for each in violations if each.kind is not missing or (each.topic, each.partition) not in maybe]
 
-    def _unproven(self) -> list[Unproven]:
-        found: list[Unproven] = []
+    def _unproven(self) -> Iterator[Unproven]:
+        incarnations = self._subject.incarnations
         if not self._sources:
             what = "which records the rows are: they do not carry partition and offset, so they are only counted"
-            found.append(Unproven(what, self._subject.place_remedy))
-        for unit, tally in self._tallies.items() if self._sources else ():
-            without = self._rows_without_place(unit)
-            if 0 < tally.lacking <= without:
-                what = f"{tally.lacking} offsets are not found, and {without} rows tell no partition and offset: "
-                remedy = "rows from before the columns were kept can only be counted"
-                found.append(Unproven(f"{what}they may be theirs", remedy, frozenset(unit.spans)))
-            if not unit.single:
-                what = "which incarnation of a recreated topic compacted rows belong to: their offsets add up"
-                remedy = "verify between recreating a topic and the next compaction"
-                found.append(Unproven(what, remedy, frozenset(unit.spans)))
-        if shared := frozenset(
-            each for each in self._subject.states if each.topic_id in self._subject.incarnations.other_ids
-        ):
-            names = ", ".join(sorted(self._subject.incarnations.others))
-            what = f"whose rows are whose: the same topics are also written by {names}"
-            found.append(Unproven(what, "give each job a table of its own", shared))
-        return found
+            yield Unproven(what, self._subject.place_remedy)
+        elif lacking := self._lacking:
+            count = sum(tally.lacking for tally in lacking)
+            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}"
+            remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
+            partitions = frozenset(tally.partition for tally in lacking)
+            yield Unproven(f"{count} offsets are not found, and there are {rows}", remedy, partitions)
+        shared = frozenset(partition for partition in self._tallies if partition.topic_id in incarnations.other_ids)
+        if shared:
+            what = f"whose rows are whose: the same topics are written by {', '.join(sorted(incarnations.others))}"
+            yield Unproven(what, "give each job a table of its own", shared)
 
 
-def _may_hold(file: DataFile, windows: dict[Unit, Window]) -> bool:
+def _may_hold(file: DataFile, windows: Windows) -> bool:
     if file.offsets is None or file.numbers is None:
         return True
-    (low, high), (least, most) = file.offsets, file.numbers
-    return any(
-        window.reach[0] <= high and low < window.reach[1] and least <= unit.partition.number <= most
-        for unit, window in windows.items()
-    )
+    least, most = file.numbers
+    return any(least <= each.number <= most and window.meets(*file.offsets) for each, window in windows.items())
 
 
-def _firsts(partition: Partition, window: Window, masks: dict[ViolationKind, Flags]) -> Iterator[Violation]:
+def _firsts(partition: Partition, window: Window, masks: Mapping[ViolationKind, Flags]) -> Iterator[Violation]:
     for kind, mask in masks.items():
         if mask.any():
             yield violation_at(partition, window.lo + int(mask.argmax()), kind)
 
 
-def _count_violations(tally: Tally, subject: Subject) -> Iterator[Violation]:
-    """Compare the offsets that whole spans hold with their counts, and those of the partition with its totals."""
-    if not tally.unit.single or not tally.spans:
-        return
-    partition, counted = tally.unit.partition, zip(tally.spans, tally.held, strict=True)
-    wrong = [(span, count) for span, count in counted if not span.held <= count <= span.held_max]
-    for span, count in wrong:
-        kind = ViolationKind.MISSING if count < span.held else ViolationKind.TOO_MANY
-        yield violation_at(partition, span.lo, kind, span.hi)
-    totals = subject.states[partition].totals
-    surplus = sum(tally.held) - totals.written - totals.quarantined
-    if surplus and not wrong:
-        kind = ViolationKind.MISSING if surplus < 0 else ViolationKind.TOO_MANY
-        yield violation_at(partition, tally.spans[0].lo, kind, tally.spans[-1].hi)
-
-
-def _quarantine_violations(tally: Tally, subject: Subject) -> Iterator[Violation]:
-    """Compare the quarantined records of whole spans with their counts; a replay takes some of them out."""
-    if not tally.unit.single:
-        return
-    replayed = subject.states[tally.unit.partition].totals.replayed
-    for span, count in zip(tally.spans, tally.quarantined, strict=True):
-        if count > span.totals.quarantined + span.totals.deferred:
-            yield violation_at(tally.unit.partition, span.lo, ViolationKind.TOO_MANY_QUARANTINED, span.hi)
-        elif count < span.totals.quarantined and not replayed:
-            yield violation_at(tally.unit.partition, span.lo, ViolationKind.MISSING_IN_QUARANTINE, span.hi)
+def _count_violations(tally: Tally) -> Iterator[Violation]:
+    """Compare the offsets that whole spans hold with their counts."""
+    for span, count in zip(tally.spans, tally.held, strict=True):
+        if not span.held <= count <= span.held_max:
+            kind = ViolationKind.MISSING if count < span.held else ViolationKind.TOO_MANY
+            yield violation_at(tally.partition, span.lo, kind, span.hi)
 
 
 def _record_violations(tally: Tally) -> Iterator[Violation]:
@@ -392,4 +331,4 @@ def _record_violations(tally: Tally) -> Iterator[Violation]:
     for span, records in zip(tally.spans, tally.records, strict=True):
         more, fewer = records > span.totals.read + span.totals.given_up, records < span.totals.read
         if span.read_from >= tally.log_first and (more or (tally.exact and fewer)):
-            yield violation_at(tally.unit.partition, span.lo, ViolationKind.NOT_COUNTED, span.hi)
+            yield violation_at(tally.partition, span.lo, ViolationKind.NOT_COUNTED, span.hi)

@@ -1,22 +1,23 @@
-"""What a verification is asked for, and what a kind of table gives to be checked."""
+"""What a verification is asked for, what a kind of table gives to be checked, and to which partition a row belongs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, Slice
-from penstock.proof.files import Quarantine, RowSource
-from penstock.proof.findings import Unproven, Violation
-from penstock.proof.incarnations import TopicIncarnations
+from penstock.proof.files import DataFile, Quarantine, RowSource
+from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
+from penstock.proof.incarnations import UNKNOWN_TOPIC, TopicIncarnations
 from penstock.proof.invariants import Slices, Span, States, spans
-from penstock.proof.places import PlaceIndex
 
 SAMPLE_RECORDS = 10_000
 OFFSETS_PER_PASS_MAX = 8_000_000
@@ -53,6 +54,14 @@ class Depth:
             self.progress(step, done, total)
 
 
+class NoPartition(Enum):
+    """Why rows belong to no partition of the job."""
+
+    OTHER_JOB = "of another job on the same table"
+    UNKNOWN = "of a partition that the job never read"
+    NO_PLACE = "without a place, or compacted together with rows of an earlier incarnation of their topic"
+
+
 Rewrite = Callable[[Slice, Iterable[pa.RecordBatch], Path], Iterator[RowSource]]
 """Writes the rows that the job would write for records of this slice, below an empty folder."""
 
@@ -76,7 +85,7 @@ class Subject:
     """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
     violations: tuple[Violation, ...] = ()
     warnings: tuple[str, ...] = ()
-    rewrite: Rewrite | Unproven | None = None
+    rewrite: Rewrite | Unproven = VALUES_OF_SQL
     """How to write rows again to compare values, or why that cannot be done."""
     every_record_has_a_row: bool = True
     """Whether a record that is not in quarantine must give a row when it is written again."""
@@ -84,10 +93,6 @@ class Subject:
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[Span, ...]]:
         return {each: spans(each, state, self.slices.get(each, ())) for each, state in self.states.items()}
-
-    @cached_property
-    def index(self) -> PlaceIndex:
-        return PlaceIndex(self.incarnations, self.spans, self.sources)
 
     @property
     def quarantined(self) -> int:
@@ -97,8 +102,49 @@ class Subject:
     @property
     def place_remedy(self) -> str:
         """What lets rows be identified that do not carry their place."""
-        select = self.job.sql.select if self.job.sql is not None else ()
-        kept = {part for part, _ in place_columns(self.job.columns, select)}
-        if {"partition", "offset"} <= kept:
-            return "run the job: it adds the columns"
-        return "remove `place: none` from the job file before the first run"
+        kept = dict(place_columns(self.job.columns, self.job.sql.select if self.job.sql is not None else ()))
+        adds = {"partition", "offset"} <= kept.keys()
+        return "run the job: it adds the columns" if adds else "remove `place: none` before the first run of the job"
+
+    @cached_property
+    def _partitions(self) -> Mapping[tuple[str, int], Partition]:
+        """By topic id and number."""
+        return {(partition.topic_id, partition.number): partition for partition in self.states}
+
+    @cached_property
+    def _topic_ids(self) -> Mapping[str, frozenset[str]]:
+        topics = {partition.topic for partition in self.states}
+        return {name: frozenset(each.topic_id for each in self.states if each.topic == name) for name in topics}
+
+    def find(self, topic_id: str | None, topic: str | None, number: int | None) -> Partition | NoPartition:
+        """The partition of rows that tell so much of themselves; the name of a staged file tells the topic id."""
+        others = self.incarnations.other_ids
+        if topic_id is None and topic is None and len(self._topic_ids) == 1 and not others:
+            [topic] = self._topic_ids
+        if topic_id is None and topic is not None and topic in self._topic_ids:
+            # Any topic may have had an incarnation whose name is forgotten.
+            ids = self._topic_ids[topic] | self._topic_ids.get(UNKNOWN_TOPIC, frozenset())
+            if len(ids) > 1:
+                return NoPartition.NO_PLACE
+            [topic_id] = ids
+        if number is None or (topic_id is None and topic is None):
+            return NoPartition.NO_PLACE
+        partition = self._partitions.get((topic_id or "", number))
+        if partition is not None and topic in (None, partition.topic, UNKNOWN_TOPIC):
+            return partition
+        other_job = topic_id in others if topic_id is not None else bool(others)
+        return NoPartition.OTHER_JOB if other_job else NoPartition.UNKNOWN
+
+    def rows_by_partition(
+        self, file: DataFile, places: pl.DataFrame
+    ) -> Iterator[tuple[Partition | NoPartition, pl.DataFrame]]:
+        """The rows of a file by partition; those without an offset have no place either."""
+        keys = [name for name in places.columns if name in ("topic", "topic_id", "partition")]
+        for rows in places.partition_by(keys, maintain_order=True):
+            values = rows.row(0, named=True)
+            partition = self.find(values.get("topic_id") or file.topic_id, values.get("topic"), values["partition"])
+            placed = rows.drop_nulls("offset") if isinstance(partition, Partition) else rows
+            if len(placed):
+                yield partition, placed
+            if len(placed) < len(rows):
+                yield NoPartition.NO_PLACE, rows.filter(pl.col("offset").is_null())

@@ -20,10 +20,9 @@ from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.maintenance.merge import batch_rows
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
-from penstock.proof.files import DataFile, RowSource, offsets_of_group, open_file, own_rows, place_frame
+from penstock.proof.files import DataFile, RowSource, extent, open_file, place_frame
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest, violation_at
-from penstock.proof.places import NoUnit, Unit
-from penstock.proof.subject import Depth, Rewrite, Sample, Subject
+from penstock.proof.subject import Depth, NoPartition, Rewrite, Sample, Subject
 
 OFFSETS_PER_PASS_MAX = 250_000
 """About 16 bytes for each offset and column."""
@@ -49,6 +48,8 @@ class _Compared:
     records: int = 0
     """Of the log."""
     rows: int = 0
+    unplaced: int = 0
+    """Rows of the table without a place of one incarnation of their topic; every pass meets them again."""
     shrunk: set[Partition] = field(default_factory=set)
     """Partitions of which the log lost records while they were read."""
 
@@ -78,8 +79,8 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     if any(source.place is None for source in subject.sources):
         what = "the values: rows do not carry their partition and offset, so no record can be found for them"
         rewrite = Unproven(what, subject.place_remedy)
-    if rewrite is None or isinstance(rewrite, Unproven):
-        return conclude("values", "not compared", False, unproven=[rewrite] if rewrite else [], partitions=bounds)
+    if isinstance(rewrite, Unproven):
+        return conclude("values", "not compared", False, unproven=[rewrite], partitions=bounds)
     ranges, left = _comparable(subject, bounds)
     total = sum(hi - lo for lo, hi in ranges.values())
     compared = _Compared()
@@ -89,6 +90,9 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
             depth.tell("values", compared.records, total if sample.records is None else sample.records)
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
+    if compared.unplaced:
+        what = f"the values of {compared.unplaced} rows that tell no place of one incarnation of their topic"
+        left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
     if compared.shrunk:
         what = "the values of rows whose records retention took while they were read"
         left.append(Unproven(what, "verify again", frozenset(compared.shrunk)))
@@ -115,23 +119,16 @@ def _comparable(
     """The offsets of each partition that the log still has, and why others cannot be compared."""
     ranges: dict[Partition, tuple[int, int]] = {}
     left: list[Unproven] = []
-    for unit in subject.index.units:
-        for partition, spans in unit.spans.items():
-            if not spans or spans[0].lo == spans[-1].hi:
-                continue
-            what, remedy = "", "compare values within the topic's retention"
-            if (held := bounds.get(partition)) is None:
-                what = f"the values of rows from an earlier incarnation of the topic ({partition.topic_id})"
-                remedy = "compare values before a topic is deleted"
-            elif not unit.single:
-                what, remedy = "the values of rows of a recreated topic that compaction has mixed", "verify earlier"
-            else:
-                lo, hi = max(spans[0].lo, held.first), min(spans[-1].hi, held.end)
-                ranges |= {partition: (lo, hi)} if lo < hi else {}
-                if lo > spans[0].read_from:
-                    what = f"the values of rows below offset {lo}: the log no longer has their records"
-            if what:
-                left.append(Unproven(what, remedy, frozenset({partition})))
+    for partition, spans in sorted(subject.spans.items()):
+        if not spans or spans[0].lo == spans[-1].hi:
+            continue
+        held = bounds.get(partition)
+        lo, hi = (spans[-1].hi, 0) if held is None else (max(spans[0].lo, held.first), min(spans[-1].hi, held.end))
+        if lo < hi:
+            ranges[partition] = (lo, hi)
+        if lo > spans[0].read_from:
+            what = f"the values of rows below offset {lo}: the log no longer has their records"
+            left.append(Unproven(what, "compare values within the topic's retention", frozenset({partition})))
     return ranges, left
 
 
@@ -162,7 +159,7 @@ def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict
 
 
 def _compare(subject: Subject, rewrite: Rewrite, log: Log, wanted: Wanted, compared: _Compared) -> None:
-    table, unplaced = _rows(subject, subject.sources, wanted)
+    table, compared.unplaced = _rows(subject, subject.sources, wanted)
     quarantine, _ = _rows(subject, [subject.quarantine.source], wanted)
     for partition, ranges in sorted(wanted.items()):
         bad, exact = quarantine[partition], log.compacted(partition.topic) is False
@@ -176,7 +173,9 @@ def _compare(subject: Subject, rewrite: Rewrite, log: Log, wanted: Wanted, compa
         except SliceShrankError:
             compared.shrunk.add(partition)
             continue
-        compared.join(partition, table[partition], again, exact, subject.every_record_has_a_row and not unplaced)
+        compared.join(
+            partition, table[partition], again, exact, subject.every_record_has_a_row and not compared.unplaced
+        )
         compared.join(partition, bad, raw, exact, every=False)
 
 
@@ -196,18 +195,18 @@ def _good_records(
             yield batch
 
 
-def _rows(subject: Subject, sources: Sequence[RowSource], wanted: Wanted) -> tuple[dict[Partition, pl.DataFrame], bool]:
-    """The hashes of the rows at wanted places by partition, and whether rows without a place were met."""
+def _rows(subject: Subject, sources: Sequence[RowSource], wanted: Wanted) -> tuple[dict[Partition, pl.DataFrame], int]:
+    """The hashes of the rows at wanted places by partition, and how many rows without a place were met."""
     frames = {partition: [pl.DataFrame(schema={"offset": pl.Int64})] for partition in wanted}
-    unplaced = False
+    unplaced = 0
     for source in sources:
         for file, places, hashes in (batch for each in source.files for batch in _read(source, each, wanted)):
-            for unit, rows in subject.index.groups(file, own_rows(places.with_row_index("row"), subject.job.name)):
-                unplaced |= unit is NoUnit.NO_PLACE
-                if isinstance(unit, Unit) and unit.partition in wanted:
-                    parts = wanted[unit.partition]
+            for partition, rows in subject.rows_by_partition(file, places.with_row_index("row")):
+                if isinstance(partition, Partition) and partition in wanted:
+                    parts = wanted[partition]
                     inside = rows.filter(pl.any_horizontal(pl.col("offset").is_between(lo, hi - 1) for lo, hi in parts))
-                    frames[unit.partition].append(hashes[inside["row"]].with_columns(inside["offset"]))
+                    frames[partition].append(hashes[inside["row"]].with_columns(inside["offset"]))
+                unplaced += len(rows) if partition is NoPartition.NO_PLACE else 0
     return {partition: pl.concat(parts, how="diagonal") for partition, parts in frames.items()}, unplaced
 
 
@@ -222,7 +221,7 @@ def _read(source: RowSource, file: DataFile, wanted: Wanted) -> Iterator[tuple[D
     constants = [pl.lit(value, pl.String).hash(7).alias(f"={name}") for name, value in common.items()]
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
-        span = offsets_of_group(group, place.offset)
+        span = extent(parquet.metadata, place.offset, [number])
         if span and not any(lo <= span[1] and span[0] < hi for ranges in wanted.values() for lo, hi in ranges):
             continue
         for batch in parquet.iter_batches(batch_rows(group), row_groups=[number], columns=schema.names):

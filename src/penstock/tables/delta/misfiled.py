@@ -16,9 +16,9 @@ from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import Call, Expression, KafkaField, fields, to_text
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
+from penstock.logs.log import Partition
 from penstock.proof.files import ROWS_PER_BATCH, DataFile, RowSource, open_file, place_frame
-from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.places import Unit
+from penstock.proof.findings import Violation, ViolationKind, earliest, violation_at
 from penstock.proof.subject import Subject
 
 
@@ -85,7 +85,7 @@ def _check_file(subject: Subject, source: RowSource, file: DataFile, misfiled: M
     names = parquet.schema_arrow.names
     if not roots <= {folded(name) for name in names}:
         return
-    kept = {name for name, _ in source.place.roles.values()} if source.place else set()
+    kept = set(source.place.names.values()) if source.place else set()
     wanted = [name for name in names if folded(name) in roots or name in kept]
     for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=wanted):
         rows = fit_columns(batch.select([name for name in batch.schema.names if folded(name) in roots]), decoded)
@@ -98,7 +98,7 @@ def _check_file(subject: Subject, source: RowSource, file: DataFile, misfiled: M
         misfiled.rows += int(misplaced.sum())
         if source.place is not None:
             places = place_frame(batch, source.place, file).filter(misplaced).sort("offset")
-            for unit, found in subject.index.groups(file, places):
-                if isinstance(unit, Unit):
-                    at = (unit.partition.topic, unit.partition.number, found["offset"][0])
-                    misfiled.first = earliest([misfiled.first, Violation(*at, ViolationKind.MISFILED)])
+            for partition, found in subject.rows_by_partition(file, places):
+                if isinstance(partition, Partition):
+                    first = violation_at(partition, found["offset"][0], ViolationKind.MISFILED)
+                    misfiled.first = earliest([misfiled.first, first])

@@ -124,7 +124,7 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, ())
     partitions = {piece.partition for piece in slices}
-    bad = evidence.subject.quarantine.places(job.name, partitions)
+    bad = evidence.subject.quarantine.places(partitions)
     left_out = {_key(each): dict.fromkeys(offsets, "in quarantine") for each, offsets in bad.items()}
     for gap in given_up:
         if gap.partition in partitions:

@@ -94,7 +94,7 @@ def check_log_points(
         numbers = [random.Random(depth.values.seed).randrange(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
     columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
-    quarantined = subject.quarantine.places(inputs.job.name, bounds)
+    quarantined = subject.quarantine.places(bounds)
     comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
