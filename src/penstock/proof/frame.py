@@ -6,17 +6,19 @@ The order: what the table says of itself (totals, slices, rows), then which plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Proof
-from penstock.proof.invariants import RowCounts, check_rows, check_slices, check_totals
+from penstock.proof.findings import Check, Proof, conclude
+from penstock.proof.invariants import check_slices, check_totals
 from penstock.proof.log import LogFacts, check_log, partition_facts, read_log
 from penstock.proof.offsets import OffsetJoin
 from penstock.proof.subject import Depth, Subject
 from penstock.proof.values import check_values
+
+FAULTS_SHOWN_MAX = 5
 
 LogChecks = Callable[[Log, LogFacts], Iterable[Check]]
 
@@ -57,24 +59,41 @@ def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterat
 
 
 def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
-    """As many rows as were written are in files that are as they were committed."""
+    """As many rows as were written are there, in files that are as they were committed."""
+    faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
+    table = sum(source.rows for source in subject.sources) - sum(join.ahead.values())
+    surplus = table - subject.rows_written
+    if surplus:
+        more, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
+        written = f"than the {subject.rows_written} written"
+        faults.append(f"the table has {abs(surplus)} rows {more} {written}: {act} by another writer?")
     ahead = [
         f"{rows} rows{f' of {name}' if name else ''} are beyond the position: a batch is half landed, run the job"
         for name, rows in sorted(join.ahead.items())
         if rows
     ]
-    counts = RowCounts(
-        table=sum(source.rows for source in subject.sources) - sum(join.ahead.values()),
-        written=subject.rows_written,
-        quarantine=subject.quarantine.rows,
-        quarantined=subject.quarantined,
-        pending=subject.quarantine.pending,
-        replay_unfinished=subject.replay_unfinished,
+    return rows_check(subject, table, faults, f"{table} rows in the table", ahead)
+
+
+def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str, warnings: Sequence[str] = ()) -> Check:
+    """The check `rows` of any kind: what is wrong with rows and quarantine."""
+    bad, wrong = subject.quarantine, shown([*faults, *subject.quarantine_faults])
+    warned = [*subject.warnings, *warnings]
+    if bad.pending:
+        warned.append(f"{bad.pending} quarantined rows wait to be appended by the next run")
+    if subject.replay_unfinished:
+        warned.append("a replay of the quarantine is unfinished: the next run finishes it")
+    held = bad.rows + bad.pending
+    return conclude(
+        "rows",
+        wrong or f"{detail}, {held} in quarantine, as counted",
+        bool(wrong),
+        violations=subject.violations,
+        warnings=warned,
+        facts={"rows": rows, "quarantine": held},
     )
-    faults = [fault for source in subject.sources for fault in source.faults]
-    return check_rows(
-        counts,
-        (*faults, *subject.quarantine.faults, *subject.faults),
-        (*subject.warnings, *ahead),
-        subject.violations,
-    )
+
+
+def shown(faults: Sequence[str]) -> str:
+    more = f"; and {len(faults) - FAULTS_SHOWN_MAX} more" if len(faults) > FAULTS_SHOWN_MAX else ""
+    return "; ".join(faults[:FAULTS_SHOWN_MAX]) + more

@@ -1,4 +1,4 @@
-"""The invariants of a table's own numbers: totals, slices of the commit history, and counts of rows. Pure."""
+"""The invariants of a table's own numbers: totals, and slices of the commit history. Pure."""
 
 from __future__ import annotations
 
@@ -176,47 +176,3 @@ def spans(partition: Partition, state: PartitionState, slices: Sequence[Committe
         # Where its gaps lie is forgotten: with any, this span does not count as full.
         found.insert(0, Span(state.origin, slices[0].start, state.origin, _rest(state, slices)))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class RowCounts:
-    """How many rows there are, and how many Penstock put there, over all jobs and incarnations of topics."""
-
-    table: int
-    written: int
-    quarantine: int
-    quarantined: int
-    """Less those replayed."""
-    pending: int = 0
-    """Rows of quarantine files that a data commit listed and the quarantine table has yet to take (RULES Q1)."""
-    replay_unfinished: bool = False
-
-
-def check_rows(
-    counts: RowCounts,
-    faults: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-    violations: Sequence[Violation] = (),
-) -> Check:
-    """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
-
-    `faults` are what else is wrong with the files, `violations` the rows that they name, `warnings` what else a person
-    should know.
-    """
-    texts = list(faults)
-    surplus = counts.table - counts.written
-    if surplus:
-        found, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
-        text = f"the table has {abs(surplus)} rows {found} than the {counts.written} written: {act} by another writer?"
-        texts.append(text)
-    in_quarantine = counts.quarantine + counts.pending
-    if in_quarantine != counts.quarantined and not counts.replay_unfinished:
-        texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
-    told = list(warnings)
-    if counts.pending:
-        told.append(f"{counts.pending} quarantined rows wait to be appended by the next run")
-    if counts.replay_unfinished:
-        told.append("a replay of the quarantine is unfinished: the next run finishes it")
-    detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
-    facts = {"rows": counts.table, "quarantine": in_quarantine}
-    return conclude("rows", detail, bool(texts), violations=violations, warnings=told, facts=facts)

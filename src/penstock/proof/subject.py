@@ -16,8 +16,8 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, Slice
 from penstock.proof.files import DataFile, Quarantine, RowSource
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
-from penstock.proof.incarnations import UNKNOWN_TOPIC, TopicIncarnations
 from penstock.proof.invariants import Slices, Span, States, spans
+from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations
 
 SAMPLE_RECORDS = 10_000
 OFFSETS_PER_PASS_MAX = 8_000_000
@@ -98,6 +98,14 @@ class Subject:
     def quarantined(self) -> int:
         """How many rows are in quarantine by the totals."""
         return sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
+
+    @property
+    def quarantine_faults(self) -> list[str]:
+        """What is wrong with the files of the quarantine, or with the number of its rows."""
+        rows, faults = self.quarantine.rows + self.quarantine.pending, list(self.quarantine.faults)
+        if rows != self.quarantined and not self.replay_unfinished:
+            faults.append(f"the quarantine has {rows} rows, {self.quarantined} are counted")
+        return faults
 
     @property
     def place_remedy(self) -> str:

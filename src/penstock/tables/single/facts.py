@@ -16,8 +16,8 @@ from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.files import DataFile, Quarantine, data_file
-from penstock.proof.incarnations import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.invariants import Slices
+from penstock.proof.log import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import Subject
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path

@@ -14,6 +14,8 @@ from penstock.logs.log import Bounds, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, conclude, violation_at
 
+KEEP_PLACES = "remove `place: none` from the job file"
+ALL_VALUES = "compare all values: `--values --all`"
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
 _SILENCE = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"

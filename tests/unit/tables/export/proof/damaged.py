@@ -21,9 +21,9 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind, earliest
-from penstock.tables.export.old_proof.offsets.reconcile import Reconciliation
 from penstock.proof.subject import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.old_proof.offsets.reconcile import Reconciliation
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.verification import ledger_facts, provable
 from penstock.tables.export.spec import ExportSpec

@@ -15,8 +15,8 @@ from penstock.flow.columns.fitting import folded
 from penstock.flow.write.names import parse_staged_name
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
-from penstock.proof import incarnations
-from penstock.proof.incarnations import UNKNOWN_TOPIC
+from penstock.proof import log as incarnations
+from penstock.proof.log import UNKNOWN_TOPIC
 
 STRANGER = ""
 """Instead of a topic id: the row is of no topic that any job of the table has read."""

@@ -12,8 +12,6 @@ from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, SliceShrankError
 from penstock.proof.findings import (
-    ALL_VALUES,
-    KEEP_PLACES,
     Check,
     Unproven,
     Violation,
@@ -23,7 +21,7 @@ from penstock.proof.findings import (
     violation_at,
 )
 from penstock.proof.subject import Depth, Progress
-from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.invariants import ALL_VALUES, KEEP_PLACES, Span
 from penstock.tables.export.old_proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.tables.export.old_proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.tables.export.old_proof.offsets.scan_passes import Part, Pass, passes

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.incarnations import UNKNOWN_TOPIC
+from penstock.proof.log import UNKNOWN_TOPIC
 from penstock.tables.export.old_proof.offsets.owners import OriginColumns, TopicIncarnations
 from penstock.tables.export.old_proof.offsets.scan_passes import Part, Pass
 from penstock.tables.export.old_proof.offsets.table import DataFile, by_place, origin_frames

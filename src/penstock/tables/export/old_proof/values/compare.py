@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.logs.log import Partition
-from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
+from penstock.proof.findings import Check, Unproven, conclude, earliest
 from penstock.proof.subject import Sample
-from penstock.tables.export.old_proof.invariants import Span
+from penstock.tables.export.old_proof.invariants import KEEP_PLACES, Span
 from penstock.tables.export.old_proof.offsets.owners import OriginColumns
 from penstock.tables.export.old_proof.offsets.scan_passes import passes
 from penstock.tables.export.old_proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
