@@ -182,10 +182,10 @@ def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
     assert not after.ok, "nothing tells the lives of compacted rows apart"
 
 
-def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compaction(
+def test_rows_lost_and_doubled_after_a_recreated_topic_and_a_compaction_are_not_proven(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
-    """As many rows as were written, of which nothing tells the life: offset 3 is gone from both, 4 is there twice."""
+    """As many rows as were written, of which nothing tells the incarnation: 3 is gone from both, 4 is there twice."""
     table = filled(job)
     recreated(job, topic, produce)
     zero, one = partitions_of(job)
@@ -195,9 +195,7 @@ def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compactio
     compact(table.table, 1 << 20)
     DeltaTable(job.table.path).delete('"partition" = 0 AND "offset" = 3')
     append(job, 0, [4, 4])
-    report = verify(job)
-    assert not report.ok
-    assert report.first_violation == violation(job, 0, 3, ViolationKind.MISSING)
+    assert check_of(verify(job), "offsets").verdict is Verdict.NOT_PROVEN
 
 
 def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: JobSpec) -> None:
