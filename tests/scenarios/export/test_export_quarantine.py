@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.quarantine.replay import ReplayOptions
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind
-from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,
@@ -24,6 +23,7 @@ from penstock.tables.export.ledger.entry import (
     WrittenRecord,
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.old_proof.invariants import Span
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.spec import TypeStart
 from tests.routed_parts import EVENTS
