@@ -85,7 +85,7 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     assert export.rows("B", "id", "day") == [(2, date(2026, 3, 2))]
 
     one_by_one = ReplayOptions(run_rows_max=1)
-    for step, rows in [("replay_staged", 1), ("type_committed", 1), ("type_landed", 2)]:
+    for step, rows in [("replay_staged", 1), ("replay_begun", 1), ("type_committed", 2)]:
         with pytest.raises(CrashError):
             replay(export.job, None, one_by_one, environment=Environment(reach=crash_at(step)), spark=export.spark)
         assert len(export.rows("A", "id")) == rows

@@ -45,7 +45,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
 
 
 def subject_of(table: ExportTable) -> Subject:
-    """The export as of the newest versions of its logs; those of types are read after the job's, so they may be ahead."""
+    """The export as of the newest versions of its logs; those of types are read last, so they may be ahead."""
     logs = table.logs
     facts = read_facts(logs.job, logs.job_log)
     logs.refresh_types()
@@ -55,10 +55,9 @@ def subject_of(table: ExportTable) -> Subject:
     sources = tuple(_source(table, name, log, places, deleted) for name, log in types.items())
     known = {name: find_incarnations(log.transactions(), logs.job.name) for name, log in types.items()}
     others = {job: ids for of_type in known.values() for job, ids in of_type.others.items()}
-    pending = [
-        *facts.pending,
-        *(file for name, log in types.items() for file in pending_files(log, facts.quarantine, name)),
-    ]
+    pending = list(facts.pending)
+    for name, log in types.items():
+        pending += pending_files(log, facts.quarantine, name)
     reasons = [f"type {name} cannot be read: {reason}" for name, reason in sorted(logs.unreadable.items())]
     return Subject(
         logs.job,
