@@ -35,7 +35,7 @@ def prove(
         facts = read_log(log, subject.incarnations, subject.states)
         checks = (
             check_totals(subject.states),
-            check_slices(subject.states, subject.slices),
+            check_slices(subject.states, subject.slices, subject.moved),
             *table_checks,
             *_checks(subject, depth, log, facts),
             *log_checks(log, facts),

@@ -12,6 +12,7 @@ from penstock.proof.findings import Check, Violation, ViolationKind, conclude, v
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
+_NOTHING = Totals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,15 @@ def _totals_fault(state: PartitionState) -> str:
     return ""
 
 
-def check_slices(states: States, slices: Slices) -> Check:
-    """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
+def check_slices(states: States, slices: Slices, moved: Mapping[Partition, Totals] | None = None) -> Check:
+    """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3).
+
+    `moved` is what commits without a slice added to the totals, such as a type of an export that caught up.
+    """
     texts: list[str] = []
     violations: list[Violation] = []
     for partition, state in sorted(states.items()):
-        found = _slices_fault(partition, state, slices.get(partition, ()))
+        found = _slices_fault(partition, state, slices.get(partition, ()), (moved or {}).get(partition, _NOTHING))
         if found is not None:
             violation, text = found
             violations.append(violation)
@@ -116,7 +120,9 @@ def check_slices(states: States, slices: Slices) -> Check:
     return conclude("slices", detail, bool(texts), violations=violations, facts=facts, partitions=states)
 
 
-def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+def _slices_fault(
+    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice], moved: Totals
+) -> _Fault | None:
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
@@ -135,15 +141,17 @@ def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[
         return violation_at(partition, newest, ViolationKind.HOLE), text
     if newest > state.position:
         return violation_at(partition, state.position, ViolationKind.BEYOND_POSITION), text
-    return _counts_fault(partition, state, slices)
+    return _counts_fault(partition, state, slices, moved)
 
 
-def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+def _counts_fault(
+    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice], moved: Totals
+) -> _Fault | None:
     for each in slices:
         if each.totals.offsets != each.end - each.start or not each.totals.conserved:
             text = f"the counts of version {each.version} do not add up over [{each.start}, {each.end})"
             return violation_at(partition, each.start, ViolationKind.NOT_COUNTED, each.end), text
-    rest = _rest(state, slices)
+    rest = _rest(state, slices, moved)
     origin, oldest = state.origin or 0, slices[0].start
     negative = min(getattr(rest, name) for name in _COUNTED) < 0
     if rest.offsets != oldest - origin or not rest.conserved or negative or (oldest == origin and rest != Totals()):
@@ -152,9 +160,9 @@ def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[
     return None
 
 
-def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+def _rest(state: PartitionState, slices: Sequence[CommittedSlice], moved: Totals) -> Totals:
     """What the totals hold beyond the retained slices."""
-    retained = sum((each.totals for each in slices), Totals())
+    retained = sum((piece.totals for piece in slices), moved)
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
@@ -162,17 +170,19 @@ def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
 
 
-def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
+def spans(
+    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice], moved: Totals = _NOTHING
+) -> tuple[Span, ...]:
     """Cut `[origin, position)` where the counts are known: one span per retained slice, one for all before them.
 
     Slices that break the invariant are no ground to build on: then the totals alone give one span.
     """
     if state.origin is None or state.position is None:
         return ()
-    if not slices or _slices_fault(partition, state, slices) is not None:
+    if not slices or _slices_fault(partition, state, slices, moved) is not None:
         return (Span(state.origin, state.position, state.origin, state.totals),)
     found = [Span(each.start, each.end, each.start + each.totals.gap, each.totals) for each in slices]
     if slices[0].start > state.origin:
         # Where its gaps lie is forgotten: with any, this span does not count as full.
-        found.insert(0, Span(state.origin, slices[0].start, state.origin, _rest(state, slices)))
+        found.insert(0, Span(state.origin, slices[0].start, state.origin, _rest(state, slices, moved)))
     return tuple(found)

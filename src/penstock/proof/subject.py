@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition, Slice
 from penstock.proof.files import DataFile, Quarantine, RowSource
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
@@ -87,12 +88,17 @@ class Subject:
     warnings: tuple[str, ...] = ()
     rewrite: Rewrite | Unproven = VALUES_OF_SQL
     """How to write rows again to compare values, or why that cannot be done."""
+    moved: Mapping[Partition, Totals] = field(default_factory=dict)
+    """What commits without a slice added to the totals: types that caught up with records that were deferred."""
     every_record_has_a_row: bool = True
     """Whether a record that is not in quarantine must give a row when it is written again."""
 
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[Span, ...]]:
-        return {each: spans(each, state, self.slices.get(each, ())) for each, state in self.states.items()}
+        return {
+            partition: spans(partition, state, self.slices.get(partition, ()), self.moved.get(partition, Totals()))
+            for partition, state in self.states.items()
+        }
 
     @property
     def quarantined(self) -> int:
@@ -138,7 +144,7 @@ class Subject:
         if number is None or (topic_id is None and topic is None):
             return NoPartition.NO_PLACE
         partition = self._partitions.get((topic_id or "", number))
-        if partition is not None and topic in (None, partition.topic, UNKNOWN_TOPIC):
+        if partition is not None and (topic is None or partition.topic in (topic, UNKNOWN_TOPIC)):
             return partition
         other_job = topic_id in others if topic_id is not None else bool(others)
         return NoPartition.OTHER_JOB if other_job else NoPartition.UNKNOWN
@@ -151,7 +157,7 @@ class Subject:
         for rows in places.partition_by(keys, maintain_order=True):
             values = rows.row(0, named=True)
             partition = self.find(values.get("topic_id") or file.topic_id, values.get("topic"), values["partition"])
-            placed = rows.drop_nulls("offset") if isinstance(partition, Partition) else rows
+            placed = rows if partition is NoPartition.NO_PLACE else rows.drop_nulls("offset")
             if len(placed):
                 yield partition, placed
             if len(placed) < len(rows):

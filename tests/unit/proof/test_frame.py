@@ -21,6 +21,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.proof.files import QUARANTINE_PLACE, PlaceColumns, Quarantine, RowSource, data_file, examined
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
+from penstock.proof.invariants import CommittedSlice
 from penstock.proof.log import TopicIncarnations
 from penstock.proof.subject import Depth, Sample, Subject
 from penstock.tables.registry import kind_of
@@ -101,6 +102,15 @@ def test_deferred_records_of_a_type_that_lags_are_counted_and_rows_beyond_its_po
     wrong = [of_type(tmp_path / "wrong", "a", [0, 6], end=4), both[1]]
     found = proved(exported(tmp_path, totals, wrong))["offsets"].violation
     assert found == Violation("orders", 0, 6, ViolationKind.BEYOND_POSITION)
+
+
+def test_records_that_a_type_caught_up_with_are_held_by_the_slice_that_deferred_them(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    slices = {ZERO: (CommittedSlice(0, 8, Totals(read=8, written=6, deferred=2)),)}
+    caught_up = {ZERO: Totals(written=2, deferred=-2)}
+    subject = replace(exported(tmp_path, Totals(read=8, written=8), both), slices=slices)
+    assert {check.verdict for check in proved(replace(subject, moved=caught_up)).values()} == {Verdict.PROVEN}
+    assert proved(subject)["slices"].verdict is Verdict.VIOLATED
 
 
 def test_counts_that_are_wrong_are_found_by_the_totals_and_by_the_log(tmp_path: Path) -> None:
