@@ -141,10 +141,10 @@ def test_progress_is_told_for_files_and_for_offsets_of_the_log(tmp_path: Path) -
     assert any(step.startswith("offsets of") and done == total == 8 for step, done, total in steps)
 
 
-def test_a_table_without_a_ledger_refuses_to_read_it_again_and_to_make_it_again(tmp_path: Path) -> None:
+def test_all_needs_values_and_only_exports_are_rebuilt(tmp_path: Path) -> None:
     job = small_job("127.0.0.1:1", "orders", tmp_path)
     log = MemoryLog({})
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="--all goes with --values"):
         verify(job, every_entry=True, open_log=lambda _: log)
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="is for exports"):
         kind_of(job).rebuild(job, log, Environment())
