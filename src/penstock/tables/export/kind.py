@@ -14,7 +14,7 @@ from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
