@@ -21,7 +21,7 @@ from tests.export_root import MONDAY, ONE, TOKEN, WEDNESDAY, ZERO, ExportRoot, P
 from tests.export_root import rows_in as plain_rows
 from tests.pipes import CrashError, Recorder
 from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
-from tests.unit.tables.export.processes import dying_at, quiet, restarted
+from tests.unit.tables.export.processes import acting_at, dying_at, quiet, restarted
 
 ROWS = {("order", MONDAY): [34, 35], ("click", MONDAY): [36]}
 TAKES = {"order": 34, "click": 34}
@@ -135,13 +135,10 @@ def test_a_stale_process_that_lands_types_first_is_found_ahead_and_doubles_nothi
     """It passes the first look at the job log, and another process comes in between."""
     shares = root.stage(ZERO, (34, 37), ROWS, pieces=(34,))
 
-    def overtake(step: str) -> None:
-        if step == "checked" and waiting:
-            waiting.clear()
-            root.write(ZERO, 34, 40, {**ROWS, ("order", WEDNESDAY): [38]})
+    def overtake() -> None:
+        root.write(ZERO, 34, 40, {**ROWS, ("order", WEDNESDAY): [38]})
 
-    waiting = [True]
-    stale = root.open(quiet(overtake))
+    stale = root.open(acting_at("checked", overtake))
     outcome = root.land(Slice(ZERO, 34, 37, 34), shares, TAKES, table=stale)
     assert outcome.version is None
     assert rows_of(root) == root.expected
@@ -176,6 +173,22 @@ def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tm
     log.with_name("away").rename(log)
     restarted(root).catch_up(ZERO, {"order": 34}, 37, {("order", MONDAY): [34, 35]})
     assert plain_rows(root.lake) == root.expected
+
+
+def test_after_a_gap_a_process_that_had_read_the_lost_records_cannot_land_them(root: ExportRoot) -> None:
+    """The log lost the offsets 34 to 37, and the job says so; `click` has no records after them."""
+    shares = root.stage(ZERO, (34, 37), ROWS, pieces=(34,))
+
+    def overtake() -> None:
+        rows = root.stage(ZERO, (34, 40), {("order", WEDNESDAY): [39]}, pieces=(34,))
+        assert not root.land(Slice(ZERO, 34, 40, 38), rows, TAKES).refused
+        root.expected["order", 0, 39] += 1
+
+    slow = root.open(acting_at("checked", overtake))
+    assert root.land(Slice(ZERO, 34, 37, 34), shares, TAKES, table=slow).version is None
+    assert rows_of(root) == root.expected
+    totals = root.state.of(ZERO).totals
+    assert (totals.gap, totals.offsets, totals.conserved) == (4, 40, True)
 
 
 def test_a_lost_staged_file_holds_no_type_back(tmp_path: Path) -> None:
