@@ -87,9 +87,12 @@ class ExportTable:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
         return self.finishing.finish(self.finishing.pending(names))
 
-    def _refresh(self, name: str) -> None:
-        if (log := self.logs.find_type_log(name)) is not None:
-            log.refresh()
+    def _refresh(self, name: str) -> int:
+        log = self.logs.find_type_log(name)
+        if log is None:
+            return -1
+        log.refresh()
+        return log.version
 
     def _is_pending(self, name: str, day: str) -> bool:
         return any(rename.day == day for rename in self.finishing.pending([name]))
