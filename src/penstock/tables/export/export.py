@@ -89,9 +89,12 @@ class ExportTable:
         failed = self.finishing.finish(self.finishing.pending(None if names is None else wanted))
         return {name: reason for name, reason in self.logs.unreadable.items() if name in wanted} | failed
 
-    def _refresh(self, name: str) -> None:
-        if (log := self.logs.find_type_log(name)) is not None:
-            log.refresh()
+    def _refresh(self, name: str) -> int:
+        log = self.logs.find_type_log(name)
+        if log is None:
+            return -1
+        log.refresh()
+        return log.version
 
     def _is_pending(self, name: str, day: str) -> bool:
         pending = self.finishing.pending([name])

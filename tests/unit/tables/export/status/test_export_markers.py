@@ -57,7 +57,10 @@ def test_a_day_gets_its_marker_once_the_watermark_is_past_it(tmp_path: Path) -> 
     root = monday(tmp_path)
     assert marker(root) is None
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
-    assert marker(root) == {"type": "order", "day": MONDAY, "watermark": f"{WEDNESDAY}T12:00:00+00:00"}
+    log = root.logs.find_type_log("order")
+    assert log is not None
+    body = {"type": "order", "day": MONDAY, "version": log.version, "watermark": f"{WEDNESDAY}T12:00:00+00:00"}
+    assert marker(root) == body
     assert day_state(root) is DayState.COMPLETE
     assert marker(root, day=WEDNESDAY) is None
 
@@ -161,6 +164,7 @@ def test_killed_in_the_middle_of_a_compaction_no_marker_stands_over_missing_rows
     tmp_path: Path, step: str, visit: int
 ) -> None:
     root = closed_monday(tmp_path)
+    before = marker(root)
     with pytest.raises(CrashError):
         compacted(root.open(dying_at(step, visit)))
     all_there = rows_in(root.lake) == root.expected
@@ -172,6 +176,8 @@ def test_killed_in_the_middle_of_a_compaction_no_marker_stands_over_missing_rows
     assert rows_in(root.lake) == root.expected
     assert day_state(root) is DayState.COMPLETE
     assert marker(root) is not None
+    # A reader that listed files in between has to notice that the day changed.
+    assert (marker(root) == before) is (step in ("compact_staged", "compact_checked"))
 
 
 def test_another_type_stays_complete_during_a_compaction(tmp_path: Path) -> None:
