@@ -17,9 +17,7 @@ from penstock.errors import PenstockError
 from penstock.lake.storage import Storage
 from penstock.tables.export import events
 from penstock.tables.export.names import Day, Places, TypeDay
-from penstock.tables.export.state import ExportState
-
-MILLIS_PER_SECOND = 1000
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 
 Days = Mapping[Day, int]
 """Days that have rows, with the watermark at which late rows came, or 0."""

@@ -13,10 +13,9 @@ from typing import Any
 
 from penstock.logs.log import Partition
 from penstock.status.model import Alert
-from penstock.tables.export.days import MILLIS_PER_SECOND
 from penstock.tables.export.events import ExportRules
 from penstock.tables.export.spec import AlertLimits
-from penstock.tables.export.state import ExportState, TypeState
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState, TypeState
 
 Offsets = Mapping[Partition, int]
 

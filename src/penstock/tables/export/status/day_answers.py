@@ -11,12 +11,12 @@ from typing import Any
 from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
-from penstock.tables.export.days import MILLIS_PER_SECOND, Days, needed_ms
+from penstock.tables.export.days import Days, needed_ms
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import Day
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import ExportState
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 
 
 class DayState(StrEnum):
