@@ -52,14 +52,16 @@ def _suspicious(logs: ExportLogs, name: str) -> list[str]:
     """Files of a type beyond its position."""
     try:
         paths = [entry.path for entry in own_files(logs, name, _first_open(logs, name))]
-        paths = [path for path in paths if _is_beyond(logs, logs.state(), name, path)]
+        state = logs.state()
+        paths = [path for path in paths if _is_beyond(logs, state, name, path)]
         if paths and (log := logs.find_type_log(name)) is not None:
             # Another process may have committed them since.
             log.refresh()
     except UserError:
         # A folder that cannot be read fails its type alone.
         return []
-    return [path for path in paths if _is_beyond(logs, logs.state(), name, path)][:FOOTERS_READ_MAX]
+    state = logs.state() if paths else state
+    return [path for path in paths if _is_beyond(logs, state, name, path)][:FOOTERS_READ_MAX]
 
 
 def _first_open(logs: ExportLogs, name: str) -> str:
