@@ -65,5 +65,5 @@ def test_a_table_without_a_ledger_refuses_to_read_it_again_and_to_make_it_again(
     log = MemoryLog({})
     with pytest.raises(UserError, match="no ledger"):
         verify(job, every_entry=True, open_log=lambda _: log)
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="no export"):
         kind_of(job).rebuild(job, log, Environment())

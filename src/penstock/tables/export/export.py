@@ -45,6 +45,8 @@ class Roles:
     taken_from: Mapping[str, int]
     """Further offsets where a type's log is ahead: it has what lies between already."""
     lagging: Mapping[str, Cause] = field(default_factory=dict)
+    after: Mapping[str, int] = field(default_factory=dict)
+    """Where the last slice ends that has files of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,9 @@ class Export(ExportTable):
 
     def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause] | None = None) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        return Roles(takes, taken_from, lagging or {})
+        ends = {name: self.logs.files_end(name, piece.partition) for name in takes}
+        after = {name: end for name, end in ends.items() if end is not None}
+        return Roles(takes, taken_from, lagging or {}, after)
 
     # commit
 
