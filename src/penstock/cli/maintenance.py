@@ -47,19 +47,11 @@ def compact(
 def vacuum(
     job: Job,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
-    drop_lost: Annotated[
-        bool,
-        typer.Option(
-            "--drop-lost",
-            help="For exports: also give up staged files that are gone before they were renamed; their rows count "
-            "as vanished, and the type continues.",
-        ),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
-    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
+    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run), environment())
     tell(spec.name, report, json)
 
 

@@ -168,11 +168,6 @@ class CompactWish:
 @dataclass(frozen=True, slots=True)
 class VacuumWish:
     dry_run: bool = False
-    drop_lost: bool = False
-
-    def refuse_drop_lost(self, job: JobSpec) -> None:
-        if self.drop_lost:
-            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
 
 
 @dataclass(frozen=True, slots=True)

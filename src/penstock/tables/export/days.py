@@ -109,10 +109,10 @@ class DayMarkers:
         """Remove the markers of days whose files are about to change. Raises if one cannot be removed.
 
         Whether this process knows of a marker does not matter: another one may have put it. A day that is not over by
-        the clock has none.
+        the clock has none, unless a process whose clock was ahead put it.
         """
         for day in days:
-            if end_ms(day) <= self.now_ms():
+            if end_ms(day) <= self.now_ms() or (name, day) in self._marked:
                 path = self.places.marker(name, day)
                 try:
                     self.storage.delete(path)

@@ -86,14 +86,17 @@ class ExportTable:
 
     def finish_pending(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
-        return self.finishing.finish(self.finishing.pending(names))
+        wanted = list(self.logs.export.all_types if names is None else names)
+        failed = self.finishing.finish(self.finishing.pending(None if names is None else wanted))
+        return {name: reason for name, reason in self.logs.unreadable.items() if name in wanted} | failed
 
     def _refresh(self, name: str) -> None:
         if (log := self.logs.find_type_log(name)) is not None:
             log.refresh()
 
     def _is_pending(self, name: str, day: str) -> bool:
-        return any(rename.day == day for rename in self.finishing.pending([name]))
+        pending = self.finishing.pending([name])
+        return name in self.logs.unreadable or any(rename.day == day for rename in pending)
 
 
 class Export(ExportTable):

@@ -55,7 +55,9 @@ class ExportKind:
         refuse_unknown_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
-        finish_replay(ExportRuns(logs), quarantine.table())
+        if not logs.unreadable:
+            # Else the next replay finishes it: a type that cannot be read stops no other.
+            finish_replay(ExportRuns(logs), quarantine.table())
         return ExportWriter(Export(logs, quarantine, log), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:

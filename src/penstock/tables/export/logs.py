@@ -151,6 +151,12 @@ class ExportLogs:
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
             list(pool.map(self._refresh, logs))
 
+    def newest_type_log(self, name: str) -> Table | None:
+        """The log of a type as of its newest version; None if there is none, or if it is in `unreadable`."""
+        if self._readable(name) is not None:
+            self._refresh(name)
+        return self._logs.get(name)
+
     def _readable(self, name: str) -> Table | None:
         try:
             return self.find_type_log(name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
@@ -78,6 +78,13 @@ class ExportRuns:
             run = TableRuns(log).find(number)
             for partition, ranges in (run.offsets if run is not None else {}).items():
                 offsets[partition] = ranges_of([*offsets_of(offsets.get(partition, ())), *offsets_of(ranges)])
+        for name, reason in sorted(self.logs.unreadable.items()):
+            # It may hold rows of the run: they would stay in quarantine, and another run would write them again.
+            raise TransientError(
+                f"replay run {number} cannot be finished: type {name} cannot be read",
+                detail=reason,
+                hint="make its log readable and replay again",
+            )
         begun = TableRuns(self.logs.job_log).find(number)
         return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
 

@@ -86,7 +86,8 @@ def failed_percent(types: Iterable[TypeState]) -> float | None:
 
 def discrepancy(state: ExportState, partition: Partition) -> int:
     """How far the types of a partition are apart; a type of which nothing is unwritten is where the partition is."""
-    return max((gap_records(state, partition, name) for name in state.types), default=0)
+    gaps = [gap_records(state, partition, name) for name in state.types]
+    return max(gaps) - min(gaps) if gaps else 0
 
 
 def gap_records(state: ExportState, partition: Partition, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.logs.log import Partition
-from penstock.tables.export.ledger.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
+from penstock.tables.export.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
 
 EVENTS = Partition("events", "life", 123)
 
