@@ -45,6 +45,8 @@ STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
 FILES_END = "files_end"
 """The number of a partition in a type's log that says where the last slice ends that has files."""
+REPLAYED_END = "replayed_end"
+"""The same for rows that were replayed: the type was complete up to there, whatever its own position says."""
 LOGS_AT_ONCE = 16
 LOST = "restore _penstock/, or restore the logs from the files: penstock rebuild JOB"
 _NO_COLUMNS = pa.schema([("_", pa.string())])
@@ -124,7 +126,7 @@ class ExportLogs:
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",
             quarantine_url="" if job_log is None else job_log.quarantine_url,
-            numbers=(FILES_END,),
+            numbers=(FILES_END, REPLAYED_END),
         )
 
     def find_type_log(self, name: str) -> Table | None:

@@ -30,7 +30,7 @@ from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.days import day_key
 from penstock.tables.export.file_proof import Doubt, PlainFiles, prove, read_files
 from penstock.tables.export.known_files import own_files
-from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.logs import REPLAYED_END, ExportLogs
 from penstock.tables.export.names import parse_final_name, type_and_day
 from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.state import (
@@ -183,7 +183,8 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> Rebuil
         begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
         again: dict[str, int] = {}
         for name, spec in logs.export.all_types.items() if key[0] in current else ():
-            start = known[name].position if name in known else None
+            replayed = types[name].transaction(field_key(job, partition, REPLAYED_END)) if name in types else None
+            start = max((known[name].position if name in known else None) or 0, replayed or 0) or None
             if start is None and spec.start is TypeStart.NOW:
                 notes.append(f"{partition}: type {name} began `now` and left no file: it counts as up to date")
             elif (start or begun) < position:

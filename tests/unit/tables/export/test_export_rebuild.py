@@ -44,6 +44,9 @@ from tests.export_root import (
     rows_in,
 )
 from tests.pipes import CrashError
+from tests.quarantine_url import export_quarantine
+from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
+from tests.unit.tables.export.replayed_root import finish_runs, replay
 
 Lose = Callable[[ExportRoot], None]
 BOUNDS = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
@@ -406,6 +409,61 @@ def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_pat
     assert restored is not None
     assert sorted(map(str, restored)) == sorted(map(str, columns))
     assert logs.decoded_of("order") == decoded
+
+
+# bad records
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_click])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_replayed_rows_are_not_read_again(tmp_path: Path, lose: Lose, compacted: bool) -> None:
+    """Bad records of no type became clicks later, beyond the last slice that had a click."""
+    told = story(tmp_path)
+    bad_story(told)
+    replay(told.root, {("click", TUESDAY): [40, 41]})
+    told.know(ZERO, {("click", TUESDAY): [40, 41]})
+    if compacted:
+        compact(told.root)
+    lose(told.root)
+    report = rebuilt(told.root)
+    assert report.partitions["shop/0"] == {"position": 44, "read_again": {"click": 42}}
+    told.go_on()
+    assert finish_runs(told.root) == 0
+    write_with_bad(told.root, ONE, (44, 46), {("order", WEDNESDAY): [44]}, [45], of="click")
+    told.know(ONE, {("order", WEDNESDAY): [44]})
+    assert (in_quarantine(told.root), finish_runs(told.root)) == ([45], 0)
+    told.check()
+
+
+@pytest.mark.parametrize("texts", [{}, {"export": "format: delta"}])
+def test_records_that_were_quarantined_before_are_named_and_do_not_stop_the_job(
+    tmp_path: Path, texts: Mapping[str, str]
+) -> None:
+    told = story(tmp_path, **texts)
+    bad_story(told, of="click")
+    former = Path(export_quarantine(told.root.job)).relative_to(told.root.lake)
+    lose_job_log(told.root)
+    report = rebuilt(told.root)
+    assert report.notes == (f"records that were quarantined before are in {former}, and are not replayed",)
+    told.go_on()
+    told.root.open().settle([ZERO, ONE])
+    assert in_quarantine(told.root) == []
+
+
+def test_replayed_rows_beyond_all_slices_are_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    bad_story(told)
+    replay(told.root, {("click", TUESDAY): [40, 41]})
+    lose_all(told.root)
+    data(told.root, "order", TUESDAY, "shop.0.36.parquet").unlink()
+    assert doubts(told.root) == ["it has rows beyond the last slice"]
+
+
+def bad_story(told: Story, of: str = UNROUTED) -> None:
+    """One more slice with orders and two bad records."""
+    rows = {("order", TUESDAY): range(34, 37)}
+    told.know(ZERO, rows)
+    write_with_bad(told.root, ZERO, (34, 44), rows, [40, 41], of=of)
 
 
 # files of other jobs
