@@ -188,8 +188,8 @@ def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Seque
             yield Doubt(f"two batches wrote rows of {name}", paths, partition, (first.start, end))
         elif first.after is not None and (end is None or end < first.after):
             yield Doubt(f"files of {name} are missing before this", paths, partition, (end or 0, first.after))
-        elif end is not None and not _passed(name, slices, (end, first.start), known=first.after == end):
-            yield Doubt(f"files of {name} may be missing before this", paths, partition, (end, first.start))
+        elif end not in (None, first.after, first.start) and not _passed(name, slices, (end or 0, first.start)):
+            yield Doubt(f"files of {name} may be missing before this", paths, partition, (end or 0, first.start))
         end = first.place[1]
         pieces = {file.piece: file.types for file in slices if file.batch == batch}
         pieces |= {file.piece: file.types for file in slices if file.batch == batch and file.types is not None}
@@ -202,11 +202,11 @@ def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Seque
             yield Doubt("a part of the slice left no file", paths, partition, place)
 
 
-def _passed(name: str, slices: Iterable[WrittenFile], gap: Range, known: bool = False) -> bool:
-    """Whether slices, which are known to cover these offsets or do, wrote no rows of the type there."""
+def _passed(name: str, slices: Iterable[WrittenFile], gap: Range) -> bool:
+    """Whether slices cover offsets, and wrote no rows of the type there."""
     counts = [file.types[name] for file in slices if file.types is not None and name in file.types]
     rows = any(count.first < gap[1] and gap[0] <= count.last for count in counts)
-    return not rows and (known or _covers([file.place for file in slices], gap))
+    return not rows and _covers([file.place for file in slices], gap)
 
 
 def _covers(ranges: Iterable[Range], whole: Range) -> bool:

@@ -166,8 +166,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> Rebuil
     topics, current = _topics(logs, types, bounds), {}
     for topic, (topic_id, incarnation) in topics.items():
         current[topic_id] = topic
-        if topic in {partition.topic for partition in bounds}:
-            numbers |= {topic_key(job, topic): topic_fingerprint(topic_id), incarnation_key(job, topic): incarnation}
+        numbers |= {topic_key(job, topic): topic_fingerprint(topic_id), incarnation_key(job, topic): incarnation}
     own = {name: parse_state(log.version, log.transactions(), job).partitions for name, log in types.items()}
     report: dict[str, Mapping[str, Any]] = {}
     notes = list(_quarantine_notes(logs, job_log, run))

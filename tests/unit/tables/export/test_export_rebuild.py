@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -391,6 +392,94 @@ def test_a_type_that_began_now_is_not_filled_with_what_was_before(tmp_path: Path
     assert report.partitions["shop/0"]["read_again"] == {}
     assert report.notes == ("shop/0: type click began `now` and left no file: it counts as up to date",)
     told.go_on(ZERO)
+
+
+def test_a_partition_without_files_is_left_to_the_next_start(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO, ONE)
+    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions.keys() == {"shop/0"}
+    told.root.table = reopened(told.root)
+    told.root.start(ONE)
+    told.write(ONE, 0, 5, {("order", MONDAY): range(5)})
+    told.go_on()
+
+
+def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(tmp_path: Path) -> None:
+    """Read again some day, it goes on where it was."""
+    told = story(tmp_path)
+    mall = Partition("mall", "topicM", 0)
+    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    told.root.start(mall)
+    told.write(mall, 0, 10, {("order", MONDAY): range(6), ("click", MONDAY): range(6, 10)}, watermark=WEDNESDAY)
+    compact(told.root)
+    told.root = ExportRoot(job_file(tmp_path, topic="mall"))
+    lose_all(told.root)
+    assert rebuilt(told.root, {mall: Bounds(0, 10)}).partitions["mall/0"] == {"position": 10, "read_again": {}}
+    told.go_on(mall)
+    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    assert told.root.open().state([ZERO]).of(ZERO).position == 34
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_each_record_is_there_once_whatever_came_before_the_loss(tmp_path: Path, seed: int) -> None:
+    """Random slices, lags, failures and compactions of either format; the end of a type may be lost with its log."""
+    chance = random.Random(seed)
+    plain = chance.random() < 0.7
+    told = Story(ExportRoot(job_file(tmp_path, export="" if plain else "format: delta")))
+    told.root.start(ZERO, ONE)
+    ends = {ZERO: 0, ONE: 0}
+    for _ in range(chance.randint(4, 14)):
+        partition = chance.choice([ZERO, ONE])
+        lags = sorted(told.root.state.of(partition).lags)
+        if lags and chance.random() < 0.5:
+            behind = told.root.state.of(partition).lags[lags[0]].position
+            told.catch_up(partition, lags[0], chance.randint(behind + 1, ends[partition]))
+            continue
+        if plain and chance.random() < 0.15:
+            compaction.compact(told.root.open(), 10**9, all_days=True, progress=None, effort=Effort())
+            told.root.table = told.root.open()
+            continue
+        start, ends[partition] = ends[partition], ends[partition] + chance.randint(2, 12)
+        rows: dict[tuple[str, str], list[int]] = {}
+        for offset in range(start, ends[partition]):
+            name = chance.choice(["order", "click", ""])
+            if name:
+                rows.setdefault((name, chance.choice([MONDAY, TUESDAY])), []).append(offset)
+        has_click = {key: offsets for key, offsets in rows.items() if key[0] == "click"}
+        if lags or (has_click and chance.random() < 0.3):
+            left = {("click", MONDAY): [offset for offsets in has_click.values() for offset in offsets] or [start]}
+            rows = {key: offsets for key, offsets in rows.items() if key[0] == "order" and start not in offsets}
+            told.write(partition, start, ends[partition], rows, left=left)
+        else:
+            pieces = (start, *([start + 1] if chance.random() < 0.3 else []))
+            failed = ["click"] if has_click and chance.random() < 0.2 else []
+            told.write(partition, start, ends[partition], rows, pieces=pieces, failed=failed)
+    told.root.table = told.root.open()
+    if plain and not told.root.files():
+        return
+    (chance.choice([lose_all, lose_job_log, lose_click]) if plain else lose_all)(told.root)
+    report = rebuilt(told.root)
+    if [doubt.reason for doubt in report.doubts] == ["a part of the slice left no file"]:
+        return
+    assert report.ok, list(report.lines())
+    told.root.table = reopened(told.root)
+    state = told.root.state
+    idle = [partition for partition in (ZERO, ONE) if state.of(partition).position is None]
+    told.root.start(*idle)
+    for partition, end in ends.items():
+        position = told.root.state.of(partition).position or 0
+        for name in sorted(told.root.state.of(partition).lags):
+            told.catch_up(partition, name)
+        rest: dict[tuple[str, str], list[int]] = {}
+        for (place, offset), key in told.records.items():
+            if place == partition and offset >= position:
+                rest.setdefault(key, []).append(offset)
+        if position < end:
+            told.write(partition, position, end, rest)
+    told.check()
+    told.go_on()
 
 
 def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_path: Path) -> None:
