@@ -19,7 +19,7 @@ from penstock.lake.delta.table import Table, open_table
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.scenarios.local_spark import local_session

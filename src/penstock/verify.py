@@ -1,4 +1,4 @@
-"""`verify`: proves that a table and its log agree, offset by offset as far as the table keeps them (I2, I3)."""
+"""`verify`: proves that a table and its log agree, place by place as far as the rows carry their places (I2, I3)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
+from penstock.proof.files import GoneError
 from penstock.proof.findings import Check, PartitionFacts, Unproven, Verdict, VerifyReport, Violation, ViolationKind
-from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
-from penstock.proof.offsets.table import GoneError
-from penstock.proof.sources import Depth, Progress, Sample
+from penstock.proof.subject import OFFSETS_PER_PASS_MAX, Depth, Progress, Sample
 from penstock.status.model import shown_path
 from penstock.tables.registry import kind_of
 
@@ -18,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 ATTEMPTS_MAX = 5
-"""How often a verification begins anew because files were compacted and vacuumed meanwhile."""
+"""How often a verification starts again because files were compacted and vacuumed meanwhile."""
 
 
 def verify(
@@ -33,7 +32,7 @@ def verify(
 ) -> VerifyReport:
     """Check a job's table against itself and its log.
 
-    `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared. Entries
+    `deep` also reads the offsets of the log's records; with `values` records are decoded again and compared. Entries
     of a ledger that were proved before are read again only with `every_entry`. With `published` the topic is compared
     that the table is published to.
     """
@@ -46,8 +45,8 @@ def verify(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             proof = kind_of(job).prove(job, depth, open_log)
-            told = (proof.version, proof.checks, proof.partitions)
-            return VerifyReport(*told, job=job.name, table=shown_path(job), deep=depth.deep)
+            result = (proof.version, proof.checks, proof.partitions)
+            return VerifyReport(*result, job=job.name, table=shown_path(job), deep=deep)
         except GoneError:
             if attempt == ATTEMPTS_MAX:
                 raise

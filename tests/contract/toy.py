@@ -32,7 +32,7 @@ from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conclude
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View

@@ -23,8 +23,8 @@ class Verdict(StrEnum):
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """A violation outweighs a missing proof, which outweighs a proof."""
-    found = set(verdicts)
-    return next((each for each in (Verdict.VIOLATED, Verdict.NOT_PROVEN) if each in found), Verdict.PROVEN)
+    met = set(verdicts)
+    return next((verdict for verdict in (Verdict.VIOLATED, Verdict.NOT_PROVEN) if verdict in met), Verdict.PROVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,6 @@ class Unproven:
     partitions: frozenset[Partition] | None = None
 
 
-KEEP_PLACES = "remove `place: none` from the job file"
-ALL_VALUES = "compare all values: `--values --all`"
 VALUES_OF_SQL = Unproven(
     "the values of a job with `sql:`: its columns are computed by Spark",
     "compare a query of the table with the same query of the topic in Spark",
@@ -79,11 +77,6 @@ class Violation:
     kind: ViolationKind
     end: int | None = None
 
-    def encloses(self, other: Violation) -> bool:
-        """Whether this range holds the other's offset."""
-        same = (self.topic, self.partition) == (other.topic, other.partition)
-        return same and self.end is not None and self.offset <= other.offset < self.end
-
     def __str__(self) -> str:
         where = f"offset {self.offset}" if self.end is None else f"offsets [{self.offset}, {self.end})"
         return f"{self.topic}/{self.partition} {where}: {self.kind}"
@@ -120,24 +113,20 @@ def conclude(
     partitions: Iterable[Partition] = (),
 ) -> Check:
     """The verdict of an invariant, from what was found and from what was not checked."""
-    verdict = Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if unproven else Verdict.PROVEN
-    return Check(
-        name,
-        verdict,
-        detail,
-        earliest(violations),
-        tuple(unproven),
-        tuple(warnings),
-        facts or {},
-        {each: _verdict_of(each, violations, unproven) for each in partitions},
-    )
 
+    def verdict(violated: bool, left: bool) -> Verdict:
+        return Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if left else Verdict.PROVEN
 
-def _verdict_of(partition: Partition, violations: Iterable[Violation], unproven: Iterable[Unproven]) -> Verdict:
-    if any((each.topic, each.partition) == (partition.topic, partition.number) for each in violations):
-        return Verdict.VIOLATED
-    open_here = any(each.partitions is None or partition in each.partitions for each in unproven)
-    return Verdict.NOT_PROVEN if open_here else Verdict.PROVEN
+    wrong = {(violation.topic, violation.partition) for violation in violations}
+    by_partition = {
+        partition: verdict(
+            (partition.topic, partition.number) in wrong,
+            any(question.partitions is None or partition in question.partitions for question in unproven),
+        )
+        for partition in partitions
+    }
+    known = (earliest(violations), tuple(unproven), tuple(warnings), facts or {}, by_partition)
+    return Check(name, verdict(violated, bool(unproven)), detail, *known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +188,6 @@ class VerifyReport(Proof):
         return earliest(check.violation for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        violation = self.first_violation
         return {
             "job": self.job,
             "ok": self.ok,
@@ -209,17 +197,24 @@ class VerifyReport(Proof):
             "version": self.version,
             "deep": self.deep,
             "checks": [_check_json(check) for check in self.checks],
-            "first_violation": None if violation is None else _violation_json(violation),
+            "first_violation": _violation_json(self.first_violation),
             "partitions": [_partition_json(each, self.verdicts_of(each.partition)) for each in self.partitions],
         }
 
 
 def earliest(violations: Iterable[Violation | None]) -> Violation | None:
     """The first of several by topic, partition and offset; a range gives way to an exact offset within it."""
-    found = [each for each in violations if each is not None]
-    exact = [each for each in found if each.end is None]
-    ranges = [each for each in found if each.end is not None and not any(each.encloses(other) for other in exact)]
-    return min(exact + ranges, key=lambda each: (each.topic, each.partition, each.offset), default=None)
+    known = [violation for violation in violations if violation is not None]
+    exact = [(violation.topic, violation.partition, violation.offset) for violation in known if violation.end is None]
+
+    def holds_exact(it: Violation) -> bool:
+        return it.end is not None and any(
+            (topic, number) == (it.topic, it.partition) and it.offset <= offset < it.end
+            for topic, number, offset in exact
+        )
+
+    first = [violation for violation in known if not holds_exact(violation)]
+    return min(first, key=lambda violation: (violation.topic, violation.partition, violation.offset), default=None)
 
 
 NO_TABLE = Proof(None, (Check("table", Verdict.VIOLATED, "there is no table yet: the job has not started"),))
@@ -235,33 +230,32 @@ def _check_json(check: Check) -> dict[str, Any]:
         "ok": check.ok,
         "verdict": check.verdict.name.lower(),
         "detail": check.detail,
-        "not_proven": [_unproven_json(each) for each in check.unproven],
+        "not_proven": [_unproven_json(question) for question in check.unproven],
         "warnings": list(check.warnings),
-        "violation": None if check.violation is None else _violation_json(check.violation),
+        "violation": _violation_json(check.violation),
         **check.facts,
     }
 
 
-def _violation_json(violation: Violation) -> dict[str, Any]:
+def _violation_json(violation: Violation | None) -> dict[str, Any] | None:
+    if violation is None:
+        return None
     return {**asdict(violation), "kind": violation.kind.name.lower(), "text": str(violation.kind)}
 
 
+def _place_json(partition: Partition) -> dict[str, Any]:
+    return {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number}
+
+
 def _unproven_json(unproven: Unproven) -> dict[str, Any]:
-    named = sorted(unproven.partitions or ())
-    places = [{"topic": each.topic, "topic_id": each.topic_id, "partition": each.number} for each in named]
+    places = [_place_json(partition) for partition in sorted(unproven.partitions or ())]
     return {"what": unproven.what, "remedy": unproven.remedy, "partitions": places or None}
 
 
 def _partition_json(facts: PartitionFacts, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     return {
-        "topic": facts.partition.topic,
-        "topic_id": facts.partition.topic_id,
-        "partition": facts.partition.number,
-        "origin": facts.origin,
-        "position": facts.position,
-        "first": facts.first,
-        "end": facts.end,
-        "lag_records": facts.lag_records,
+        **_place_json(facts.partition),
+        **{name: getattr(facts, name) for name in ("origin", "position", "first", "end", "lag_records")},
         "verdict": worst(verdicts.values()).name.lower(),
         "invariants": {name: verdict.name.lower() for name, verdict in verdicts.items()},
         **structs.asdict(facts.totals),

@@ -1,67 +1,99 @@
 """The frame of a verification, the same for every kind of table (I2, I3).
 
-The order: what the table says of itself (totals, slices, rows), then what its files hold (offsets), then the log
+The order: what the table says of itself (totals, slices, rows), then which places its rows have (offsets), then the log
 (bounds, records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 
-from penstock.job.spec import JobSpec
-from penstock.logs.log import Bounds, Log, Partition
+from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Proof, Unproven, conclude
-from penstock.proof.invariants import States, check_log, partition_facts
-from penstock.proof.offsets.reconcile import Reconciliation
-from penstock.proof.sources import Depth, Sample, Sources, Subject, read_log, with_epochs
-from penstock.proof.values.compare import check_values
-from penstock.proof.values.rows import RowValues, ValueSources
+from penstock.proof.findings import Check, Proof, conclude
+from penstock.proof.invariants import check_slices, check_totals
+from penstock.proof.log import LogFacts, check_log, partition_facts, read_log
+from penstock.proof.offsets import OffsetJoin
+from penstock.proof.subject import Depth, Subject
+from penstock.proof.values import check_values
+
+FAULTS_SHOWN_MAX = 5
+
+LogChecks = Callable[[Log, LogFacts], Iterable[Check]]
 
 
-@dataclass(frozen=True, slots=True)
-class Provable:
-    """One version of a table, as its room gives it to be checked."""
-
-    version: int
-    states: States
-    subject: Subject
-    sources: Sources
-    """Without the log, which the frame opens."""
-    own_checks: Callable[[Reconciliation], Iterable[Check]]
-    """Totals, slices and rows: what the table says of itself. The offsets, read before, tell which rows count."""
-    values: Callable[[], RowValues | Unproven]
-    """How to write its rows once more, or why that cannot be done."""
-
-
-def prove(job: JobSpec, depth: Depth, open_log: OpenLog, table: Provable) -> Proof:
-    """Check a table against itself and its log."""
-    incarnations = table.subject.incarnations
-    with closing(open_log(job)) as log:
-        facts = with_epochs(read_log(log, incarnations), table.states, log)
-        sources = replace(table.sources, log=log, log_bounds=facts.bounds if depth.deep else {})
-        offsets = Reconciliation.of(job, table.subject, sources, depth)
-        values, by_values = None, False
-        if depth.values is not None:
-            values, by_values = _check_values(job, table, log, facts.bounds, depth.values)
-        checks = [
-            *table.own_checks(offsets),
-            offsets.check_offsets(by_values),
-            check_log(table.states, incarnations.fingerprints, facts),
-            *([offsets.check_records()] if depth.deep else []),
-            *([] if values is None else [values]),
-        ]
-    return Proof(table.version, tuple(checks), partition_facts(table.states, facts))
+def prove(
+    subject: Subject,
+    depth: Depth,
+    open_log: OpenLog,
+    table_checks: Iterable[Check] = (),
+    log_checks: LogChecks = lambda log, facts: (),
+) -> Proof:
+    """Check a table against itself and its log; a kind whose rows are not records adds checks of its own."""
+    with closing(open_log(subject.job)) as log:
+        facts = read_log(log, subject.incarnations, subject.states)
+        checks = (
+            check_totals(subject.states),
+            check_slices(*(subject.job_slices or (subject.states, subject.slices))),
+            *table_checks,
+            *_checks(subject, depth, log, facts),
+            *log_checks(log, facts),
+        )
+    return Proof(subject.version, checks, partition_facts(subject.states, facts))
 
 
-def _check_values(
-    job: JobSpec, table: Provable, log: Log, bounds: Mapping[Partition, Bounds], sample: Sample
-) -> tuple[Check, bool]:
-    """The values, and whether they prove the offsets of rows that do not tell them."""
-    rows = table.values()
-    if isinstance(rows, Unproven):
-        return conclude("values", "not compared", False, unproven=[rows], partitions=bounds), False
-    found = check_values(ValueSources(table.subject, table.sources, log, bounds, sample, rows))
-    return found, found.ok and rows.strict and table.sources.columns is None and sample.records is None
+def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterator[Check]:
+    within_log = check_log(subject.states, subject.incarnations.fingerprints, facts)
+    if not subject.sources:
+        yield within_log
+        return
+    join = OffsetJoin(subject, depth, log, facts)
+    yield _check_rows(subject, join)
+    yield join.check_offsets()
+    yield within_log
+    if depth.deep:
+        yield join.check_records()
+    if depth.values is not None:
+        yield check_values(subject, depth, log, facts.bounds)
+
+
+def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
+    """As many rows as were written are there, in files that are as they were committed."""
+    faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
+    table = sum(source.rows for source in subject.sources)
+    surplus = table - subject.rows_written
+    if surplus:
+        more, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
+        written = f"than the {subject.rows_written} written"
+        faults.append(f"the table has {abs(surplus)} rows {more} {written}: {act} by another writer?")
+    ahead = [
+        f"{rows} rows{f' of {name}' if name else ''} are beyond the position: a batch is half landed, run the job"
+        for name, rows in sorted(join.ahead.items())
+        if rows
+    ]
+    return rows_check(subject, table, faults, f"{table} rows in the table", ahead)
+
+
+def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str, warnings: Sequence[str] = ()) -> Check:
+    """The check `rows` of any kind: what is wrong with rows and quarantine."""
+    bad, wrong = subject.quarantine, shown([*faults, *subject.quarantine_faults])
+    warned = [*subject.warnings, *warnings]
+    if bad.pending:
+        warned.append(f"{bad.pending} quarantined rows wait to be appended by the next run")
+    if subject.replay_unfinished:
+        warned.append("a replay of the quarantine is unfinished: the next run finishes it")
+    held = bad.rows + bad.pending
+    return conclude(
+        "rows",
+        wrong or f"{detail}, {held} in quarantine, as counted",
+        bool(wrong),
+        violations=subject.violations,
+        warnings=warned,
+        facts={"rows": rows, "quarantine": held},
+    )
+
+
+def shown(faults: Sequence[str]) -> str:
+    more = f"; and {len(faults) - FAULTS_SHOWN_MAX} more" if len(faults) > FAULTS_SHOWN_MAX else ""
+    return "; ".join(faults[:FAULTS_SHOWN_MAX]) + more

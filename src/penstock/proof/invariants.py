@@ -1,22 +1,17 @@
-"""The invariants that a table's own numbers must obey: totals, slices, rows, and the log's bounds. Pure."""
+"""The invariants of a table's own numbers: totals, and slices of the commit history. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import msgspec
-
-from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
-from penstock.logs.log import Bounds, LostTail, Partition
-from penstock.plan import LostTailError
-from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, conclude, violation_at
+from penstock.logs.log import Partition
+from penstock.proof.findings import Check, Violation, ViolationKind, conclude, violation_at
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
-_SILENCE = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +24,21 @@ class CommittedSlice:
     version: int = 0
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True, slots=True)
+class Span:
     """Offsets `[lo, hi)` with what the table says became of them; those below `read_from` are a gap."""
 
     lo: int
     hi: int
     read_from: int
     totals: Totals
-    rough: bool = False
-    """Made from files when the ledger was lost: whatever left no row counts as a hole (RULES L6)."""
 
     @property
     def unfiltered(self) -> bool:
         """Whether every record of the log in this span must be in the table or in quarantine."""
         totals = self.totals
         left_out = totals.filtered + totals.skipped + totals.given_up + totals.deferred + totals.vanished
-        return not (self.rough or left_out)
+        return not left_out
 
     @property
     def full(self) -> bool:
@@ -63,14 +57,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held_max(self) -> int:
-        """With what was in quarantine before the ledger was lost, and came there again."""
-        return self.held + 2 * self.totals.holes if self.rough else self.held
-
-    @property
-    def records_max(self) -> int:
-        """How many records the log may have there."""
-        totals = self.totals
-        return totals.read + totals.given_up + (totals.holes if self.rough else 0)
+        """With what was deferred at the time and has been caught up since."""
+        return self.held + self.totals.deferred
 
 
 States = Mapping[Partition, PartitionState]
@@ -79,15 +67,12 @@ Slices = Mapping[Partition, Sequence[CommittedSlice]]
 _Fault = tuple[Violation, str]
 
 
-def check_totals(states: States, further_fault: Callable[[Partition], str] = lambda _: "") -> Check:
-    """Every offset between origin and position is accounted for, and so is every record that was read (I3).
-
-    `further_fault` tells what else is wrong with a partition whose totals add up.
-    """
+def check_totals(states: States) -> Check:
+    """Every offset between origin and position is accounted for, and so is every record that was read (I3)."""
     texts: list[str] = []
     violations: list[Violation] = []
     for partition, state in sorted(states.items()):
-        fault = _totals_fault(state) or further_fault(partition)
+        fault = _totals_fault(state)
         if fault:
             texts.append(f"{partition}: {fault}")
             end = max(state.position or 0, 0)
@@ -190,118 +175,4 @@ def spans(partition: Partition, state: PartitionState, slices: Sequence[Committe
     if slices[0].start > state.origin:
         # Where its gaps lie is forgotten: with any, this span does not count as full.
         found.insert(0, Span(state.origin, slices[0].start, state.origin, _rest(state, slices)))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class RowCounts:
-    """How many rows there are, and how many Penstock put there, over all jobs and incarnations of topics."""
-
-    table: int
-    written: int
-    quarantine: int
-    quarantined: int
-    """Less those replayed."""
-    pending: int = 0
-    """Rows of quarantine files that a data commit listed and the quarantine table has yet to take (RULES Q1)."""
-    replay_unfinished: bool = False
-
-
-def check_rows(
-    counts: RowCounts,
-    faults: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-    violations: Sequence[Violation] = (),
-) -> Check:
-    """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
-
-    `faults` are what else is wrong with the files, `violations` the rows that they name, `warnings` what else a person
-    should know.
-    """
-    texts = list(faults)
-    surplus = counts.table - counts.written
-    if surplus:
-        found, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
-        text = f"the table has {abs(surplus)} rows {found} than the {counts.written} written: {act} by another writer?"
-        texts.append(text)
-    in_quarantine = counts.quarantine + counts.pending
-    if in_quarantine != counts.quarantined and not counts.replay_unfinished:
-        texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
-    told = list(warnings)
-    if counts.pending:
-        told.append(f"{counts.pending} quarantined rows wait to be appended by the next run")
-    if counts.replay_unfinished:
-        told.append("a replay of the quarantine is unfinished: the next run finishes it")
-    detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
-    facts = {"rows": counts.table, "quarantine": in_quarantine}
-    return conclude("rows", detail, bool(texts), violations=violations, warnings=told, facts=facts)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """What Kafka says now: topic ids, bounds of partitions that the table knows, and partitions that it does not."""
-
-    topic_ids: Mapping[str, str]
-    bounds: Mapping[Partition, Bounds]
-    new: Sequence[Partition] = ()
-    lost: Sequence[LostTail] = ()
-    """Records that were read and that the log, by its leader epochs, does not have any more."""
-    silent: frozenset[Partition] = frozenset()
-    """Partitions whose leaders tell no epoch to compare that of the last record with."""
-
-
-def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) -> Check:
-    """The positions lie within the log, and the log is the one that they belong to (RULES P3).
-
-    A log that was cut and grew again past a position is told by its leader epochs, where the table keeps one.
-    """
-    texts = [text for topic, known in sorted(fingerprints.items()) if (text := _identity_fault(topic, known, log))]
-    violations: list[Violation] = []
-    warnings = [f"{each} is not started yet" for each in log.new]
-    lag = 0
-    for partition, state in sorted(states.items()):
-        bounds = log.bounds.get(partition)
-        if bounds is None or state.position is None:
-            continue
-        lag += max(0, bounds.end - state.position)
-        if state.position > bounds.end:
-            texts.append(f"{partition}: position {state.position} is beyond the log's end {bounds.end}")
-            violations.append(violation_at(partition, bounds.end, ViolationKind.BEYOND_POSITION, state.position))
-        elif state.position < bounds.first:
-            warnings.append(f"{partition}: a gap is ahead, the log no longer has [{state.position}, {bounds.first})")
-    for lost in log.lost:
-        cut = LostTailError(lost.partition, lost.mark, lost.end)
-        texts.append(f"{cut.primary} ({cut.detail})")
-        first = (states[lost.partition].origin or 0) if lost.end is None else lost.end
-        violations.append(violation_at(lost.partition, first, ViolationKind.NOT_IN_LOG, lost.mark.end))
-    compared = sum(states[each].mark is not None for each in log.bounds) - len(log.silent)
-    detail = "; ".join(texts) or (
-        f"{len(log.bounds)} positions lie within the log, {lag} offsets before its end; "
-        f"leader epochs compared in {compared}"
-    )
-    return conclude(
-        "log",
-        detail,
-        bool(texts),
-        violations=violations,
-        unproven=[Unproven(_SILENCE, "brokers that keep leader epochs", log.silent)] if log.silent else [],
-        warnings=warnings,
-        facts={"lag_records": lag, "epochs_compared": compared},
-        partitions=log.bounds,
-    )
-
-
-def _identity_fault(topic: str, known: int, log: LogFacts) -> str:
-    now = log.topic_ids.get(topic)
-    if now is None:
-        return f"topic {topic} is gone"
-    return "" if topic_fingerprint(now) == known else f"topic {topic} was recreated: the positions are of the old one"
-
-
-def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
-    found = []
-    for partition, state in sorted(states.items()):
-        bounds = log.bounds.get(partition)
-        first, end = (bounds.first, bounds.end) if bounds else (None, None)
-        found.append(PartitionFacts(partition, state.origin or 0, state.position or 0, state.totals, first, end))
     return tuple(found)

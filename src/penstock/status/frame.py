@@ -14,8 +14,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.offsets.owners import TopicIncarnations
-from penstock.proof.sources import read_log
+from penstock.proof.log import TopicIncarnations, read_log
 from penstock.status.model import (
     Alert,
     AlertKind,

@@ -26,7 +26,7 @@ from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.quarantine.replay import Target

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.quarantine.replay import ReplayOptions
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
@@ -85,7 +85,7 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     assert export.rows("B", "id", "day") == [(2, date(2026, 3, 2))]
 
     one_by_one = ReplayOptions(run_rows_max=1)
-    for step, rows in [("replay_staged", 1), ("type_committed", 1), ("type_landed", 2)]:
+    for step, rows in [("replay_staged", 1), ("replay_begun", 1), ("type_committed", 2)]:
         with pytest.raises(CrashError):
             replay(export.job, None, one_by_one, environment=Environment(reach=crash_at(step)), spark=export.spark)
         assert len(export.rows("A", "id")) == rows

@@ -182,10 +182,10 @@ def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
     assert not after.ok, "nothing tells the lives of compacted rows apart"
 
 
-def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compaction(
+def test_rows_lost_and_doubled_after_a_recreated_topic_and_a_compaction_are_not_proven(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
-    """As many rows as were written, of which nothing tells the life: offset 3 is gone from both, 4 is there twice."""
+    """As many rows as were written, of which nothing tells the incarnation: 3 is gone from both, 4 is there twice."""
     table = filled(job)
     recreated(job, topic, produce)
     zero, one = partitions_of(job)
@@ -195,9 +195,7 @@ def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compactio
     compact(table.table, 1 << 20)
     DeltaTable(job.table.path).delete('"partition" = 0 AND "offset" = 3')
     append(job, 0, [4, 4])
-    report = verify(job)
-    assert not report.ok
-    assert report.first_violation == violation(job, 0, 3, ViolationKind.MISSING)
+    assert check_of(verify(job), "offsets").verdict is Verdict.NOT_PROVEN
 
 
 def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: JobSpec) -> None:
@@ -221,12 +219,11 @@ def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_f
     first, last = (Path(each) for each in sorted(DeltaTable(plain.table.path).file_uris()))
     whole = verify(plain)
     assert [(each.name, each.verdict) for each in whole.checks if not each.ok] == [("offsets", Verdict.NOT_PROVEN)]
-    assert verify(plain, values=Sample(None)).ok
     kept = pq.read_table(last)
     pq.write_table(kept.slice(1), last)
     assert failed(verify(plain)) == ["rows"]
     pq.write_table(pa.concat_tables([kept.slice(1), kept.slice(1, 1)]), last, compression="snappy")
-    assert "values" in failed(verify(plain, values=Sample(None))), "one row stands for another"
+    assert verify(plain, values=Sample(None)).verdict is not Verdict.PROVEN, "one row stands for another"
     first.unlink()
     assert "files that the table names are gone" in check_of(verify(plain), "rows").detail
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.engine.round import open_rounds
 from penstock.job.spec import JobSpec
 from penstock.logs.memory import MemoryLog, MemoryRecord
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.change_data import ChangeData, documented_job

@@ -20,9 +20,9 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.logs.registry import OpenLog
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.keyed.kind import KeyedKind
-from penstock.tables.keyed.proving.refold import OPEN
+from penstock.tables.keyed.proving.records import OPEN
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify

@@ -18,7 +18,7 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
-from penstock.proof.sources import Sample
+from penstock.proof.subject import Sample
 from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify

@@ -1,69 +1,150 @@
-"""Any kind of table is proved in the same frame; what one does not have, it refuses."""
+"""Any kind of table is proved in the same frame: several tables of one job, some behind and some ahead of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
-from penstock.proof.findings import Unproven, Verdict
-from penstock.proof.frame import Provable, prove
-from penstock.proof.invariants import check_totals, spans
-from penstock.proof.offsets.owners import TopicIncarnations
-from penstock.proof.sources import Depth, Sample, Sources, Subject, TypeFiles
+from penstock.proof.files import QUARANTINE_PLACE, PlaceColumns, Quarantine, RowSource, data_file, examined
+from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
+from penstock.proof.frame import prove
+from penstock.proof.invariants import CommittedSlice
+from penstock.proof.log import TopicIncarnations
+from penstock.proof.subject import Depth, Sample, Subject
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)
+LOG = MemoryLog({ZERO: dict.fromkeys(range(10), b"{}")})
+SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+SMALL_PASSES = Depth(offsets_per_pass_max=3)
+PLACE = PlaceColumns("partition", "offset", "topic")
 
 
-def counted(folder: Path, read: int) -> Provable:
-    """A kind of table that only counts, as a test makes it up."""
-    states = {ZERO: DeltaPartition(position=4, token=1, origin=0, totals=Totals(read=read, filtered=read))}
-    incarnations = TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")})
-    storage = open_storage(str(folder), {})
-    return Provable(
-        version=9,
-        states=states,
-        subject=Subject({each: spans(each, state, ()) for each, state in states.items()}, incarnations),
-        sources=Sources(storage, [TypeFiles(())], storage, (), columns=None),
-        own_checks=lambda offsets: [check_totals(states)],
-        values=lambda: Unproven("the values: there are none", "count again"),
-    )
+def of_type(folder: Path, name: str, offsets: Sequence[int | None], end: int | None = None) -> RowSource:
+    """A file of one type of an export; `end` is the position of the type, if it is not that of the job."""
+    (folder / name).mkdir(parents=True)
+    rows = [{"topic": "orders", "partition": 0, "offset": offset} for offset in offsets]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / name / "part.parquet")
+    files = [data_file("part.parquet", len(offsets))]
+    source = RowSource(open_storage(str(folder / name), {}), files, PLACE, SCHEMA, name)
+    return examined(replace(source, ends=None if end is None else {ZERO: end}))
 
 
-def test_the_checks_of_a_kind_come_before_those_of_offsets_log_records_and_values(tmp_path: Path) -> None:
-    log = MemoryLog({ZERO: dict.fromkeys(range(5), b"{}")})
-    job = small_job("127.0.0.1:1", "orders", tmp_path)
-    found = prove(job, Depth(values=Sample(None)), lambda _: log, counted(tmp_path, 4))
-    assert (found.version, [each.name for each in found.checks]) == (
+def exported(folder: Path, totals: Totals, types: Sequence[RowSource], position: int = 8) -> Subject:
+    """An export that has read `[0, position)`."""
+    bad = RowSource(open_storage(str(folder), {}), (), QUARANTINE_PLACE, QUARANTINE_SCHEMA)
+    return Subject(
+        small_job("127.0.0.1:1", "orders", folder),
         9,
-        ["totals", "offsets", "log", "records", "values"],
+        {ZERO: DeltaPartition(position=position, token=1, origin=0, totals=totals)},
+        {},
+        TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")}),
+        Quarantine(bad, 0, 0),
+        sources=tuple(types),
+        rows_written=totals.written,
     )
-    verdicts = {each.name: each.verdict for each in found.checks}
-    assert (verdicts["totals"], verdicts["records"]) == (Verdict.PROVEN, Verdict.PROVEN)
-    assert (verdicts["offsets"], verdicts["values"]) == (Verdict.NOT_PROVEN, Verdict.NOT_PROVEN)
 
 
-def test_a_kind_that_counts_wrongly_is_found_by_its_totals_and_by_the_log(tmp_path: Path) -> None:
-    log = MemoryLog({ZERO: dict.fromkeys(range(5), b"{}")})
-    job = small_job("127.0.0.1:1", "orders", tmp_path)
-    found = prove(job, Depth(), lambda _: log, counted(tmp_path, 3))
-    assert [each.name for each in found.checks if each.verdict is Verdict.VIOLATED] == ["totals", "records"]
+def proved(subject: Subject, depth: Depth = SMALL_PASSES) -> Mapping[str, Check]:
+    return {check.name: check for check in prove(subject, depth, lambda _: LOG).checks}
 
 
-def test_a_table_without_a_ledger_refuses_to_read_it_again_and_to_make_it_again(tmp_path: Path) -> None:
+def test_rows_of_all_types_together_are_the_records_of_the_log(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    checks = proved(exported(tmp_path, Totals(read=8, written=8), both))
+    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
+    assert list(checks) == ["totals", "slices", "rows", "offsets", "log", "records"]
+    assert checks["offsets"].facts == {"offsets": 8}
+
+
+def test_a_record_in_two_types_or_in_none_is_named(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 4, 3, 1])]
+    offsets = proved(exported(tmp_path, Totals(read=8, written=8), both))["offsets"]
+    assert offsets.violation == Violation("orders", 0, 4, ViolationKind.TWICE)
+
+
+def test_rows_of_a_type_that_is_ahead_are_a_half_landed_batch(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6, 8], end=10), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    checks = proved(replace(exported(tmp_path, Totals(read=8, written=8), both), rows_written=9))
+    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
+    assert "1 rows of a are beyond the position: a batch is half landed" in checks["rows"].warnings[0]
+
+
+@pytest.mark.parametrize(("offsets", "end"), [([0, 2, 4, 6, 8], None), ([0, 2, 4, 6, 9], 9)])
+def test_rows_beyond_the_position_of_their_type_are_named(tmp_path: Path, offsets: list[int], end: int | None) -> None:
+    both = [of_type(tmp_path, "a", offsets, end), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    found = proved(exported(tmp_path, Totals(read=8, written=8), both))["offsets"].violation
+    assert found == Violation("orders", 0, offsets[-1], ViolationKind.BEYOND_POSITION)
+
+
+def test_deferred_records_of_a_type_that_lags_are_counted_and_rows_beyond_its_position_are_named(
+    tmp_path: Path,
+) -> None:
+    totals = Totals(read=8, written=6, deferred=2)
+    both = [of_type(tmp_path, "a", [0, 2], end=4), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    checks = proved(exported(tmp_path, totals, both))
+    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
+    wrong = [of_type(tmp_path / "wrong", "a", [0, 6], end=4), both[1]]
+    found = proved(exported(tmp_path, totals, wrong))["offsets"].violation
+    assert found == Violation("orders", 0, 6, ViolationKind.BEYOND_POSITION)
+
+
+def test_slices_of_the_job_log_are_checked_apart_from_what_types_made_of_their_records(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    subject = exported(tmp_path, Totals(read=8, written=8), both)
+    whole = {ZERO: [CommittedSlice(0, 8, Totals(read=8, written=8))]}
+    checks = proved(replace(subject, job_slices=(subject.states, whole)))
+    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
+    half = {ZERO: [CommittedSlice(0, 6, Totals(read=6, written=6))]}
+    assert proved(replace(subject, job_slices=(subject.states, half)))["slices"].verdict is Verdict.VIOLATED
+
+
+def test_counts_that_are_wrong_are_found_by_the_totals_and_by_the_log(tmp_path: Path) -> None:
+    one = [of_type(tmp_path, "a", range(7))]
+    checks = proved(exported(tmp_path, Totals(read=7, written=7), one))
+    assert [name for name, check in checks.items() if check.verdict is Verdict.VIOLATED] == [
+        "totals",
+        "offsets",
+        "records",
+    ]
+
+
+def test_rows_without_a_place_are_counted_and_not_proven(tmp_path: Path) -> None:
+    """Also if nothing can be said about values."""
+    one = [replace(of_type(tmp_path, "a", range(8)), place=None)]
+    checks = proved(exported(tmp_path, Totals(read=8, written=8), one), Depth(values=Sample(None)))
+    not_proven = {name for name, check in checks.items() if check.verdict is Verdict.NOT_PROVEN}
+    assert not_proven == {"offsets", "values"}
+
+
+def test_progress_is_told_for_files_and_for_offsets_of_the_log(tmp_path: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+    one = [of_type(tmp_path, "a", range(8))]
+    depth = Depth(progress=lambda *step: steps.append(step), offsets_per_pass_max=3)
+    proved(exported(tmp_path, Totals(read=8, written=8), one), depth)
+    assert ("files", 1, 1) in steps
+    assert any(step.startswith("offsets of") and done == total == 8 for step, done, total in steps)
+
+
+def test_all_needs_values_and_only_exports_are_rebuilt(tmp_path: Path) -> None:
     job = small_job("127.0.0.1:1", "orders", tmp_path)
     log = MemoryLog({})
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="--all goes with --values"):
         verify(job, every_entry=True, open_log=lambda _: log)
-    with pytest.raises(UserError, match="no export"):
+    with pytest.raises(UserError, match="is for exports"):
         kind_of(job).rebuild(job, log, Environment())

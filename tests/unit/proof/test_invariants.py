@@ -13,15 +13,12 @@ from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
 from penstock.proof.findings import Verdict, VerifyReport, Violation, ViolationKind, earliest
 from penstock.proof.invariants import (
     CommittedSlice,
-    LogFacts,
-    RowCounts,
     Span,
-    check_log,
-    check_rows,
     check_slices,
     check_totals,
     spans,
 )
+from penstock.proof.log import LogFacts, check_log
 
 ORDERS = Partition("orders", "id1", 0)
 RETURNS = Partition("returns", "id2", 3)
@@ -139,29 +136,6 @@ def test_spans_follow_the_slices_and_one_stands_for_the_forgotten_part() -> None
 
 def test_slices_that_break_the_law_give_one_span() -> None:
     assert spans(ORDERS, WRITTEN, THREE[:2]) == (Span(0, 30, 0, WRITTEN.totals),)
-
-
-def test_rows_as_counted_hold() -> None:
-    assert check_rows(RowCounts(table=82, written=82, quarantine=2, quarantined=2)).ok
-
-
-def test_rows_that_another_writer_added_or_took_are_told() -> None:
-    more = check_rows(RowCounts(table=83, written=82, quarantine=2, quarantined=2))
-    less = check_rows(RowCounts(table=80, written=82, quarantine=2, quarantined=2))
-    assert (more.ok, less.ok) == (False, False)
-    assert "1 rows more" in more.detail
-    assert "2 rows less" in less.detail
-
-
-def test_a_quarantine_that_lost_a_row_is_found() -> None:
-    assert not check_rows(RowCounts(table=82, written=82, quarantine=1, quarantined=2)).ok
-
-
-def test_rows_on_their_way_into_or_out_of_quarantine_are_no_fault() -> None:
-    pending = check_rows(RowCounts(table=82, written=82, quarantine=1, quarantined=2, pending=1))
-    replaying = check_rows(RowCounts(table=82, written=82, quarantine=3, quarantined=2, replay_unfinished=True))
-    assert (pending.ok, replaying.ok) == (True, True)
-    assert (len(pending.warnings), len(replaying.warnings)) == (1, 1)
 
 
 KNOWN = {"orders": topic_fingerprint("id1")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,19 +17,13 @@ from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
-from penstock.lake.state import Totals
+from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
+from penstock.proof.files import PlaceColumns, Quarantine, RowSource, data_file, place_of
 from penstock.proof.invariants import CommittedSlice
-from penstock.proof.offsets.owners import (
-    STRANGER,
-    UNKNOWN_TOPIC,
-    OriginColumns,
-    TopicIncarnations,
-    find_incarnations,
-    kept_columns,
-    read_history,
-)
+from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.subject import NoPartition, Subject
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32
@@ -79,27 +74,40 @@ def test_history_gives_the_slices_oldest_first() -> None:
     }
 
 
-def test_a_staged_file_tells_the_life_of_its_rows() -> None:
-    owners = TopicIncarnations((NOW,), (THEN,))
-    assert owners.owner(staged_name("old", 0, 0, 9, UNIQUE), "orders", None) == "old"
-    assert owners.owner(compacted_name(7, UNIQUE), "orders", None) is None
+def subject(current: tuple[Partition, ...], retired: tuple[Partition, ...] = (), **more: Any) -> Subject:
+    """Partitions of which nothing was read."""
+    source = RowSource(MemoryStorage(), (), None, pa.schema([]))
+    states = dict.fromkeys((*current, *retired), DeltaPartition(0, 0))
+    incarnations = TopicIncarnations(current, retired, **more)
+    return Subject(job(None), 1, states, {}, incarnations, Quarantine(source, 0, 0))
+
+
+def test_a_staged_file_tells_the_incarnation_of_its_rows() -> None:
+    assert data_file(staged_name("old", 0, 0, 9, UNIQUE), 1).topic_id == "old"
+    assert data_file(compacted_name(7, UNIQUE), 1).topic_id is None
+    both = subject((NOW,), (THEN,))
+    assert both.find("old", "orders", 0) == THEN
+    assert both.find(None, "orders", 0) is NoPartition.NO_PLACE
 
 
 def test_a_file_of_another_writer_is_placed_by_its_columns() -> None:
-    owners = TopicIncarnations((NOW,))
-    assert owners.owner("part-0.parquet", "orders", None) == "new"
-    assert owners.owner("part-0.parquet", None, None) == "new"
-    assert owners.owner("part-0.parquet", "elsewhere", None) == STRANGER
+    one = subject((NOW,))
+    assert one.find(None, "orders", 0) == one.find(None, None, 0) == NOW
+    assert one.find(None, "elsewhere", 0) is NoPartition.UNKNOWN
+    assert one.find(None, "orders", 7) is NoPartition.UNKNOWN
+    assert one.find("new", "elsewhere", 0) is NoPartition.UNKNOWN
 
 
 def test_rows_are_not_placed_where_nothing_tells() -> None:
-    two_topics = TopicIncarnations((NOW, Partition("returns", "r", 0)))
-    assert two_topics.owner("part-0.parquet", None, None) is None
-    forgotten = TopicIncarnations((NOW,), (Partition(UNKNOWN_TOPIC, "old", 0),))
-    assert forgotten.owner("part-0.parquet", "orders", None) is None
-    shared = TopicIncarnations((NOW,), others={"audit": frozenset({"other"})})
-    assert shared.owner("part-0.parquet", None, None) is None
-    assert shared.owner("part-0.parquet", "returns", None) is None
+    two_topics = subject((NOW, Partition("returns", "r", 0)))
+    assert two_topics.find(None, None, 0) is NoPartition.NO_PLACE
+    unnamed = Partition(UNKNOWN_TOPIC, "old", 0)
+    forgotten = subject((NOW,), (unnamed,))
+    assert forgotten.find("old", "orders", 0) == unnamed
+    assert forgotten.find(None, "orders", 0) is NoPartition.NO_PLACE
+    shared = subject((NOW,), others={"audit": frozenset({"other"})})
+    assert shared.find(None, None, 0) is NoPartition.NO_PLACE
+    assert shared.find(None, "returns", 0) is shared.find("other", None, 0) is NoPartition.OTHER_JOB
 
 
 def job(select: tuple[str, ...] | None) -> JobSpec:
@@ -117,19 +125,19 @@ def job(select: tuple[str, ...] | None) -> JobSpec:
 @pytest.mark.parametrize(
     ("select", "kept"),
     [
-        (None, OriginColumns("p", "o")),
-        ((), OriginColumns("p", "o")),
-        (("*",), OriginColumns("p", "o")),
-        (("id", "`p`", "o AS place"), OriginColumns("p", "place")),
+        (None, PlaceColumns("p", "o")),
+        ((), PlaceColumns("p", "o")),
+        (("*",), PlaceColumns("p", "o")),
+        (("id", "`p`", "o AS place"), PlaceColumns("p", "place")),
         (("id", "p", "o + 1 AS o"), None),
         (("id",), None),
     ],
 )
 def test_the_columns_of_a_place_are_known_only_if_they_pass_through(
-    select: tuple[str, ...] | None, kept: OriginColumns | None
+    select: tuple[str, ...] | None, kept: PlaceColumns | None
 ) -> None:
     schema = pa.schema([(name, pa.int64()) for name in ("id", "p", "o", "place")])
-    assert kept_columns(job(select), schema) == kept
+    assert place_of(job(select), schema) == kept
 
 
 def entry(storage: MemoryStorage, version: int, numbers: dict[str, int]) -> None:

@@ -23,7 +23,7 @@ from penstock.lake.delta.table import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
-from penstock.proof.values.compare import sampled
+from penstock.proof.values import sampled
 from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
@@ -92,9 +92,9 @@ class Lake:
         return verify(self.job, values=sample, open_log=lambda _: self.log(first))
 
 
-@pytest.fixture(params=[True, False], ids=["places", "no places"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path, places=request.param)
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path)
     lake.write({each: record(each) for each in range(7)} | {7: b"bad", 8: None})
     lake.write({each: record(each) for each in range(9, 20)})
     return lake
@@ -131,9 +131,19 @@ def test_numbers_that_became_text_by_policy_are_the_values_that_the_log_gives(la
 def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:
     DeltaTable(lake.job.table.path).update({"amount": "NULL"}, predicate="amount = 4.10")
     found = lake.verify()
-    assert verdicts(found) == {"values": Verdict.VIOLATED} | ({} if lake.job.columns.get("offset") else OPEN)
-    if lake.job.columns.get("offset"):
-        assert found.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
+    assert verdicts(found) == {"values": Verdict.VIOLATED}
+    assert found.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
+
+
+def test_without_places_rows_are_counted_and_neither_they_nor_their_values_are_proven(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, places=False)
+    lake.write({each: record(each) for each in range(7)} | {7: b"bad", 8: None})
+    report = lake.verify()
+    assert verdicts(report) == {"offsets": Verdict.NOT_PROVEN, "values": Verdict.NOT_PROVEN}
+    for check in report.checks:
+        assert all("place: none" in question.remedy for question in check.unproven)
+    DeltaTable(lake.job.table.path).delete("amount = 4.10")
+    assert verdicts(lake.verify())["rows"] is Verdict.VIOLATED
 
 
 def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> None:
@@ -166,11 +176,12 @@ def test_a_row_filed_under_another_day_is_found_where_rows_carry_no_place(tmp_pa
     assert "place: none" in offsets.unproven[0].remedy
 
 
-def test_a_missing_row_beside_filtered_tombstones_is_named_by_its_offset(tmp_path: Path) -> None:
+def test_a_missing_row_beside_filtered_records_is_named_once_they_are_decoded_again(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
     DeltaTable(lake.job.table.path).delete('"offset" = 3')
-    assert lake.verify(None).first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
+    assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
+    assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
 
 
 def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_path: Path) -> None:
@@ -183,12 +194,11 @@ def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_p
 
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
     plain, full = lake.verify(None, first=9), lake.verify(first=9)
-    places = lake.job.columns.get("offset") is not None
-    assert verdicts(plain) == ({} if places else OPEN)
+    assert verdicts(plain) == {}
     records = next(each for each in plain.checks if each.name == "records")
     assert records.facts == {"records": 11, "offsets_gone": 9}
     assert "9 older offsets are no longer in the log" in records.detail
-    assert verdicts(full) == {"values": Verdict.NOT_PROVEN} | ({} if places else OPEN)
+    assert verdicts(full) == {"values": Verdict.NOT_PROVEN}
     values = next(each for each in full.checks if each.name == "values")
     assert "below offset 9" in values.unproven[0].what
     assert values.facts["compared"] == 11

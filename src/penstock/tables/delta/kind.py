@@ -16,7 +16,7 @@ from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table

@@ -170,7 +170,7 @@ class TypeCommits:
         try:
             log = self._logs.find_type_log(name)
             if log is None:
-                # Its columns are not known yet: it has had no record.
+                # Its columns are not known yet: what is bad of it is listed by the job log.
                 return TypesLanded()
             outcome, renames = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Log, Partition, Slice
@@ -337,8 +338,8 @@ class Export(ExportTable):
         return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
-        shares = staged.found.of(piece.partition)
         roles = staged.roles[piece.partition]
+        shares = self._with_logs(staged.found.of(piece.partition), roles)
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         part = RoutedPart(
             piece,
@@ -362,6 +363,13 @@ class Export(ExportTable):
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.logs.known_state().of(piece.partition), kept, may_vanish)
         return part
+
+    def _with_logs(self, shares: Mapping[str, Share], roles: Roles) -> Mapping[str, Share]:
+        """What is bad of a type whose columns are not known yet, so that it has no log, is listed by the job log."""
+        missing = [name for name in shares if name in roles.takes and self.logs.columns_of(name) is None]
+        unrouted = sum((shares[name] for name in missing), shares.get(UNROUTED, Share()))
+        kept = {name: share for name, share in shares.items() if name not in missing}
+        return {**kept, UNROUTED: unrouted} if missing else shares
 
     def _writable(self, parts: list[RoutedPart]) -> tuple[list[RoutedPart], set[str]]:
         """The parts without the types whose folders take no files now, which wait alone; and those types."""

@@ -14,7 +14,7 @@ from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
@@ -52,7 +52,7 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        refuse_unknown_files(logs)
+        _check_names(ExportTable(logs))
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         if not logs.unreadable:
@@ -105,8 +105,13 @@ class ExportKind:
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
     table = ExportTable(ExportLogs(job, environment))
-    topics = set(table.logs.state().fingerprints)
     table.logs.job_log.refresh()
-    refuse_unknown_files(table.logs)
-    table.claims.refuse_other_names(topics.union(job.log.topics))
+    _check_names(table)
     return table
+
+
+def _check_names(table: ExportTable) -> None:
+    """Refuse names of files that are not as the job file says, then files that the logs do not know."""
+    topics = set(table.logs.state().fingerprints)
+    table.claims.refuse_other_names(topics.union(table.job.log.topics))
+    refuse_unknown_files(table.logs)

@@ -48,7 +48,7 @@ class ExportWriter:
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
         pieces = records.source(batch.slices).pieces
         slices = {_key(piece): _routed(piece, roles[piece.partition], main, pieces) for piece in batch.slices}
-        flow = fanout_flow(self.table, batch.id, slices)
+        flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         found = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, found, counted=main)
         return WrittenShares(found, roles, main, started_at) if self._complete(flow, found) else SchemaChanged()
@@ -60,7 +60,7 @@ class ExportWriter:
         self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], run: int, records: Records
     ) -> Shares | None:
         """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
-        flow = fanout_flow(self.table, batch.id, slices)
+        flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         flow = replace(flow, on=stopping_nothing(flow.on), replay_run=run)
         found = self._batch_job.run(batch, flow, records)
         return found.shares if self._complete(flow, found) else None
@@ -96,9 +96,11 @@ class ExportWriter:
         return added
 
 
-def fanout_flow(table: Export, batch_id: str, slices: Mapping[PartitionKey, RoutedSlice]) -> FanoutFlow:
+def fanout_flow(
+    logs: ExportLogs, batch_id: str, slices: Mapping[PartitionKey, RoutedSlice], quarantine_url: str
+) -> FanoutFlow:
     """What the tasks of a batch must know."""
-    job, logs = table.job, table.logs
+    job, environment = logs.job, logs.environment
     return FanoutFlow(
         job=job.name,
         batch_id=batch_id,
@@ -108,12 +110,12 @@ def fanout_flow(table: Export, batch_id: str, slices: Mapping[PartitionKey, Rout
         types={name: _type_flow(logs, spec) for name, spec in job.table.all_types.items()},
         columns=job.columns,
         days=job.table.days,
-        now_ms=int(table.environment.now() * 1000),
+        now_ms=int(environment.now() * 1000),
         root_url=job.table.path,
         staged_folder=logs.places.staged if logs.is_plain else "",
-        quarantine_url=table.quarantine.url,
+        quarantine_url=quarantine_url,
         slices=slices,
-        failpoint=table.environment.failpoint,
+        failpoint=environment.failpoint,
         storage_options=dict(job.table.storage_options),
         compression=job.table.compression,
         statistics=not logs.is_plain,

@@ -15,7 +15,7 @@ from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
-from penstock.proof.sources import Depth
+from penstock.proof.subject import Depth
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish

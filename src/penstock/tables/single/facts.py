@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import position_key, replay_key, state_of
+from penstock.lake.delta.keys import quarantine_key, replay_key, state_of
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import commits_of, provenance_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
+from penstock.proof.files import DataFile, Quarantine, data_file
 from penstock.proof.invariants import Slices
-from penstock.proof.offsets.owners import TopicIncarnations, find_incarnations, read_history
-from penstock.proof.offsets.table import DataFile
+from penstock.proof.log import TopicIncarnations, find_incarnations, read_history
+from penstock.proof.subject import Subject
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
@@ -37,6 +38,13 @@ class TableFacts:
     pending: tuple[DataFile, ...]
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
+
+    def subject(self, job: JobSpec) -> Subject:
+        """What `verify` checks of any kind: positions, totals, slices and quarantine."""
+        quarantine = Quarantine.of(job, self.table.quarantine_url, self.quarantine, self.pending)
+        return Subject(
+            job, self.table.version, self.states, self.slices, self.incarnations, quarantine, self.replay_unfinished
+        )
 
 
 def read_table(job: JobSpec) -> TableFacts | None:
@@ -67,19 +75,21 @@ def read_facts(job: JobSpec, table: Table) -> TableFacts:
         states=states,
         slices=slices,
         history=history,
-        pending=_pending(history, quarantine, table),
+        pending=pending_files(table, quarantine),
         replay_unfinished=(table.transaction(key) or 0) > replayed,
     )
 
 
-def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, table: Table) -> tuple[DataFile, ...]:
-    """Files that commits of the job listed beyond the quarantine's own positions."""
+def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tuple[DataFile, ...]:
+    """Quarantine files that commits to a log of the job list beyond the quarantine's own positions (RULES Q1)."""
     appended: Mapping[str, int] = {} if quarantine is None else quarantine.transactions()
+    with library_errors(table.spec.path):
+        history = table.handle.history()
     return tuple(
-        DataFile(file.path, file.rows, file.size_bytes)
+        data_file(file.path, file.rows, file.size_bytes)
         for _, commit in commits_of(history, table.job)
         for piece in commit.slices
-        if piece.end > appended.get(position_key(table.job, piece.place), 0)
+        if piece.end > appended.get(quarantine_key(table.job, piece.place, log), 0)
         for file in piece.quarantine
     )
 

@@ -364,3 +364,18 @@ def test_where_a_rename_is_a_copy_young_files_wait(tmp_path: Path) -> None:
     later = quiet(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS)
     assert compacted(root.open(later)).files_removed == 12
     assert rows_stored(storage) == root.expected
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_process_that_slept_before_its_rename_brings_no_compacted_file_back(tmp_path: Path, copies: bool) -> None:
+    storage = CopyingStorage() if copies else None
+    root = filled(tmp_path, storage)
+
+    def overtake() -> None:
+        other = root.open(quiet(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS))
+        assert other.finish_pending() == {}
+        assert compacted(other, all_days=True).files_removed == 13
+
+    root.table = root.open(acting_at("renaming", overtake))
+    root.write(ZERO, 34, 39, {("order", MONDAY): range(34, 39)})
+    assert (rows_stored(storage) if storage is not None else rows_in(root.lake)) == root.expected

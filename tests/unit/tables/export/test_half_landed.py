@@ -178,6 +178,20 @@ def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tm
     assert plain_rows(root.lake) == root.expected
 
 
+def test_a_lost_staged_file_holds_no_type_back(tmp_path: Path) -> None:
+    """`verify` reports the missing file."""
+    root = filled(tmp_path)
+    root.table = root.open(dying_at("renaming"))
+    with pytest.raises(CrashError):
+        root.write(ZERO, 34, 37, {("order", MONDAY): [34, 35]})
+    for path in root.staged():
+        (root.lake / path).unlink()
+    restarted(root).write(ZERO, 34, 40, {("order", MONDAY): [34, 35, 38], ("click", MONDAY): [36]})
+    lost = Counter({("order", 0, 34): 1, ("order", 0, 35): 1})
+    assert plain_rows(root.lake) == root.expected - lost
+    assert (root.table.failing.reasons, root.state.of(ZERO).lags) == ({}, {})
+
+
 # settings
 
 

@@ -33,10 +33,43 @@ from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.partials.schema import EPOCH, written_schema
 from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, quantiles
 from penstock.tables.rollup.proof.closes import CLOSES, Closes, check_closes
-from penstock.tables.rollup.proof.values import beyond, differs, same_sum
 from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.single.facts import TableFacts
+
+SUM_TOLERANCE = 1e-9
+"""Relative: additions in another order differ in the last digits."""
+
+
+def same_sum(one: pl.Expr, other: pl.Expr, added: pl.Expr) -> pl.Expr:
+    """Whether both can be sums of the same values; `added`: what these come to at most, without their signs.
+
+    Two that are not finite count as the same: which of them is infinite or no number depends on the order, too.
+    """
+    return ((one - other).abs() <= SUM_TOLERANCE * added + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
+
+
+def added_at_most() -> pl.Expr:
+    """Of the values of a window, by its columns: where they cancel out, the sum says nothing about their size."""
+    return pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
+
+
+def differs(aggregates: Aggregates, other: str) -> pl.Expr:
+    """Whether a row of as many points has another value than its columns `<name><other>`."""
+    apart = ~same_sum(pl.col("sum"), pl.col(f"sum{other}"), added_at_most()).fill_null(False)
+    for name in ("min", "max"):
+        apart |= pl.col(name).ne_missing(pl.col(f"{name}{other}"))
+    for name in ("first", "last") if aggregates.ends else ():
+        # Where one of both does not tell, the job did not ask for it at the time.
+        apart |= (pl.col(name) != pl.col(f"{name}{other}")).fill_null(False)
+    return apart
+
+
+def beyond(part: str, whole: str) -> pl.Expr:
+    """Whether some of the points of a window have values that all of them do not have."""
+    least = pl.col(f"min{part}") < pl.col(f"min{whole}")
+    return least | (pl.col(f"max{part}") > pl.col(f"max{whole}"))
+
 
 ROWS_PER_PASS_MAX = 8_000_000
 _KEY = ["series", "window_start"]

@@ -19,19 +19,16 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.delta.keys import position_key
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind, earliest
-from penstock.proof.offsets.reconcile import Reconciliation
-from penstock.proof.sources import Depth
-from penstock.tables.export.export import LedgerQuarantine
+from penstock.proof.subject import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.old_proof.offsets.reconcile import Reconciliation
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.verification import ledger_facts, provable
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.quarantine.table import Listed
+from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
-from tests.quarantine_url import export_quarantine
 
 Checks = dict[str, Check]
 
@@ -71,12 +68,10 @@ def write_with_bad(
 def append_bad(root: ExportRoot) -> None:
     """Append the quarantine files that the ledger lists last, as the next run would."""
     listings = {each: here.listing for each, here in root.state.partitions.items()}
-    LedgerQuarantine(root.job, Environment()).append_listed(
-        [
-            Listed(position_key(root.job.name, each), found.number, found.files)
-            for each, found in listings.items()
-            if found is not None
-        ]
+    life = root.state.life
+    assert life is not None
+    QuarantineTable(root.job, Environment(), life).append_listed(
+        [Listed(each, found.number, found.files) for each, found in listings.items() if found is not None]
     )
 
 
@@ -96,7 +91,7 @@ def _bad_files(
         for each in bad
     ]
     writer = StagedWriter(
-        WriteOptions(export_quarantine(job), QUARANTINE_SCHEMA),
+        WriteOptions(job.table.quarantine_path, QUARANTINE_SCHEMA),
         lambda: staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex),
         partition.topic,
         partition.number,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,11 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, ViolationKind, conclude, violation_at
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
-from penstock.proof.offsets.table import origin_frames
-from penstock.proof.values.digests import Digests, column_digests, row_digests
+from penstock.proof.log import UNKNOWN_TOPIC, LogFacts
+from penstock.proof.subject import Subject
+from penstock.proof.values import column_hashes
 from penstock.status.model import RecordedGap
-from penstock.tables.keyed.generations import generations_of
+from penstock.tables.keyed.generations import Transactions, generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
     OFFSET_BITS,
@@ -41,21 +42,108 @@ from penstock.tables.keyed.layout import (
     newer,
     order_columns,
     order_frame,
+    sequences,
+    tiebreaks,
 )
 from penstock.tables.keyed.loading.load import loads_key, overwritten_key
 from penstock.tables.keyed.merger import Runs
-from penstock.tables.keyed.merging.chunks import ChunkStore
+from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import newer_than_mine, read_incoming
 from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.merging.tombstones import newest
-from penstock.tables.keyed.proving.places import KNOWN, Evidence, Places, places_of
-from penstock.tables.keyed.proving.stored import stored_store
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import files_by_bucket
 from penstock.tables.keyed.writer import told_by_key, tombstone_policy
-from penstock.tables.single.facts import recorded_gaps
+from penstock.tables.single.facts import TableFacts, recorded_gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verification has read of a job; the tombstones after the table."""
+
+    subject: Subject
+    facts: TableFacts
+    spec: KeyedSpec
+    tombstones: Table | None
+
+
+KNOWN, LOST, LOADED = "known", "lost", "loaded"
+_RANGES = {"tiebreak": pl.Int64, "start": pl.Int64, "end": pl.Int64, "lost": pl.Boolean}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The offsets that the table has read, and which of them the log still has."""
+
+    slices: tuple[Slice, ...]
+    """Those to read again."""
+    ranges: pl.DataFrame
+    """By tiebreak the sequences `[start, end)`, and whether records of them are lost."""
+    unknown: bool
+    """Whether rows may be of other jobs, or of topics whose names are forgotten: then no place tells anything."""
+
+    @property
+    def any_lost(self) -> bool:
+        return self.unknown or bool(self.ranges["lost"].any())
+
+    def placed(self, layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with their `origin`: `KNOWN` if the log has the record at their place, or never had one."""
+        sequence, tiebreak = order_columns(layout)[-2:]
+        ranges = self.ranges.rename({"tiebreak": tiebreak, "start": sequence})
+        at = rows.sort(sequence).join_asof(ranges, on=sequence, by=tiebreak, check_sortedness=False)
+        lost = (pl.col("lost") & (pl.col(sequence) < pl.col("end"))).fill_null(False) | self.unknown
+        origin = pl.when(pl.col(sequence) < 0).then(pl.lit(LOADED)).when(lost).then(pl.lit(LOST))
+        return at.select(*rows.columns, origin.otherwise(pl.lit(KNOWN)).alias("origin"))
+
+    def exposed(self, layout: Layout, loads: bool) -> pl.Expr:
+        """Whether a record that the log has lost, or a load, may have deleted what a retained record gives."""
+        if layout.sequence is not None or self.unknown:
+            return pl.lit(self.any_lost or (loads and layout.delete is not None))
+        lost_end = self.ranges.filter("lost")["end"].max()
+        return pl.col(log_order(layout)) < pl.lit(lost_end, pl.Int64)
+
+
+def stored_store(spec: KeyedSpec, table: Table) -> ChunkStore:
+    """Reads the files of a table: of the rows, or of tombstones."""
+    schema = file_schema(table.schema)
+    return ChunkStore(table.spec.path, dict(spec.storage_options), schema, spec.layout, spec.chunk_rows)
+
+
+def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
+    job, facts = evidence.subject.job.name, evidence.facts
+    numbers = facts.table.transactions()
+    slices: list[Slice] = []
+    ranges: list[tuple[int, int, int, bool]] = []
+    for partition, state in sorted(facts.states.items()):
+        if state.position is None or state.origin is None:
+            continue
+        bounds, low, high = said.bounds.get(partition), state.position, state.position
+        if bounds is not None:
+            low, high = min(max(state.origin, bounds.first), state.position), min(state.position, bounds.end)
+        if low < high:
+            slices.append(Slice(partition, low, high, low))
+        if bounds is None or log.compacted(partition.topic) is not False:
+            low = high = state.position
+        for start, end in ((state.origin, low), (low, high), (high, state.position)):
+            ranges += _ranges(numbers, job, partition, start, end, (start, end) != (low, high))
+    forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
+    frame = pl.DataFrame(ranges, _RANGES, orient="row").sort("start")
+    return Places(tuple(slices), frame, forgotten or bool(facts.incarnations.others))
+
+
+def _ranges(
+    numbers: Transactions, job: str, partition: Partition, start: int, end: int, lost: bool
+) -> Iterator[tuple[int, int, int, bool]]:
+    """The offsets `[start, end)` as sequences, cut where generations begin."""
+    generations = generations_of(numbers, job, partition)
+    tiebreak = tiebreaks(pa.chunked_array([[0]]), partition.topic, partition.number)[0].as_py()
+    cuts = sorted({start, end, *(at for at, _ in generations if start < at < end)})
+    for first, after in pairwise(cuts):
+        sequence = sequences(pa.array([first]), generations)[0].as_py()
+        yield tiebreak, sequence, sequence + after - first, lost
+
 
 FAULTS: Mapping[str, str] = {
     "missing": "keys have no row",
@@ -78,13 +166,13 @@ _OVERWRITTEN = Unproven(
 )
 
 
-def check_records(evidence: Evidence, *, with_values: bool) -> Check:
+def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    facts, bounds = evidence.facts, evidence.said.bounds
-    places = places_of(evidence)
-    given_up = [*recorded_gaps(facts.history, evidence.job.name, "given_up")]
+    facts, bounds = evidence.facts, said.bounds
+    places = places_of(evidence, log, said)
+    given_up = [*recorded_gaps(facts.history, evidence.subject.job.name, "given_up")]
     hindrances = {
-        VALUES_OF_SQL: evidence.job.sql is not None,
+        VALUES_OF_SQL: evidence.subject.job.sql is not None,
         _OVERWRITTEN: any(key.endswith(overwritten_key("")) for key in facts.table.transactions()),
         _REPLAYING: facts.replay_unfinished,
         _GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
@@ -96,7 +184,7 @@ def check_records(evidence: Evidence, *, with_values: bool) -> Check:
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         flow = _flow(evidence, places.slices, given_up, Path(folder))
-        files = tuple(_runs(flow, evidence.log, places.slices)) if places.slices else ()
+        files = tuple(_runs(flow, log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
             counts["keys"] += len(compared) - compared["gone"].null_count()
@@ -121,16 +209,17 @@ def check_records(evidence: Evidence, *, with_values: bool) -> Check:
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
     """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
-    job, facts = evidence.job, evidence.facts
+    job, facts = evidence.subject.job, evidence.facts
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
-    left_out = _quarantined(evidence, slices)
     partitions = {piece.partition for piece in slices}
+    bad = evidence.subject.quarantine.places(partitions)
+    left_out = {_key(each): dict.fromkeys(offsets, "in quarantine") for each, offsets in bad.items()}
     for gap in given_up:
         if gap.partition in partitions:
             left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
     known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
-        "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
+        "on": replace(plain.on, tombstone=tombstone_policy(job, evidence.spec)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
         "quarantine": replace(plain.quarantine, storage_options={}),
         "poison": left_out,
@@ -138,22 +227,8 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     numbers = facts.table.transactions()
     generations = {_key(piece.partition): generations_of(numbers, job.name, piece.partition) for piece in slices}
     return KeyedFlow(
-        **known, layout=job.table.layout, generations=generations, tombstones_delete=told_by_key(job, job.table)
+        **known, layout=evidence.spec.layout, generations=generations, tombstones_delete=told_by_key(job, evidence.spec)
     )
-
-
-def _quarantined(evidence: Evidence, slices: tuple[Slice, ...]) -> dict[PartitionKey, dict[int, str]]:
-    quarantine = evidence.quarantine
-    ids = {piece.partition.topic_id: piece.partition for piece in slices}
-    found: dict[PartitionKey, dict[int, str]] = {_key(piece.partition): {} for piece in slices}
-    for file in quarantine.files:
-        for frame in origin_frames(quarantine.storage, file, QUARANTINE_COLUMNS):
-            for row in frame.iter_rows(named=True):
-                partition = ids.get(row["topic_id"])
-                key = None if partition is None else (partition.topic, row["partition"])
-                if key in found:
-                    found[key][row["offset"]] = "in quarantine"
-    return found
 
 
 def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[StagedFile]:
@@ -168,7 +243,7 @@ def _compared(
     evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
 ) -> Iterator[pl.DataFrame]:
     """Bucket by bucket the keys of records and rows, each with what became of it."""
-    spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
+    spec, facts, tombstones = evidence.spec, evidence.facts, evidence.tombstones
     layout, stored = spec.layout, stored_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
     rows_of = files_by_bucket(facts.table.active_files())
@@ -272,13 +347,9 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     return pl.Series(found)
 
 
-def _digests(rows: pa.Table) -> Digests:
-    """A number for each row, out of all of its values."""
-    columns = {}
-    for name in sorted(rows.schema.names):
-        column = rows.column(name).combine_chunks()
-        columns[name] = column_digests(column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
-    return row_digests(columns, columns, np.uint64(0))
+def _digests(rows: pa.Table) -> pl.Series:
+    """A hash for each row, out of all of its values."""
+    return column_hashes(rows.select(sorted(rows.schema.names))).hash_rows(7)
 
 
 def _key(partition: Partition) -> PartitionKey:

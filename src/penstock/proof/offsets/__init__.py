@@ -1,1 +1,0 @@
-"""Each offset once: log, table and quarantine compared."""

@@ -1,1 +1,0 @@
-"""The values of rows, compared with the log decoded again."""
