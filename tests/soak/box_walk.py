@@ -80,9 +80,9 @@ class AddTopic:
 
 @dataclass(frozen=True, slots=True)
 class LoseLogs:
-    """Stop the exporters while the broken types lag, heal these, delete the ledger, rebuild it and go on.
+    """Stop the exporters while the broken types lag, heal these, delete the logs, rebuild them and go on.
 
-    What `last_complete.json` says of the lost chain may still be there.
+    The logs of types may still be there.
     """
 
     broken: tuple[str, ...]
