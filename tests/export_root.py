@@ -300,6 +300,7 @@ class ExportRoot:
                     "last": max(offsets),
                     "main": takes is None,
                     "from": (takes or {}).get(name, place[0]),
+                    "after": self.logs.files_end(name, partition),
                     "types": {
                         each: {"files": sum(key[0] == each for key in wanted), "first": min(of), "last": max(of)}
                         for each, of in types.items()

@@ -40,9 +40,13 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self.read + self.holes + self.gap + self.given_up
 
     @property
+    def accounted(self) -> int:
+        """Records whose fate is known."""
+        return self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
+
+    @property
     def conserved(self) -> bool:
-        found = self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
-        return self.read + self.backfilled == found
+        return self.read + self.backfilled == self.accounted
 
 
 TOTAL_NAMES = Totals.__struct_fields__

@@ -193,7 +193,7 @@ class ReadWish:
 
 
 class RebuildReport(Report, Protocol):
-    """What came of making a lost commit log again."""
+    """What came of restoring lost logs."""
 
     @property
     def ok(self) -> bool: ...
@@ -245,7 +245,7 @@ class Kind(Protocol):
         """What is committed, for people: without columns that only Penstock needs."""
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        """Make a lost commit log again from the files; `UserError` where a table has none of its own."""
+        """Restore lost logs from files; `UserError` where that is impossible."""
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         """Where the quarantine of the job's table lies, and what commits list for it; None while there is no table."""
