@@ -226,7 +226,7 @@ class Export(ExportTable):
                 failed |= self.finish_pending([name])
             except PenstockError as error:
                 failed[name] = error.primary
-        return failed
+        return failed | {name: self.logs.unreadable[name] for name in names if name in self.logs.unreadable}
 
     def _put_markers(self) -> None:
         self.markers.put(self.logs.state(), [name for name in self.spec.all_types if name not in self.failing.reasons])

@@ -99,9 +99,8 @@ class Finishing:
         staged = {entry.path for folder in folders for entry in self.logs.storage.list(folder)}
         found: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.all_types.keys()):
-            log = self.logs.find_type_log(name)
+            log = self.logs.refreshed(name)
             if log is not None:
-                log.refresh()
                 files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
                 found += [rename for rename in files if rename.source in staged]
         return found

@@ -139,6 +139,12 @@ class ExportLogs:
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
             list(pool.map(self._refresh, logs))
 
+    def refreshed(self, name: str) -> Table | None:
+        """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
+        if self._readable(name) is not None:
+            self._refresh(name)
+        return self._logs.get(name)
+
     def _readable(self, name: str) -> Table | None:
         try:
             return self.find_type_log(name)
