@@ -311,8 +311,7 @@ class Export(ExportTable):
         return self._landed(outcome, steady, written - failed.keys(), staged.main)
 
     def _landed(self, outcome: Outcome, parts: Sequence[RoutedPart], written: Iterable[str], main: bool) -> Landed:
-        for name in sorted(written):
-            self._recover(name)
+        self._recover_written(written)
         self._put_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}
@@ -370,6 +369,15 @@ class Export(ExportTable):
         self.finishing.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
             self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
+
+    def _recover_written(self, written: Iterable[str]) -> None:
+        """Types that failed and were written now have recovered, unless a file of an earlier batch is still stuck."""
+        names = [name for name in sorted(written) if name in self.failing.reasons]
+        stuck = self._finished(names)
+        self._note_failed(stuck)
+        for name in names:
+            if name not in stuck:
+                self._recover(name)
 
     def _recover(self, name: str) -> None:
         if self.failing.recovered(name):
