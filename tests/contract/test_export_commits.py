@@ -23,8 +23,8 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
-from tests.contract.conftest import BUCKET
 from tests.export_world import ONE, ZERO, ExportWorld, Process, places, refused
+from tests.lake import BUCKET, s3_server
 from tests.pipes import CrashError
 from tests.watched_storage import WatchedStorage
 
@@ -67,12 +67,17 @@ def world_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> ExportW
     form, _, place = kind.partition(" ")
     match place:
         case "s3":
-            options = {**request.getfixturevalue("s3_options"), "aws_conditional_put": "etag"}
-            return ExportWorld(folder, form, f"s3://{BUCKET}/{folder.name}", options)
+            return ExportWorld(folder, form, f"s3://{BUCKET}/{folder.name}", request.getfixturevalue("s3"))
         case "hdfs":
             return ExportWorld(folder, form, request.getfixturevalue("hdfs").url(folder.name))
         case _:
             return ExportWorld(folder, form)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
 
 
 @pytest.fixture(params=FORMATS)
@@ -106,15 +111,15 @@ def acts() -> Acts:
 # E1: a type's commit is accepted only at the position that its batch was planned with
 
 
-def test_stale_owner_is_refused_by_the_position_of_every_type_that_moved(anywhere: ExportWorld, acts: Acts) -> None:
-    anywhere.send("ABABCB")
-    stale = anywhere.open(1, acts.reach)
+def test_stale_owner_is_refused_by_the_position_of_every_type_that_moved(world: ExportWorld, acts: Acts) -> None:
+    world.send("ABABCB")
+    stale = world.open(1, acts.reach)
     staging = stale.stage(6)
-    acts.at("checked", lambda: anywhere.run(2))
+    acts.at("checked", lambda: world.run(2))
     outcome = staging.commit()
     assert outcome.version is None
-    anywhere.check()
-    assert anywhere.state.of(ZERO).token == 2
+    world.check()
+    assert world.state.of(ZERO).token == 2
 
 
 def test_stale_owner_lands_rows_that_the_new_owner_finds_and_skips(anywhere: ExportWorld, acts: Acts) -> None:
@@ -364,20 +369,20 @@ def test_slice_staged_before_a_catch_up_lands_behind_it(world: ExportWorld) -> N
 # E3: idle types need no commits, and a type that is ahead skips what it has
 
 
-def test_idle_types_need_no_commits(anywhere: ExportWorld) -> None:
-    anywhere.send("ABC")
-    process = anywhere.run()
-    versions = [anywhere.type_version(name) for name in "BC"]
+def test_idle_types_need_no_commits(world: ExportWorld) -> None:
+    world.send("ABC")
+    process = world.run()
+    versions = [world.type_version(name) for name in "BC"]
     for _ in range(3):
-        anywhere.send("AA")
+        world.send("AA")
         process.run()
-    assert [anywhere.type_version(name) for name in "BC"] == versions
-    assert anywhere.type_position("C") == 3
-    assert anywhere.state.of(ZERO).position_of("C") == 9
-    anywhere.send("C")
+    assert [world.type_version(name) for name in "BC"] == versions
+    assert world.type_position("C") == 3
+    assert world.state.of(ZERO).position_of("C") == 9
+    world.send("C")
     process.run()
-    assert anywhere.type_position("C") == 10
-    anywhere.check()
+    assert world.type_position("C") == 10
+    world.check()
 
 
 def test_type_stays_ahead_of_the_job_over_several_batches(world: ExportWorld, acts: Acts) -> None:
@@ -602,25 +607,25 @@ def test_where_a_rename_is_a_copy_no_row_is_seen_twice(copying: ExportWorld, act
 # E5: settings
 
 
-def test_settings_changed_while_a_type_is_ahead_stop_the_job(anywhere: ExportWorld, acts: Acts) -> None:
+def test_settings_changed_while_a_type_is_ahead_stop_the_job(world: ExportWorld, acts: Acts) -> None:
     before = "bad_record: quarantine"
-    anywhere.sections["on"] = before
-    anywhere.send("ABC")
-    dying = anywhere.open(1, acts.reach)
+    world.sections["on"] = before
+    world.send("ABC")
+    dying = world.open(1, acts.reach)
     staging = dying.stage(3)
     acts.crash("type_committed")
     with pytest.raises(CrashError):
         staging.commit()
-    anywhere.sections["on"] = f"{before}, new_column: quarantine"
+    world.sections["on"] = f"{before}, new_column: quarantine"
     with pytest.raises(UserError, match="changed after a process died"):
-        anywhere.run(2)
-    anywhere.sections["on"] = before
-    anywhere.sections["more"] = "limits: {open_writers: 7}\n"
-    anywhere.run(2)
-    anywhere.sections["on"] = f"{before}, new_column: quarantine"
-    anywhere.send("ABC")
-    anywhere.run(2)
-    anywhere.check()
+        world.run(2)
+    world.sections["on"] = before
+    world.sections["more"] = "limits: {open_writers: 7}\n"
+    world.run(2)
+    world.sections["on"] = f"{before}, new_column: quarantine"
+    world.send("ABC")
+    world.run(2)
+    world.check()
 
 
 def test_routing_cannot_change_while_records_wait_for_a_type(world: ExportWorld) -> None:
