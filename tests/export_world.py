@@ -264,15 +264,26 @@ class ExportWorld:
             here = state.of(partition)
             job = here.totals
             types = [log.known_state([partition]).of(partition).totals for _, log in logs.type_logs()]
-            landed = sum(of_type.read for of_type in types)
-            unrouted = job.quarantined + job.filtered + job.skipped
-            assert job.read + job.backfilled == landed + unrouted + job.deferred + job.vanished, (job, types)
+            surplus = self.surplus(partition)
+            assert surplus == 0 or 0 < surplus <= job.gap, (job, types)
             assert job.deferred == sum(lag.deferred for lag in here.lags.values()), here
             assert job.offsets == (here.position or 0) - (here.origin or 0), here
             rows = sum(of_type.written + of_type.replayed for of_type in types)
             bad = job.quarantined + sum(of_type.quarantined - of_type.replayed for of_type in types)
             at = Counter(place[0] == QUARANTINE for place in found.elements() if place[1] == partition.number)
             assert (at[False], at[True]) == (rows, bad), (job, types)
+
+    def surplus(self, partition: Partition) -> int:
+        """Records that types count and the job does not, which should be none.
+
+        Only a gap makes some: types had landed records beyond the job's position when a process died, and the log lost
+        them before the next process could count them. Their offsets are in the job's `gap`.
+        """
+        logs = self.logs
+        job = logs.state().of(partition).totals
+        landed = sum(log.known_state([partition]).of(partition).totals.read for _, log in logs.type_logs())
+        unrouted = job.quarantined + job.filtered + job.skipped
+        return landed + unrouted + job.deferred + job.vanished - job.read - job.backfilled
 
     # faults, on a local disk
 
