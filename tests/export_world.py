@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_rounds
 from penstock.environment import Environment
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import Failpoint, Reach, noop
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import Totals
@@ -170,15 +170,17 @@ class ExportWorld:
         path.write_text(text.replace('path: "ROOT"', f'path: "{self.root}"'))
         return load_job(path)
 
-    def open(self, token: int = 1, reach: Reach = noop) -> Process:
-        """A process under this token."""
+    def open(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:
+        """A process under this token; `in_tasks` is a failpoint that tasks reach too."""
         heard, claims = Recorder(), Holding(token)
-        environment = Environment(now=self.clock.now, sleep=lambda _: None, reach=reach, listener=heard)
+        environment = Environment(
+            now=self.clock.now, sleep=lambda _: None, reach=reach, listener=heard, failpoint=in_tasks
+        )
         rounds = open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
         return Process(rounds, claims, heard, self.clock)
 
-    def run(self, token: int = 1, reach: Reach = noop) -> Process:
-        process = self.open(token, reach)
+    def run(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:
+        process = self.open(token, reach, in_tasks)
         process.run()
         return process
 
