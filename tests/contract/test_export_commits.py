@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -156,9 +157,7 @@ def test_stale_owner_that_landed_all_its_types_is_refused_by_its_token(world: Ex
     world.check()
 
 
-def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(
-    world: ExportWorld, acts: Acts
-) -> None:
+def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(world: ExportWorld, acts: Acts) -> None:
     world.send("AB")
     world.send("AAAA", ONE)
     stale = world.open(1, acts.reach)
@@ -515,12 +514,8 @@ def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, act
     tables = [plain.table for _ in range(6)]
     pending = [table.finishing.pending() for table in tables]
     assert all(len(renames) == 24 for renames in pending)
-    failed: list[object] = []
-    threads = [
-        threading.Thread(target=lambda table=table, renames=renames: failed.append(table.finishing.finish(renames)))
-        for table, renames in zip(tables, pending, strict=True)
-    ]
-    _joined(threads)
+    with ThreadPoolExecutor(len(tables)) as pool:
+        failed = list(pool.map(lambda table, renames: table.finishing.finish(renames), tables, pending))
     assert failed == [{}] * 6
     assert plain.rows() == places("ABC" * 8)
     plain.run(2)
@@ -576,13 +571,13 @@ class Copying(ObjectStorage):
 
 
 @pytest.fixture
-def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExportWorld]:
+def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
     opened = open_storage(plain.root, {})
     assert isinstance(opened, ObjectStorage)
     opened.__class__ = Copying
     monkeypatch.setattr("penstock.tables.export.logs.open_storage", lambda url, options: opened)
     monkeypatch.setattr(Finishing, "copies", property(lambda finishing: True))
-    yield plain
+    return plain
 
 
 @pytest.mark.parametrize("visit", [1, 2, 3])
@@ -738,7 +733,7 @@ def test_marker_goes_before_compaction_deletes_a_file_and_returns_after_the_last
     plain.check_nothing_twice()
     compact(plain, acts)
     assert plain.storage.exists(marker(plain))
-    assert len([entry for entry in plain.storage.list("A/day=2026-03-01")]) == 1
+    assert len(list(plain.storage.list("A/day=2026-03-01"))) == 1
     plain.check()
 
 
@@ -758,24 +753,13 @@ def test_rivals_racing_on_every_step_give_each_row_once(world: ExportWorld, seed
         time.sleep(rng.random() * 0.01)
 
     processes = [world.open(token, stumble) for token in (1, 1, 2)]
-    errors: list[BaseException] = []
 
     def run(process: Process) -> None:
-        try:
-            for _ in range(30):
-                if process.round():
-                    return
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(30):
+            if process.round():
+                return
 
-    _joined([threading.Thread(target=run, args=(process,)) for process in processes])
-    assert not errors, errors
+    with ThreadPoolExecutor(len(processes)) as pool:
+        list(pool.map(run, processes))
     world.run(3)
     world.check()
-
-
-def _joined(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

@@ -102,7 +102,9 @@ class Schedule:
         if self.broken:
             self.world.heal_folder(self.broken.pop())
         elif self.world.state.version >= 0:
-            self.broken.append(self.rng.choice(("A", "B", *([f"{PLAIN_LOG}/A"] if self.world.format != "delta" else []))))
+            self.broken.append(
+                self.rng.choice(("A", "B", *([f"{PLAIN_LOG}/A"] if self.world.format != "delta" else [])))
+            )
             self.world.break_folder(self.broken[-1])
 
     def expire(self) -> None:

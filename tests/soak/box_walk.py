@@ -16,15 +16,16 @@ SECOND_TOPIC_DAY = 3
 LOSS_DAY = 4
 
 EXPORTER_STEPS = (
-    *("planned", "writing", "staged", "checked", "entry_written", "renaming", "renaming", "renaming", "renamed"),
-    *("snapshot_written", "committed", "quarantined", "marked", "mirrored", "fenced", "range_parked", "range_landed"),
+    *("planned", "writing", "staged", "checked", "type_committed", "type_committed", "renaming", "renaming", "renamed"),
+    *("committed", "quarantined", "marked", "mirrored", "fenced", "range_parked", "range_landed"),
 )
 COMPACT_STEPS = (
-    *("compact_staged", "compact_checked", "entry_written", "removing", "removed", "renaming", "renamed"),
-    "compact_committed",
+    *("compact_staged", "compact_checked", "compact_committed", "removing", "removed", "renaming", "renamed"),
 )
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
-REPLAY_STEPS = ("replay_staged", "entry_written", "renaming", "renamed", "replay_committed", "replay_removed")
+REPLAY_STEPS = (
+    *("replay_staged", "replay_begun", "type_committed", "renaming", "renamed", "replay_committed", "replay_removed"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,10 @@ class AddTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseLedger:
-    """Stop the exporters while the broken types lag, heal these, delete the ledger, rebuild it and go on.
-
-    What `last_complete.json` says of the lost chain may still be there.
-    """
+class LoseLogs:
+    """Stop the exporters while the broken types lag, heal these, delete the logs, restore them and go on."""
 
     broken: tuple[str, ...]
-    note_stays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class Settle:
     """Wait until all types that can be written are, and compare them with what was sent."""
 
 
-Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLedger | Settle
+Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLogs | Settle
 
 
 def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
@@ -132,7 +129,7 @@ def _loss(rng: Random, broken: list[str], send: Send) -> Iterator[Action]:
         broken.append(rng.choice(TYPES))
         yield Break(broken[-1])
         yield send
-    yield LoseLedger(tuple(broken), note_stays=rng.random() < 0.5)
+    yield LoseLogs(tuple(broken))
     broken.clear()
 
 

@@ -29,7 +29,7 @@ from tests.soak.box_walk import (
     Break,
     Heal,
     Kill,
-    LoseLedger,
+    LoseLogs,
     Maintain,
     Mend,
     Send,
@@ -123,8 +123,8 @@ class World:
                 self.stop()
                 self._add_topic()
                 self._start()
-            case LoseLedger():
-                self._lose_ledger(action)
+            case LoseLogs():
+                self._lose_logs(action)
             case Settle():
                 self.settle()
             case _:
@@ -149,7 +149,7 @@ class World:
         assert not found, f"{found}\n{self._words()}"
 
     def compare_quarantine(self) -> None:
-        """Each bad record is in quarantine; a second time only if a rebuilt ledger had its type read again."""
+        """Each bad record is in quarantine; twice only if its type was read again after a restore."""
         found = quarantined(self.root)
         bad = {place for place, each in self.sent.items() if each.type is None}
         assert set(found) == bad, f"missing {list(bad - set(found))[:5]}, not bad {list(set(found) - bad)[:5]}"
@@ -254,18 +254,15 @@ class World:
         (self.folder / "aside" / name).unlink()
         self.broken.discard(name)
 
-    def _lose_ledger(self, action: LoseLedger) -> None:
+    def _lose_logs(self, action: LoseLogs) -> None:
         self.settle()
         self.stop()
         for name in action.broken:
             self._heal(name)
-        ours = self.root / "_penstock" / "box"
-        shutil.rmtree(ours / "ledger")
-        shutil.rmtree(ours / "snapshots", ignore_errors=True)
-        (ours / "last_snapshot.json").unlink(missing_ok=True)
-        if not action.note_stays:
-            (ours / "last_complete.json").unlink(missing_ok=True)
-        self.say(f"rebuilt: {command_json('verify', str(self.job), '--rebuild')['rows']} rows")
+        own = self.root / "_penstock" / "box"
+        shutil.rmtree(own / "_delta_log")
+        shutil.rmtree(own / "types")
+        self.say(f"restored: {command_json('rebuild', str(self.job))}")
         self.losses += 1
         self._start()
 

@@ -90,8 +90,8 @@ class RoutedPart:
     def concerns(self, name: str) -> bool:
         """Whether the log of a type has to take this slice: for records that it lacks, for a gap, or in a catch-up.
 
-        After a gap every type is fenced: a former owner that had read the lost records must not land them later. For the
-        same reason a catch-up moves its types even if the log has lost all that they waited for.
+        After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
+        catch-up moves its types even if the log has lost all that they waited for.
         """
         share = self.shares.get(name, Share())
         new = share.counts.read > share.sums.get(THERE, 0) or self.piece.gap > 0 or not self.main

@@ -296,7 +296,9 @@ class Export(ExportTable):
         failed = self.finishing.finish(landed.renames)
         self._note_failed(failed)
         written = {name for name, _, _ in landed.landed}
-        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys((*refusing, *landed.failed, *failed), False)}
+        in_tasks = {name for part in parts for name, share in part.shares.items() if share.failed}
+        failures = (*in_tasks, *refusing, *landed.failed, *failed)
+        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys(failures, False)}
         steady = [part for part in parts if part.partition not in landed.moved]
         outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
         self.environment.reach("committed")
