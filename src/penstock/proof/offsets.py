@@ -104,6 +104,7 @@ class OffsetJoin:
         self.ahead: Counter[str] = Counter()
         """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
         self._without_place = subject.rows_unplaced
+        self._exact: dict[str, bool] = {}
         self._violations: list[Violation] = []
         self._unreadable: set[str] = set()
         self._files_read: set[tuple[str, str]] = set()
@@ -170,14 +171,14 @@ class OffsetJoin:
         below, above = offsets[offsets < window.lo], offsets[offsets >= window.hi]
         end = (source.ends or {}).get(partition, self._tallies[partition].range[1])
         # A type that lags has nothing at its own position or beyond.
-        beyond = [*inside[inside >= end]]
+        beyond = inside[inside >= end]
         if window.last:
             self.ahead[source.name] += int(np.count_nonzero(above < end))
-            beyond += [*above[above >= end]]
+            beyond = np.concatenate([beyond, above[above >= end]])
         if window.first and len(below):
             self._violations.append(violation_at(partition, int(below.min()), ViolationKind.BEFORE_ORIGIN))
-        if beyond:
-            self._violations.append(violation_at(partition, int(min(beyond)), ViolationKind.BEYOND_POSITION))
+        if len(beyond):
+            self._violations.append(violation_at(partition, int(beyond.min()), ViolationKind.BEYOND_POSITION))
 
     def _read_log(self, tally: Tally, window: Window) -> None:
         """Mark the offsets of records that the log still has."""
@@ -193,7 +194,10 @@ class OffsetJoin:
         # Retention may have moved while the records were read.
         tally.log_first = max(tally.log_first, self._log.bounds([partition])[partition].first)
         window.log[window.part(window.lo, tally.log_first)] = False
-        tally.exact = self._log.compacted(partition.topic) is False
+        topic = partition.topic
+        if topic not in self._exact:
+            self._exact[topic] = self._log.compacted(topic) is False
+        tally.exact = self._exact[topic]
 
     def _compare(self, tally: Tally, window: Window) -> None:
         """Compare how often each offset is held with how often it must be, and with the log."""

@@ -142,7 +142,7 @@ class Subject:
         if number is None or (topic_id is None and topic is None):
             return NoPartition.NO_PLACE
         partition = self._partitions.get((topic_id or "", number))
-        if partition is not None and topic in (None, partition.topic, UNKNOWN_TOPIC):
+        if partition is not None and (topic is None or partition.topic in (topic, UNKNOWN_TOPIC)):
             return partition
         other_job = topic_id in others if topic_id is not None else bool(others)
         return NoPartition.OTHER_JOB if other_job else NoPartition.UNKNOWN
@@ -155,7 +155,7 @@ class Subject:
         for rows in places.partition_by(keys, maintain_order=True):
             values = rows.row(0, named=True)
             partition = self.find(values.get("topic_id") or file.topic_id, values.get("topic"), values["partition"])
-            placed = rows.drop_nulls("offset") if isinstance(partition, Partition) else rows
+            placed = rows if partition is NoPartition.NO_PLACE else rows.drop_nulls("offset")
             if len(placed):
                 yield partition, placed
             if len(placed) < len(rows):

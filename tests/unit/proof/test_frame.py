@@ -21,6 +21,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.proof.files import QUARANTINE_PLACE, PlaceColumns, Quarantine, RowSource, data_file, examined
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
+from penstock.proof.invariants import CommittedSlice
 from penstock.proof.log import TopicIncarnations
 from penstock.proof.subject import Depth, Sample, Subject
 from penstock.tables.registry import kind_of
@@ -79,7 +80,7 @@ def test_a_record_in_two_types_or_in_none_is_named(tmp_path: Path) -> None:
 
 def test_rows_of_a_type_that_is_ahead_are_a_half_landed_batch(tmp_path: Path) -> None:
     both = [of_type(tmp_path, "a", [0, 2, 4, 6, 8], end=10), of_type(tmp_path, "b", [7, 5, 3, 1])]
-    checks = proved(exported(tmp_path, Totals(read=8, written=8), both))
+    checks = proved(replace(exported(tmp_path, Totals(read=8, written=8), both), rows_written=9))
     assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
     assert "1 rows of a are beyond the position: a batch is half landed" in checks["rows"].warnings[0]
 
@@ -101,6 +102,16 @@ def test_deferred_records_of_a_type_that_lags_are_counted_and_rows_beyond_its_po
     wrong = [of_type(tmp_path / "wrong", "a", [0, 6], end=4), both[1]]
     found = proved(exported(tmp_path, totals, wrong))["offsets"].violation
     assert found == Violation("orders", 0, 6, ViolationKind.BEYOND_POSITION)
+
+
+def test_slices_of_the_job_log_are_checked_apart_from_what_types_made_of_their_records(tmp_path: Path) -> None:
+    both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 5, 3, 1])]
+    subject = exported(tmp_path, Totals(read=8, written=8), both)
+    whole = {ZERO: [CommittedSlice(0, 8, Totals(read=8, written=8))]}
+    checks = proved(replace(subject, job_slices=(subject.states, whole)))
+    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
+    half = {ZERO: [CommittedSlice(0, 6, Totals(read=6, written=6))]}
+    assert proved(replace(subject, job_slices=(subject.states, half)))["slices"].verdict is Verdict.VIOLATED
 
 
 def test_counts_that_are_wrong_are_found_by_the_totals_and_by_the_log(tmp_path: Path) -> None:
@@ -130,10 +141,10 @@ def test_progress_is_told_for_files_and_for_offsets_of_the_log(tmp_path: Path) -
     assert any(step.startswith("offsets of") and done == total == 8 for step, done, total in steps)
 
 
-def test_a_table_without_a_ledger_refuses_to_read_it_again_and_to_make_it_again(tmp_path: Path) -> None:
+def test_all_needs_values_and_only_exports_are_rebuilt(tmp_path: Path) -> None:
     job = small_job("127.0.0.1:1", "orders", tmp_path)
     log = MemoryLog({})
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="--all goes with --values"):
         verify(job, every_entry=True, open_log=lambda _: log)
-    with pytest.raises(UserError, match="no ledger"):
+    with pytest.raises(UserError, match="is for exports"):
         kind_of(job).rebuild(job, log, Environment())

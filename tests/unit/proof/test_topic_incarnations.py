@@ -101,7 +101,9 @@ def test_a_file_of_another_writer_is_placed_by_its_columns() -> None:
 def test_rows_are_not_placed_where_nothing_tells() -> None:
     two_topics = subject((NOW, Partition("returns", "r", 0)))
     assert two_topics.find(None, None, 0) is NoPartition.NO_PLACE
-    forgotten = subject((NOW,), (Partition(UNKNOWN_TOPIC, "old", 0),))
+    unnamed = Partition(UNKNOWN_TOPIC, "old", 0)
+    forgotten = subject((NOW,), (unnamed,))
+    assert forgotten.find("old", "orders", 0) == unnamed
     assert forgotten.find(None, "orders", 0) is NoPartition.NO_PLACE
     shared = subject((NOW,), others={"audit": frozenset({"other"})})
     assert shared.find(None, None, 0) is NoPartition.NO_PLACE

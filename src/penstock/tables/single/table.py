@@ -131,7 +131,7 @@ class SingleKind:
         raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+        raise UserError("`penstock rebuild` is for exports", hint=f"the log of {job.name} is its Delta table")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         """What commits of the job's table list for its quarantine; None while there is no table."""

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from penstock.environment import Environment
 from penstock.job.spec import job_of
+from penstock.proof.files import GoneError
 from penstock.proof.findings import Verdict, Violation, ViolationKind
 from penstock.tables.export.compact import compact
-from penstock.tables.export.old_proof.offsets.table import GoneError
 from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.proof.files import parquet_files
 from penstock.tables.export.spec import ExportSpec
