@@ -40,9 +40,14 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self.read + self.holes + self.gap + self.given_up
 
     @property
-    def conserved(self) -> bool:
+    def unaccounted(self) -> int:
+        """How many records were read of which nothing is said; negative if too much is said."""
         found = self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
-        return self.read + self.backfilled == found
+        return self.read + self.backfilled - found
+
+    @property
+    def conserved(self) -> bool:
+        return self.unaccounted == 0
 
 
 TOTAL_NAMES = Totals.__struct_fields__

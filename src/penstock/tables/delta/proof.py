@@ -132,7 +132,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     subject = replace(
         facts.subject(job),
         sources=(source,),
-        rows_written=facts.incarnations.rows_written,
+        rows_written={source.name: facts.incarnations.rows_written},
         rewrite=VALUES_OF_SQL if job.sql is not None else rewrite_of(job, facts.table, source),
     )
     misfiled = find_misfiled(subject, facts.table)

@@ -60,7 +60,9 @@ def event(name: str, day: str = MONDAY, number: int | str = 0) -> bytes:
     return json.dumps({"type": name, "at": f"{day}T12:00:00Z", "id": number}).encode()
 
 
-def make_job(folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", order: str = "", click: str = "") -> Path:
+def make_job(
+    folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", order: str = "", click: str = ""
+) -> Path:
     """Records of unknown types are dropped."""
     path = job_file(folder, name=name, topic=topic, order=order, click=click, export=f"format: {kind.format}")
     text = path.read_text().replace("field(type)}", "field(type), unknown: drop}")

@@ -15,7 +15,7 @@ from penstock.lake.delta.keys import field_key, position_key
 from penstock.logs.log import Partition
 from penstock.tables.export.state import Cause, Lag, lag_numbers, type_key
 from penstock.verify import Verdict, VerifyReport
-from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
+from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.unit.tables.export.damaged_root import (
     DELTA,
     KINDS,
@@ -24,9 +24,7 @@ from tests.unit.tables.export.damaged_root import (
     Lake,
     Rows,
     add_file,
-    event,
     made,
-    make_job,
     rewritten,
     set_numbers,
 )
@@ -190,9 +188,11 @@ def delete_log(lake: Lake) -> None:
 
 
 def replace_log(lake: Lake) -> None:
-    """A new log of the same type, without its history."""
+    """A new log of the same type with the same rows, without what the job kept in it."""
+    old = DeltaTable(str(lake.log_of("click")))
+    schema, columns = old.schema(), old.metadata().partition_columns
     delete_log(lake)
-    lake.root.open()
+    DeltaTable.create(str(lake.log_of("click")), schema, partition_by=columns)
 
 
 def forget_the_log(lake: Lake) -> None:
@@ -265,7 +265,17 @@ CASES = [
     Case("a type's position moved back", number("click", "", more(-1))),
     *(
         Case(f"the job's {total} altered", number("", total, more(1)))
-        for total in ("read", "filtered", "quarantined", "holes", "gap", "deferred", "vanished", "backfilled", "replayed")
+        for total in (
+            "read",
+            "filtered",
+            "quarantined",
+            "holes",
+            "gap",
+            "deferred",
+            "vanished",
+            "backfilled",
+            "replayed",
+        )
     ),
     *(
         Case(f"a type's {total} altered", number("click", total, more(1), ONE))
