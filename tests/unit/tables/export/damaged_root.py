@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from penstock.environment import new_batch_id
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import Share, decode_report
@@ -28,6 +28,7 @@ from penstock.tables.export.state import Cause
 from penstock.tables.export.writer import fanout_flow
 from penstock.verify import Check, Sample, Verdict, VerifyReport, verify
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
+from tests.pipes import crash_at
 from tests.quarantine_url import export_quarantine
 
 Row = dict[str, Any]
@@ -61,12 +62,14 @@ def event(name: str, day: str = MONDAY, number: int | str = 0) -> bytes:
 
 
 def make_job(
-    folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", order: str = "", click: str = ""
+    folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", unknown: str = "drop", view: bool = False
 ) -> Path:
-    """Records of unknown types are dropped."""
-    path = job_file(folder, name=name, topic=topic, order=order, click=click, export=f"format: {kind.format}")
-    text = path.read_text().replace("field(type)}", "field(type), unknown: drop}")
-    path.write_text(text + "on: {bad_record: quarantine, bad_share: 1}\n" + ("" if kind.places else "place: none\n"))
+    """With `view` the job has a third type, which was added later and begins at the beginning."""
+    path = job_file(folder, name=name, topic=topic, export=f"format: {kind.format}")
+    text = path.read_text().replace("field(type)}", f"field(type), unknown: {unknown}}}")
+    added = "  view: {schema: {type: string, at: string, id: long}, start: beginning}\n" if view else ""
+    more = "on: {bad_record: quarantine, bad_share: 1}\n" + ("" if kind.places else "place: none\n")
+    path.write_text(text.replace("table:\n", f"{added}table:\n") + more)
     return path
 
 
@@ -96,27 +99,41 @@ class Lake:
         log = replace(self.log, values=dict(self.log.values), ends=dict(self.log.ends), firsts=firsts)
         return Lake(self.kind, ExportRoot(make_job(folder, self.kind)), log)
 
+    def reopened(self, path: Path) -> Lake:
+        """The same under another job file."""
+        return Lake(self.kind, ExportRoot(path), self.log)
+
     # what a job does
 
-    def write(
-        self, partition: Partition, *records: bytes, lagging: Iterable[str] = (), table: Export | None = None
-    ) -> None:
-        """Append records to the log and commit a slice of them all; types that lag leave theirs for later."""
+    def write(self, partition: Partition, *records: bytes, **run: Any) -> None:
+        """Append records to the log and commit them all; further arguments are those of `run`."""
         self.log.append(partition, *records)
-        start = self.root.logs.state().of(partition).position or 0
-        behind = {*lagging, *self.root.logs.known_state().of(partition).lags}
-        takes = {name: start for name in self.root.job.table.all_types if name not in behind}
-        self._land(Slice(partition, start, start + len(records), start), takes, behind, True, table)
+        self.run(partition, **run)
 
-    def catch_up(self, partition: Partition, name: str, table: Export | None = None) -> None:
+    def run(
+        self,
+        partition: Partition,
+        end: int | None = None,
+        lagging: Mapping[str, Cause] | None = None,
+        table: Export | None = None,
+    ) -> None:
+        """Commit the next slice, up to the log's end; types that lag leave their records for later."""
+        here = (table or self.root.table).logs.state().of(partition)
+        start, end = here.position or 0, self.log.bounds([partition])[partition].end if end is None else end
+        causes = {**{name: lag.cause for name, lag in here.lags.items()}, **(lagging or {})}
+        takes = {name: start for name in self.root.job.table.all_types if name not in causes}
+        self._land(Slice(partition, start, end, start), takes, causes, True, table)
+
+    def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
         """Commit what a type that lags has left; a backfill ends where the type's records began to be counted."""
-        here = self.root.logs.state().of(partition)
+        here = (table or self.root.table).logs.state().of(partition)
         lag = here.lags[name]
-        end = lag.counted_from if lag.in_backfill else here.position or 0
-        self._land(Slice(partition, lag.position, end, lag.position), {name: lag.position}, (), False, table)
+        if end is None:
+            end = lag.counted_from if lag.in_backfill else here.position or 0
+        self._land(Slice(partition, lag.position, end, lag.position), {name: lag.position}, {}, False, table)
 
     def _land(
-        self, piece: Slice, takes: Mapping[str, int], lagging: Iterable[str], main: bool, table: Export | None
+        self, piece: Slice, takes: Mapping[str, int], causes: Mapping[str, Cause], main: bool, table: Export | None
     ) -> None:
         partition = piece.partition
         logs = self.root.logs if table is None else table.logs
@@ -128,12 +145,15 @@ class Lake:
         for report in fanout_stage(flow)(self.log.records(partition, piece.start, piece.end)):
             for found in decode_report(report.column(0)[0].as_py()).shares.values():
                 shares |= {name: shares.get(name, Share()) + share for name, share in found.items()}
-        causes = dict.fromkeys(lagging, Cause.ROTATION)
         outcome = self.root.land(piece, shares, takes, lagging=causes, main=main, table=table)
         assert not outcome.refused, outcome.refused
 
-    def compact(self) -> None:
-        report = compact(self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=Effort())
+    def crashing(self, step: str) -> Export:
+        """A process that dies at a step."""
+        return self.root.open(Environment(sleep=lambda _: None, reach=crash_at(step)))
+
+    def compact(self, table: Export | None = None) -> None:
+        report = compact(table or self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=Effort())
         assert report.files_removed and not report.failed
 
     def verify(self, values: bool = False, deep: bool = True) -> VerifyReport:
@@ -169,11 +189,17 @@ def _active(log: Path, base: Path) -> list[Path]:
     return sorted(paths, key=lambda path: (-pq.read_metadata(path).num_rows, path.name))
 
 
+def started(path: Path, kind: Kind, *partitions: Partition) -> Lake:
+    lake = Lake(kind, ExportRoot(path), MemoryLog())
+    for partition in partitions or (ZERO, ONE):
+        lake.root.start(partition)
+        lake.log.append(partition)
+    return lake
+
+
 def made(folder: Path, kind: Kind) -> Lake:
     """Monday is complete, Wednesday is not. Partition 0 has bad and dropped records, partition 1 neither, and a lag."""
-    root = ExportRoot(make_job(folder, kind))
-    lake = Lake(kind, root, MemoryLog())
-    root.start(ZERO, ONE)
+    lake = started(make_job(folder, kind), kind)
     orders, clicks = ([event(name, MONDAY, number) for number in range(6)] for name in ("order", "click"))
     # Offsets 10 and 11 are quarantined, one of no type and one of orders; 12 is of a type that is dropped.
     lake.write(ZERO, *orders, *clicks[:4], BAD, event("order", MONDAY, "x"), event("other"))

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from penstock.lake.delta.keys import field_key, position_key
 from penstock.logs.log import Partition
 from penstock.tables.export.state import Cause, Lag, lag_numbers, type_key
-from penstock.verify import Verdict, VerifyReport
+from penstock.verify import Verdict
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.unit.tables.export.damaged_root import (
     DELTA,
@@ -46,13 +46,21 @@ class Case:
     only_values: bool = False
     """It leaves all offsets and numbers as they were."""
     kinds: tuple[Kind, ...] = tuple(KINDS)
+    needs_name: bool = False
+    """In a compacted file, whose name does not tell that its rows had places, it is only called not proven."""
 
 
 # rows
 
 
-def in_file(change: Callable[[Rows], Rows], name: str = "order") -> Damage:
-    return lambda lake: rewritten(lake.files(name)[0], change)
+def in_file(change: Callable[[Rows], Rows]) -> Damage:
+    """The log is made to name the file as it is then, so that neither its size nor its rows tell."""
+    return lambda lake: change_file(lake, "order", lake.files("order")[0], change)
+
+
+def change_file(lake: Lake, name: str, file: Path, change: Callable[[Rows], Rows]) -> None:
+    rewritten(file, change)
+    add_file(lake.log_of(name), lake.path if lake.kind.is_plain else lake.path / name, file, file)
 
 
 def swap_rows(rows: Rows) -> Rows:
@@ -69,18 +77,16 @@ def moved_to_other_type(lake: Lake) -> None:
     """A foreign writer moves the rows of a file from one type to another: all offsets are there once."""
     source, target = lake.files("click")[-1], lake.files("order")[-1]
     rows = pq.ParquetFile(source).read().to_pylist()
-    rewritten(source, lambda _: [])
-    rewritten(target, lambda there: [*there, *rows])
-    for name, file in (("click", source), ("order", target)):
-        recommit(lake, name, file)
+    change_file(lake, "click", source, lambda _: [])
+    change_file(lake, "order", target, lambda there: [*there, *rows])
 
 
 def exchange_types(lake: Lake) -> None:
     """An order stands among the clicks and a click among the orders."""
     one, other = lake.files("order")[0], lake.files("click")[0]
     order, click = (pq.ParquetFile(path).read().to_pylist()[0] for path in (one, other))
-    rewritten(one, lambda rows: [click, *rows[1:]])
-    rewritten(other, lambda rows: [order, *rows[1:]])
+    change_file(lake, "order", one, lambda rows: [click, *rows[1:]])
+    change_file(lake, "click", other, lambda rows: [order, *rows[1:]])
 
 
 def exchange_days(lake: Lake) -> None:
@@ -90,21 +96,15 @@ def exchange_days(lake: Lake) -> None:
         day_of[path.parent.name].append(path)
     one, other = (paths[0] for paths in day_of.values())
     early, late = (pq.ParquetFile(path).read().to_pylist()[0] for path in (one, other))
-    rewritten(one, lambda rows: [late, *rows[1:]])
-    rewritten(other, lambda rows: [early, *rows[1:]])
-
-
-def recommit(lake: Lake, name: str, file: Path) -> None:
-    """A foreign commit removes a file and adds it as it is now."""
-    log, base = lake.log_of(name), lake.path if lake.kind.is_plain else lake.path / name
-    like = file.with_name("copy-of-" + file.name)
-    shutil.move(file, like)
-    shutil.copy(like, file)
-    add_file(log, base, file, file)
-    like.unlink()
+    change_file(lake, "order", one, lambda rows: [late, *rows[1:]])
+    change_file(lake, "order", other, lambda rows: [early, *rows[1:]])
 
 
 # files
+
+
+def rewrite_file(lake: Lake) -> None:
+    rewritten(lake.files()[0], lambda rows: rows[1:])
 
 
 def delete_file(lake: Lake) -> None:
@@ -204,7 +204,12 @@ def forget_the_log(lake: Lake) -> None:
 
 
 def in_quarantine(change: Callable[[Rows], Rows]) -> Damage:
-    return lambda lake: rewritten(lake.quarantine_files()[0], change)
+    def damage(lake: Lake) -> None:
+        file = lake.quarantine_files()[0]
+        rewritten(file, change)
+        add_file(lake.quarantine, lake.quarantine, file, file)
+
+    return damage
 
 
 def delete_quarantine_file(lake: Lake) -> None:
@@ -227,7 +232,7 @@ def lose_the_quarantine(lake: Lake) -> None:
 
 
 def put_quarantined_into_type(lake: Lake) -> None:
-    rewritten(lake.files()[0], lambda rows: [{**rows[0], "kafka_offset": 10, "kafka_partition": 0}, *rows[1:]])
+    in_file(lambda rows: [{**rows[0], "kafka_offset": 10, "kafka_partition": 0}, *rows[1:]])(lake)
 
 
 AS_WRITTEN = (PLAIN, DELTA)
@@ -241,13 +246,16 @@ CASES = [
     Case("a row of another partition", in_file(lambda rows: [{**rows[0], "kafka_partition": 7}, *rows[1:]])),
     Case("a row of another topic", in_file(lambda rows: [{**rows[0], "kafka_topic": "mall"}, *rows[1:]])),
     Case("an offset beyond the position", in_file(lambda rows: [{**rows[0], "kafka_offset": 99}, *rows[1:]])),
-    Case("an offset nulled", in_file(lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])),
-    Case("a partition nulled", in_file(lambda rows: [{**rows[0], "kafka_partition": None}, *rows[1:]])),
+    Case("an offset nulled", in_file(lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]]), needs_name=True),
+    Case(
+        "a partition nulled", in_file(lambda rows: [{**rows[0], "kafka_partition": None}, *rows[1:]]), needs_name=True
+    ),
     Case("a value altered", in_file(lambda rows: [*rows[:-1], {**rows[-1], "id": 1000}]), only_values=True),
     Case("values of two rows exchanged", in_file(exchange_values), only_values=True),
     Case("rows of a file in another type", moved_to_other_type),
     Case("rows of two types exchanged", exchange_types, only_values=True),
     Case("rows of two days exchanged", exchange_days, only_values=True),
+    Case("a file rewritten without a row", rewrite_file),
     Case("a file deleted", delete_file),
     Case("a file truncated", truncate_file),
     Case("a byte of a data page flipped", flip_a_byte, only_values=True),
@@ -299,18 +307,16 @@ CASES = [
 CROSSED = [pytest.param(case, kind, id=f"{case.name}: {kind}") for case in CASES for kind in case.kinds]
 
 
-def wrong(report: VerifyReport) -> list[str]:
-    return [check.name for check in report.checks if check.verdict is Verdict.VIOLATED]
+def seen(case: Case, kind: Kind) -> Verdict:
+    return Verdict.NOT_PROVEN if case.needs_name and kind.compacted else Verdict.VIOLATED
 
 
 @pytest.mark.parametrize(("case", "kind"), CROSSED)
 def test_a_damage_is_found(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path) -> None:
     lake = lakes[kind].copied(tmp_path)
     case.damage(lake)
-    if case.only_values:
-        assert lake.verify(values=True).verdict is Verdict.VIOLATED
-    else:
-        assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+    report = lake.verify(values=True) if case.only_values else lake.verify(deep=False)
+    assert report.verdict is seen(case, kind)
 
 
 @pytest.mark.parametrize(("case", "kind"), CROSSED)
@@ -321,4 +327,4 @@ def test_a_damage_is_found_or_called_not_proven_where_the_log_has_lost_its_recor
     case.damage(lake)
     assert lake.verify(values=True).verdict is not Verdict.PROVEN
     if not case.only_values:
-        assert lake.verify().verdict is Verdict.VIOLATED
+        assert lake.verify().verdict is seen(case, kind)
