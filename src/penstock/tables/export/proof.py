@@ -103,6 +103,9 @@ def _combined(
     if 0 < below <= ahead.read:
         maybe = min(below, ahead.filtered)
         totals += Totals(written=below - maybe, deferred=maybe)
+    # What a backfill has landed half may be there, and is not counted by the job log.
+    again = sum(of_type.ahead(partition).read for of_type in types if of_type.in_backfill(partition))
+    totals += Totals(backfilled=again, deferred=again)
     return replace(state, totals=totals + Totals(written=-deleted, filtered=deleted))
 
 

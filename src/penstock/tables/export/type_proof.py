@@ -59,6 +59,9 @@ class TypeFacts:
         """No row is at or beyond them."""
         return {partition: max(self.states[partition].position or 0, due) for partition, due in self.due.items()}
 
+    def in_backfill(self, partition: Partition) -> bool:
+        return self.due[partition] < self.again[partition]
+
     def ahead(self, partition: Partition) -> Totals:
         """What those slices count that end beyond what the job log knows of: a batch is half landed."""
         due = self.due[partition]
@@ -126,7 +129,7 @@ def type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) ->
             told = parse_staged_name(str(file.values[-1])) if logs.is_plain else None
             data = data_file(paths.get(file.path, file.path), file.rows, file.size_bytes, {DAY_FOLDER: day})
             files.append(data if told is None else replace(data, topic_id=told.topic_id))
-    source = RowSource(
+    rows = RowSource(
         log.file_storage(),
         files,
         place_of(logs.job, log.schema),
@@ -135,7 +138,7 @@ def type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) ->
         of_type.ends,
         of_type.again,
     )
-    return examined(source, files_now(log))
+    return examined(rows, files_now(log))
 
 
 def unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:

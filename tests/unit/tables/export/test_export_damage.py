@@ -178,7 +178,7 @@ def lag(of: Lag) -> Damage:
     numbers = lag_numbers("shop", ZERO, "click", of)
 
     def damage(lake: Lake) -> None:
-        set_numbers(lake.log_of(), **{key: lambda _, to=to: to for key, to in numbers.items()})  # type: ignore[misc]
+        set_numbers(lake.log_of(), **{key: lambda _, to=to: to for key, to in numbers.items()})
 
     return damage
 
