@@ -1,4 +1,4 @@
-"""Every state that an export may be in is proved: lags, half-landed batches, pending files, deleted days, other jobs."""
+"""Every state that an export may be in is proved: lags, half-landed batches, pending files, deleted days."""
 
 from __future__ import annotations
 
