@@ -28,6 +28,7 @@ from penstock.lake.storage.objects import MemoryStorage
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.staging.reports import Gathered
+from penstock.tables.export.commits import THERE
 from penstock.tables.export.export import Export, Roles, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
@@ -204,22 +205,39 @@ class ExportRoot:
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
         lagging = left or {}
-        shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
+        takes = {name: start for name in self.job.table.all_types if name not in lagging}
+        lacking, shares = self._there(partition, takes, rows)
+        for name, share in self.stage(partition, (start, end), lacking, pieces=pieces or (start,)).items():
+            shares[name] = shares[name] + share if name in shares else share
         for name, offsets in lagging.items():
             shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))
         for name in failed:
             counts = Counts(read=shares[name].counts.read)
             shares[name] = replace(shares[name], counts=counts, files=(), failed="made to fail")
-        takes = {name: start for name in self.job.table.all_types if name not in lagging}
         causes = dict.fromkeys(lagging, Cause.ROTATION)
         outcome = self.land(Slice(partition, start, end, start), shares, takes, lagging=causes, watermark=watermark)
         assert not outcome.refused, outcome.refused
         self._expect(partition, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
 
+    def _there(self, partition: Partition, takes: Mapping[str, int], rows: Rows) -> tuple[Rows, dict[str, Share]]:
+        """The rows that types lack, and shares of those that they have because a process died after their commit."""
+        starts = {name: self.logs.taken_from(name, partition, start) for name, start in takes.items()}
+        lacking = {key: [each for each in of if each >= starts.get(key[0], 0)] for key, of in rows.items()}
+        shares: dict[str, Share] = {}
+        for (name, _), offsets in rows.items():
+            there = [each for each in offsets if each < starts.get(name, 0)]
+            if there:
+                counts = Counts(read=len(there), skipped=len(there))
+                share = Share(counts, min(there), len(there), sums={THERE: len(there)})
+                shares[name] = shares[name] + share if name in shares else share
+        return lacking, shares
+
     def catch_up(self, partition: Partition, takes: Mapping[str, int], end: int, rows: Rows) -> None:
         """Commit a slice of types that lagged."""
         start = min(takes.values())
-        shares = self.stage(partition, (start, end), rows, pieces=(start,), takes=takes)
+        lacking, shares = self._there(partition, takes, rows)
+        for name, share in self.stage(partition, (start, end), lacking, pieces=(start,), takes=takes).items():
+            shares[name] = shares[name] + share if name in shares else share
         outcome = self.land(Slice(partition, start, end, start), shares, takes, main=False)
         assert not outcome.refused, outcome.refused
         self._expect(partition, rows)
@@ -282,6 +300,7 @@ class ExportRoot:
                     "last": max(offsets),
                     "main": takes is None,
                     "from": (takes or {}).get(name, place[0]),
+                    "after": self.logs.files_end(name, partition),
                     "types": {
                         each: {"files": sum(key[0] == each for key in wanted), "first": min(of), "last": max(of)}
                         for each, of in types.items()
@@ -314,7 +333,8 @@ class ExportRoot:
                 "offsets": ranges_of(offsets),
             }
             file = self._file(partition, staged, name, day, offsets, facts)
-            share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
+            counts, days = Counts(len(offsets), len(offsets)), {day: len(offsets)}
+            share = Share(counts, min(offsets), 1, None, days, (file,), replayed=ranges_of(offsets))
             shares[name] = shares[name] + share if name in shares else share
         return shares
 

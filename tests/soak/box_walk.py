@@ -79,14 +79,14 @@ class AddTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseLedger:
-    """Stop the exporters while the broken types lag, heal these, delete the ledger, rebuild it and go on.
+class LoseLogs:
+    """Stop the exporters while the broken types lag, heal these, delete the logs, rebuild them and go on.
 
-    What `last_complete.json` says of the lost chain may still be there.
+    The logs of types may still be there.
     """
 
     broken: tuple[str, ...]
-    note_stays: bool
+    types_stay: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Settle:
     """Wait until all types that can be written are, and compare them with what was sent."""
 
 
-Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLedger | Settle
+Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLogs | Settle
 
 
 def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
@@ -132,7 +132,7 @@ def _loss(rng: Random, broken: list[str], send: Send) -> Iterator[Action]:
         broken.append(rng.choice(TYPES))
         yield Break(broken[-1])
         yield send
-    yield LoseLedger(tuple(broken), note_stays=rng.random() < 0.5)
+    yield LoseLogs(tuple(broken), types_stay=rng.random() < 0.5)
     broken.clear()
 
 

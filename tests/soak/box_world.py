@@ -29,7 +29,7 @@ from tests.soak.box_walk import (
     Break,
     Heal,
     Kill,
-    LoseLedger,
+    LoseLogs,
     Maintain,
     Mend,
     Send,
@@ -123,8 +123,8 @@ class World:
                 self.stop()
                 self._add_topic()
                 self._start()
-            case LoseLedger():
-                self._lose_ledger(action)
+            case LoseLogs():
+                self._lose_logs(action)
             case Settle():
                 self.settle()
             case _:
@@ -254,18 +254,16 @@ class World:
         (self.folder / "aside" / name).unlink()
         self.broken.discard(name)
 
-    def _lose_ledger(self, action: LoseLedger) -> None:
+    def _lose_logs(self, action: LoseLogs) -> None:
         self.settle()
         self.stop()
         for name in action.broken:
             self._heal(name)
         ours = self.root / "_penstock" / "box"
-        shutil.rmtree(ours / "ledger")
-        shutil.rmtree(ours / "snapshots", ignore_errors=True)
-        (ours / "last_snapshot.json").unlink(missing_ok=True)
-        if not action.note_stays:
-            (ours / "last_complete.json").unlink(missing_ok=True)
-        self.say(f"rebuilt: {command_json('verify', str(self.job), '--rebuild')['rows']} rows")
+        shutil.rmtree(ours / "_delta_log")
+        if not action.types_stay:
+            shutil.rmtree(ours / "types")
+        self.say(f"rebuilt: {command_json('rebuild', str(self.job))['types']}")
         self.losses += 1
         self._start()
 

@@ -11,7 +11,7 @@ from penstock.cli.check import check
 from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
 from penstock.cli.load import load
-from penstock.cli.maintenance import compact, vacuum
+from penstock.cli.maintenance import compact, rebuild, vacuum
 from penstock.cli.run import run
 from penstock.cli.status import status
 from penstock.cli.verify import verify
@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, check, run, load, status, windows, verify, compact, vacuum):
+for verb in (demo, check, run, load, status, windows, verify, compact, vacuum, rebuild):
     app.command()(verb)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(claims.app, name="claims")

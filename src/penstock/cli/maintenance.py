@@ -1,9 +1,10 @@
-"""`penstock compact` and `vacuum`: merge the small files of a job's table, delete those that no commit can name."""
+"""`penstock compact`, `vacuum` and `rebuild`: merge small files, delete unused ones, restore lost logs."""
 
 from __future__ import annotations
 
 import json as json_text
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +14,13 @@ from penstock.environment import Environment
 from penstock.job.sections.quantities import QuantityError, parse_size
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import Report
+from penstock.logs.registry import open_log
 from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import failpoint, kind_of, load_job
 
 Job = Annotated[Path, typer.Argument(help="Job file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EXIT_IN_DOUBT = 1
 
 
 def compact(
@@ -44,20 +47,26 @@ def compact(
 def vacuum(
     job: Job,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
-    drop_lost: Annotated[
-        bool,
-        typer.Option(
-            "--drop-lost",
-            help="For exports: also give up staged files that are gone before they were renamed; their rows count "
-            "as vanished, and the type continues.",
-        ),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
-    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
+    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run), environment())
     tell(spec.name, report, json)
+
+
+def rebuild(job: Job, json: Json = False) -> None:
+    """Restore lost logs of an export from its files.
+
+    Stop the processes of the job first. Exit code 0: the logs are restored, or nothing was lost. 1: the files leave
+    doubts, which are listed, and nothing was changed.
+    """
+    spec = load_job(job)
+    with closing(open_log(spec)) as log:
+        report = kind_of(spec).rebuild(spec, log, environment())
+    tell(spec.name, report, json)
+    if not report.ok:
+        raise typer.Exit(EXIT_IN_DOUBT)
 
 
 def environment() -> Environment:

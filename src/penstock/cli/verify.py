@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from contextlib import closing
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.maintenance import Job, Json, environment, tell
-from penstock.logs.registry import open_log
-from penstock.tables.registry import kind_of, load_job
+from penstock.cli.maintenance import Job, Json
+from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
@@ -33,9 +31,6 @@ def verify(
     job: Job,
     json: Json = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Rebuild the lost ledger of a table from its files, if they prove it.")
-    ] = False,
     values: Annotated[
         bool, typer.Option("--values", help="Also compare the values of a sample of records with the log.")
     ] = False,
@@ -58,13 +53,6 @@ def verify(
     report says what, and what would prove it.
     """
     spec = load_job(job)
-    if rebuild:
-        with closing(open_log(spec)) as log:
-            rebuilt = kind_of(spec).rebuild(spec, log, environment())
-        tell(spec.name, rebuilt, json)
-        if not rebuilt.ok:
-            raise typer.Exit(EXIT_FAILED)
-        return
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
     report = verify_job(

@@ -116,18 +116,20 @@ def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: 
     """
     held: list[pa.RecordBatch] = []
     held_key: PartitionKey = ("", 0)
+    rows = size_bytes = 0
     for batch in batches:
         if (marked := mark_of(batch)) is not None:
             note_mark(*marked)
         for key, part in by_partition(batch):
-            if held and (key != held_key or sum(each.nbytes for each in held) + part.nbytes > PART_BYTES_MAX):
+            if held and (key != held_key or size_bytes + part.nbytes > PART_BYTES_MAX):
                 yield held_key, as_one(held)
-                held.clear()
+                held, rows, size_bytes = [], 0, 0
             held_key = key
             held.append(part)
-            if sum(each.num_rows for each in held) >= rows_min:
+            rows, size_bytes = rows + part.num_rows, size_bytes + part.nbytes
+            if rows >= rows_min:
                 yield held_key, as_one(held)
-                held.clear()
+                held, rows, size_bytes = [], 0, 0
     if held:
         yield held_key, as_one(held)
 

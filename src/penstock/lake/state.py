@@ -40,10 +40,14 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self.read + self.holes + self.gap + self.given_up
 
     @property
+    def accounted(self) -> int:
+        """Records whose fate is known."""
+        return self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
+
+    @property
     def unaccounted(self) -> int:
-        """How many records were read of which nothing is said; negative if too much is said."""
-        found = self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
-        return self.read + self.backfilled - found
+        """Records whose fate is not known; negative if more are told of than were read."""
+        return self.read + self.backfilled - self.accounted
 
     @property
     def conserved(self) -> bool:

@@ -168,11 +168,6 @@ class CompactWish:
 @dataclass(frozen=True, slots=True)
 class VacuumWish:
     dry_run: bool = False
-    drop_lost: bool = False
-
-    def refuse_drop_lost(self, job: JobSpec) -> None:
-        if self.drop_lost:
-            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +193,7 @@ class ReadWish:
 
 
 class RebuildReport(Report, Protocol):
-    """What came of making a lost commit log again."""
+    """What came of restoring lost logs."""
 
     @property
     def ok(self) -> bool: ...
@@ -250,7 +245,7 @@ class Kind(Protocol):
         """What is committed, for people: without columns that only Penstock needs."""
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        """Make a lost commit log again from the files; `UserError` where a table has none of its own."""
+        """Restore lost logs from files; `UserError` where that is impossible."""
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         """Where the quarantine of the job's table lies, and what commits list for it; None while there is no table."""

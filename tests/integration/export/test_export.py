@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.app import app
 from penstock.errors import UserError
-from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 
@@ -88,10 +87,10 @@ def test_a_schema_is_inferred_from_the_first_records_and_then_fixed(
     assert export.quarantined() == [(0, 3)]
 
 
-def test_a_lost_ledger_stops_the_job_and_is_made_again_from_names_and_footers(
+def test_lost_logs_stop_the_job_and_are_restored_from_names_and_footers(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """RULES L6: the files tell the positions, and nothing is written twice."""
+    """RULES E6: the files tell the positions, and nothing is written twice."""
     name = topic(partitions=2)
     export.describe(name)
     places = produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(40)])
@@ -100,12 +99,11 @@ def test_a_lost_ledger_stops_the_job_and_is_made_again_from_names_and_footers(
     shutil.rmtree(export.root / "_penstock")
     with pytest.raises(UserError) as refused:
         export.run_to_end()
-    assert "--rebuild" in refused.value.hint
-    done = CliRunner().invoke(app, ["verify", str(export.path), "--rebuild"])
+    assert "penstock rebuild" in refused.value.hint
+    done = CliRunner().invoke(app, ["rebuild", str(export.path)])
     assert done.exit_code == 0, done.output
     state = export.state
     assert [state.of(each).position for each in sorted(state.partitions)] == positions
     places += produce(name, [event("ABC"[number % 3], number) for number in range(40, 50)])
     export.run_to_end()
     assert export.everywhere() == Counter(places)
-    assert verify(export.job).ok

@@ -1,4 +1,4 @@
-"""`penstock verify --rebuild` on a job file: the topic's partitions are asked of the broker."""
+"""`penstock rebuild` on a job file: the topic's partitions are asked of the broker."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-import typer
 from typer.testing import CliRunner
 
-from penstock.cli.verify import verify
-from penstock.errors import UserError
+from penstock.cli.app import app
 from penstock.logs.registry import open_log
 from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.kafka import Topics
 
-app = typer.Typer()
-app.command()(verify)
 
-
-def test_a_lost_ledger_is_rebuilt_and_an_ambiguity_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+def test_lost_logs_are_restored_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
     path = job_file(tmp_path, topic=topic(partitions=1))
     path.write_text(path.read_text().replace("localhost:1", bootstrap))
     with closing(open_log(load_job(path))) as log:
@@ -31,16 +26,18 @@ def test_a_lost_ledger_is_rebuilt_and_an_ambiguity_is_named(tmp_path: Path, boot
     for start in (0, 10):
         orders, clicks = range(start, start + 5), range(start + 5, start + 10)
         root.write(partition, start, start + 10, {("order", MONDAY): orders, ("click", MONDAY): clicks})
-    assert isinstance(CliRunner().invoke(app, [str(path), "--rebuild"]).exception, UserError)
+    unneeded = CliRunner().invoke(app, ["rebuild", str(path)])
+    assert (unneeded.exit_code, unneeded.stdout) == (0, "the logs exist and agree: nothing was changed\n")
     shutil.rmtree(root.lake / "_penstock")
-    done = CliRunner().invoke(app, [str(path), "--rebuild", "--json"])
+    done = CliRunner().invoke(app, ["rebuild", str(path), "--json"])
     told = json.loads(done.stdout)
-    assert (done.exit_code, told["ok"], told["files"], told["rows"]) == (0, True, 4, 20)
-    assert [(each["origin"], each["position"], each["read_again"]) for each in told["partitions"]] == [(0, 20, {})]
-    assert root.open().state().of(partition).position == 20
+    assert (done.exit_code, told["job"], told["ok"], told["doubts"]) == (0, "shop", True, [])
+    assert told["types"] == {name: {"files": 2, "rows": 10} for name in ("click", "order")}
+    assert told["partitions"] == {str(partition): {"position": 20, "read_again": {}}}
+    assert root.open().state([partition]).of(partition).position == 20
     shutil.rmtree(root.lake / "_penstock")
     (root.lake / "click" / f"day={MONDAY}" / f"{partition.topic}.0.9.parquet").unlink()
-    refused = CliRunner().invoke(app, [str(path), "--rebuild"])
+    refused = CliRunner().invoke(app, ["rebuild", str(path)])
     assert refused.exit_code == 1
-    assert "offsets 0 to 9" in refused.stdout and "nothing was written" in refused.stdout
+    assert "offsets 0 to 9" in refused.stdout and "nothing was changed" in refused.stdout
     assert not (root.lake / "_penstock").exists()

@@ -50,6 +50,8 @@ class RoutedSlice(NamedSlice):
     """False for a catch-up: records that no type takes are none of its business."""
     left: Mapping[str, Ranges] = field(default_factory=dict)
     """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
+    after: Mapping[str, int] = field(default_factory=dict)
+    """By type: where the last slice ends that has files of it; footers name it, so that a missing file is noticed."""
 
     def writes(self, type_name: str) -> bool:
         return type_name == UNROUTED or type_name in self.takes

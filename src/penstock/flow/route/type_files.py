@@ -142,7 +142,7 @@ class TypeFiles(FilePool[PileKey]):
         return json.dumps(stats)
 
     def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
-        """What the footer tells, enough to rebuild positions from files alone (RULES L6)."""
+        """What the footer tells, enough to rebuild positions from files alone (RULES E6)."""
         type_key = key.type_key
         piece = self._flow.slices[type_key.partition]
         place: dict[str, Any] = {
@@ -167,6 +167,7 @@ class TypeFiles(FilePool[PileKey]):
             "pieces": max(1, len(piece.pieces)),
             "main": piece.main,
             "from": self._start(type_key),
+            "after": piece.after.get(type_key.type),
         }
         if self._totals is not None:
             # By type: one that fails after this is left out of the batch, and the others are whole without it.

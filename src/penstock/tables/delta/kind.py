@@ -52,7 +52,6 @@ class DeltaKind(SingleKind):
         return compact(existing_table(job, environment), size, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        wish.refuse_drop_lost(job)
         return vacuum(existing_table(job, environment), dry_run=wish.dry_run)
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:

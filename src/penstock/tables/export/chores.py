@@ -17,9 +17,9 @@ from penstock.logs.log import Bounds, Log, Partition
 from penstock.plan import GapError, records_per_batch_max
 from penstock.tables.export import events
 from penstock.tables.export.catch_up import CatchUpBatch, CatchUpTerms, catch_up, lost_lags
-from penstock.tables.export.days import MILLIS_PER_SECOND, next_boundary_ms
+from penstock.tables.export.days import next_boundary_ms
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import ExportState
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 from penstock.tables.kind import View
 
 EXPIRY_SECONDS = 60.0

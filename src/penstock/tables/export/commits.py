@@ -25,7 +25,7 @@ from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.days import DayMarkers, day_key
 from penstock.tables.export.finishing import Rename
-from penstock.tables.export.logs import STAGED, ExportLogs
+from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
 from penstock.tables.export.names import Day, day_folder, final_name
 from penstock.tables.export.state import (
     EVENT_MS,
@@ -227,7 +227,8 @@ class TypeCommits:
             committed_file(self._logs, name, file, rename.target)
             for file, rename in zip(share.files, own_renames, strict=True)
         )
-        return SlicePart(own, 0, counts, files, share.quarantine_files, begins=position is None)
+        numbers = Numbers(latest={FILES_END: piece.end}) if files else Numbers()
+        return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
 
     def _rename(self, name: str, part: RoutedPart, file: StagedFile) -> Rename:
         incarnation = self._logs.known_state().incarnations.get(part.partition.topic, 1)

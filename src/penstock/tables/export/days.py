@@ -17,9 +17,7 @@ from penstock.errors import PenstockError
 from penstock.lake.storage import Storage
 from penstock.tables.export import events
 from penstock.tables.export.names import Day, Places, TypeDay
-from penstock.tables.export.state import ExportState
-
-MILLIS_PER_SECOND = 1000
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 
 Days = Mapping[Day, int]
 """Days that have rows, with the watermark at which late rows came, or 0."""
@@ -68,8 +66,8 @@ class DayMarkers:
     after_seconds: float
     days_of: Callable[[str], Days]
     """The days of a type, by its log as it was last read."""
-    refresh: Callable[[str], None]
-    """Reads the log of a type again."""
+    refresh: Callable[[str], int]
+    """Reads the log of a type again; returns its version."""
     is_pending: Callable[[str, Day], bool]
     """Whether a file of the day is not in place yet."""
     _marked: set[TypeDay] = field(default_factory=set)
@@ -109,10 +107,10 @@ class DayMarkers:
         """Remove the markers of days whose files are about to change. Raises if one cannot be removed.
 
         Whether this process knows of a marker does not matter: another one may have put it. A day that is not over by
-        the clock has none.
+        the clock has none, unless a process whose clock was ahead put it.
         """
         for day in days:
-            if end_ms(day) <= self.now_ms():
+            if end_ms(day) <= self.now_ms() or (name, day) in self._marked:
                 path = self.places.marker(name, day)
                 try:
                     self.storage.delete(path)
@@ -132,19 +130,20 @@ class DayMarkers:
             for day in [day for day in self.days_of(name) if self._is_due(state, name, day)]:
                 with self._reporting():
                     # Another process may have added late rows: its commit came before or comes after the marker.
-                    self.refresh(name)
+                    version = self.refresh(name)
                     if self._is_due(state, name, day) and not self.is_pending(name, day):
-                        self._put(state, name, day)
+                        self._put(state, name, day, version)
                         self.refresh(name)
                         self.reopen(state, [(name, day)])
 
     def _is_due(self, state: ExportState, name: str, day: Day) -> bool:
         return (name, day) not in self._marked and self.is_complete(state, name, day)
 
-    def _put(self, state: ExportState, name: str, day: Day) -> None:
+    def _put(self, state: ExportState, name: str, day: Day, version: int) -> None:
+        """The contents differ each time: a reader that finds them unchanged has read the whole day."""
         mark_ms = state.watermark_of(name, self.now_ms()) or 0
         mark = datetime.fromtimestamp(mark_ms / MILLIS_PER_SECOND, UTC).isoformat()
-        body = json.dumps({"type": name, "day": day, "watermark": mark}).encode()
+        body = json.dumps({"type": name, "day": day, "version": version, "watermark": mark}).encode()
         created = self.storage.put_if_absent(self.places.marker(name, day), body)
         self._marked.add((name, day))
         self.environment.reach("marked")

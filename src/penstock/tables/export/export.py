@@ -46,6 +46,8 @@ class Roles:
     taken_from: Mapping[str, int]
     """Further offsets where a type's log is ahead: it has what lies between already."""
     lagging: Mapping[str, Cause] = field(default_factory=dict)
+    after: Mapping[str, int] = field(default_factory=dict)
+    """Where the last slice ends that has files of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,20 @@ class ExportTable:
 
     def finish_pending(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
-        return self.finishing.finish(self.finishing.pending(names))
+        wanted = list(self.logs.export.all_types if names is None else names)
+        failed = self.finishing.finish(self.finishing.pending(None if names is None else wanted))
+        return {name: reason for name, reason in self.logs.unreadable.items() if name in wanted} | failed
 
-    def _refresh(self, name: str) -> None:
-        if (log := self.logs.find_type_log(name)) is not None:
-            log.refresh()
+    def _refresh(self, name: str) -> int:
+        log = self.logs.find_type_log(name)
+        if log is None:
+            return -1
+        log.refresh()
+        return log.version
 
     def _is_pending(self, name: str, day: str) -> bool:
-        return any(rename.day == day for rename in self.finishing.pending([name]))
+        pending = self.finishing.pending([name])
+        return name in self.logs.unreadable or any(rename.day == day for rename in pending)
 
 
 class Export(ExportTable):
@@ -270,11 +278,21 @@ class Export(ExportTable):
                 lagging[name] = Cause.ROTATION
             else:
                 takes[name] = piece.start
-        return self._roles(piece, takes, lagging)
+        # Where processes share a partition range by range, slices before this one may be under way.
+        is_next = state.of(piece.partition).position == piece.start
+        return self._roles(piece, takes, lagging, is_next)
 
-    def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause] | None = None) -> Roles:
+    def _roles(
+        self,
+        piece: Slice,
+        takes: Mapping[str, int],
+        lagging: Mapping[str, Cause] | None = None,
+        is_next: bool = True,
+    ) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        return Roles(takes, taken_from, lagging or {})
+        ends = {name: self.logs.files_end(name, piece.partition) for name in takes if is_next}
+        after = {name: end for name, end in ends.items() if end is not None}
+        return Roles(takes, taken_from, lagging or {}, after)
 
     # commit
 

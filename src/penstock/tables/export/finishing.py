@@ -91,7 +91,10 @@ class Finishing:
         return urlsplit(self.logs.storage.url).scheme.lower() not in _RENAMING
 
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
-        """The staged files that active entries name, of these types or of all; logs are read after the listing."""
+        """The staged files that active entries name, of these types or of all; logs are read after the listing.
+
+        Of a type whose log cannot be read none is known.
+        """
         if not self.logs.is_plain:
             return []
         places = self.logs.places
@@ -99,9 +102,8 @@ class Finishing:
         staged = {entry.path for folder in folders for entry in self.logs.storage.list(folder)}
         found: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.all_types.keys()):
-            log = self.logs.find_type_log(name)
+            log = self.logs.refreshed(name)
             if log is not None:
-                log.refresh()
                 files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
                 found += [rename for rename in files if rename.source in staged]
         return found

@@ -52,10 +52,12 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        refuse_unknown_files(logs)
+        _check_names(ExportTable(logs))
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
-        finish_replay(ExportRuns(logs), quarantine.table())
+        if not logs.unreadable:
+            # Else the next replay finishes it: a type that cannot be read stops no other.
+            finish_replay(ExportRuns(logs), quarantine.table())
         return ExportWriter(Export(logs, quarantine, log), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
@@ -103,8 +105,13 @@ class ExportKind:
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
     table = ExportTable(ExportLogs(job, environment))
-    topics = set(table.logs.state().fingerprints)
     table.logs.job_log.refresh()
-    refuse_unknown_files(table.logs)
-    table.claims.refuse_other_names(topics.union(job.log.topics))
+    _check_names(table)
     return table
+
+
+def _check_names(table: ExportTable) -> None:
+    """Refuse names of files that are not as the job file says, then files that the logs do not know."""
+    topics = set(table.logs.state().fingerprints)
+    table.claims.refuse_other_names(topics.union(table.job.log.topics))
+    refuse_unknown_files(table.logs)

@@ -60,16 +60,19 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
 
 
 def _suspicious(logs: ExportLogs, name: str) -> list[str]:
-    """Files of a type beyond its position; the logs are read after the listing."""
+    """Files of a type beyond its position."""
     try:
-        entries = list(own_files(logs, name, _first_open(logs, name)))
-        if entries and (log := logs.find_type_log(name)) is not None:
+        paths = [entry.path for entry in own_files(logs, name, _first_open(logs, name))]
+        state = logs.state()
+        paths = [path for path in paths if _is_beyond(logs, state, name, path)]
+        if paths and (log := logs.find_type_log(name)) is not None:
+            # Another process may have committed them since.
             log.refresh()
     except UserError:
         # A folder that cannot be read fails its type alone.
         return []
-    state = logs.state()
-    return [entry.path for entry in entries if _is_beyond(logs, state, name, entry.path)][:FOOTERS_READ_MAX]
+    state = logs.state() if paths else state
+    return [path for path in paths if _is_beyond(logs, state, name, path)][:FOOTERS_READ_MAX]
 
 
 def _first_open(logs: ExportLogs, name: str) -> str:

@@ -43,6 +43,10 @@ from penstock.tables.export.state import (
 
 STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
+FILES_END = "files_end"
+"""The number of a partition in a type's log that says where the last slice ends that has files."""
+REPLAYED_END = "replayed_end"
+"""The same for rows that were replayed: the type was complete up to there, whatever its own position says."""
 LOGS_AT_ONCE = 16
 LOST = "restore _penstock/, or restore the logs from the files: penstock rebuild JOB"
 _NO_COLUMNS = pa.schema([("_", pa.string())])
@@ -89,6 +93,15 @@ class ExportLogs:
             )
         return log
 
+    def create_job_log(self) -> Table:
+        """The job log, created if it is missing."""
+        if self.find_job_log() is None:
+            place = self.job_place()
+            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
+            # They list quarantine files where the new job log says.
+            self._logs.clear()
+        return self.job_log
+
     def state(self) -> ExportState:
         """What the job log says, as of its newest version; an empty state while there is none."""
         if (log := self.find_job_log()) is None:
@@ -113,6 +126,7 @@ class ExportLogs:
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",
             quarantine_url="" if job_log is None else job_log.quarantine_url,
+            numbers=(FILES_END, REPLAYED_END),
         )
 
     def find_type_log(self, name: str) -> Table | None:
@@ -139,6 +153,12 @@ class ExportLogs:
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
             list(pool.map(self._refresh, logs))
 
+    def refreshed(self, name: str) -> Table | None:
+        """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
+        if self._readable(name) is not None:
+            self._refresh(name)
+        return self._logs.get(name)
+
     def _readable(self, name: str) -> Table | None:
         try:
             return self.find_type_log(name)
@@ -162,6 +182,11 @@ class ExportLogs:
         """The offset up to which the log of a type holds its records, as of the version that is loaded."""
         log = self._readable(name)
         return None if log is None else log.known_state([partition]).of(partition).position
+
+    def files_end(self, name: str, partition: Partition) -> int | None:
+        """Where the last slice ends that has files of a type, as of the version that is loaded."""
+        log = self._readable(name)
+        return None if log is None else log.known_state([partition]).of(partition).numbers.get(FILES_END)
 
     def taken_from(self, name: str, partition: Partition, start: int) -> int:
         """From which offset on a type lacks records: a process that died after its commit left it ahead (RULES E3)."""
@@ -239,10 +264,7 @@ class ExportLogs:
         state = self.state()
         self._refuse_lost_logs(state)
         self._refuse_unnamed_types(state)
-        if self.find_job_log() is None:
-            place = self.job_place()
-            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
-            self._logs.clear()
+        self.create_job_log()
         for spec in self.export.all_types.values():
             if self._readable(spec.name) is None and spec.name in self.unreadable:
                 continue
@@ -261,14 +283,14 @@ class ExportLogs:
             for name, spec in self.export.all_types.items():
                 if name not in state.types:
                     numbers |= self._beginning(spec, state)
-                log_id = self._log_id(name)
+                log_id = self.log_id(name)
                 if name not in state.types or (log_id and log_id != state.types[name].log_id):
                     numbers[type_key(self.job.name, name)] = log_id
             return Change([], numbers, Provenance(kind="types", job=self.job.name).metadata) if numbers else None
 
         self.job_log.swap(decide)
 
-    def _log_id(self, name: str) -> int:
+    def log_id(self, name: str) -> int:
         log = self._readable(name)
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
 
@@ -312,7 +334,7 @@ class ExportLogs:
 
     def _refuse_lost_logs(self, state: ExportState) -> None:
         """A log that was lost or replaced would let records be written twice (RULES E6)."""
-        if state.version < 0:
+        if not state.partitions:
             for name, log in self.type_logs():
                 if any(key.startswith(f"{self.job.name}/") for key in log.transactions()):
                     raise UserError(
@@ -330,7 +352,7 @@ class ExportLogs:
     def replaced_logs(self, state: ExportState) -> list[str]:
         """The types whose logs are not those that the job wrote, or are gone."""
         known = {name: of.log_id for name, of in state.types.items() if of.log_id and name in self.export.all_types}
-        there = {name: self._log_id(name) for name in known}
+        there = {name: self.log_id(name) for name in known}
         return [name for name in known if there[name] != known[name] and name not in self.unreadable]
 
 

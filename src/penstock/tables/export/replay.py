@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.write.report import Share
-from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
@@ -32,7 +32,7 @@ from penstock.tables.export.days import day_key
 from penstock.tables.export.events import DuplicateQuarantineRecords, TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import Rename
-from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.logs import REPLAYED_END, ExportLogs
 from penstock.tables.export.names import day_folder, output_name
 from penstock.tables.export.state import ExportState
 from penstock.tables.quarantine.replay import (
@@ -78,6 +78,13 @@ class ExportRuns:
             run = TableRuns(log).find(number)
             for partition, ranges in (run.offsets if run is not None else {}).items():
                 offsets[partition] = ranges_of([*offsets_of(offsets.get(partition, ())), *offsets_of(ranges)])
+        for name, reason in sorted(self.logs.unreadable.items()):
+            # It may hold rows of the run: they would stay in quarantine, and another run would write them again.
+            raise TransientError(
+                f"replay run {number} cannot be finished: type {name} cannot be read",
+                detail=reason,
+                hint="make its log readable and replay again",
+            )
         begun = TableRuns(self.logs.job_log).find(number)
         return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
 
@@ -201,8 +208,10 @@ class ExportTarget(Target[RunShares]):
             self._export.markers.hide(name, days)
             check_staged(self._logs.storage, staged)
             late = {day_key(log.job, day): self._export.types.late_ms(name, day) for day in days}
+            ends = {field_key(log.job, place, REPLAYED_END): ranges[-1][1] for place, ranges in landed.offsets.items()}
+            ends = {key: max(end, log.transaction(key) or 0) for key, end in ends.items()}
             change = run_change(log, landed, files)
-            return replace(change, transactions={**change.transactions, **late})
+            return replace(change, transactions={**change.transactions, **late, **ends})
 
         if not log.swap(decide) and not _has_run(log, run):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")

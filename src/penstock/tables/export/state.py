@@ -15,6 +15,7 @@ from penstock.lake.delta.keys import field_key, topic_fingerprint
 from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition
 
+MILLIS_PER_SECOND = 1000
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
 UNKNOWN_TOPIC = "?"

@@ -144,7 +144,7 @@ def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
 def _routed(piece: Slice, roles: Roles, main: bool, pieces: Sequence[Piece]) -> RoutedSlice:
     starts = tuple(part.start for part in pieces if (part.topic, part.partition) == _key(piece))
     counts, takes = dict(roles.takes), dict(roles.taken_from)
-    return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, starts, takes, counts, main)
+    return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=roles.after)
 
 
 def _key(piece: Slice) -> PartitionKey:

@@ -79,7 +79,6 @@ class KeyedKind(SingleKind):
         return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        wish.refuse_drop_lost(job)
         return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish.dry_run)
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:

@@ -79,7 +79,6 @@ class RollupKind(SingleKind):
         return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        wish.refuse_drop_lost(job)
         return vacuum(job_of(job, RollupSpec), environment, dry_run=wish.dry_run)
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:

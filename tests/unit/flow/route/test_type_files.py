@@ -133,7 +133,7 @@ def footer(folder: Path, path: str) -> dict[str, Any]:
 
 
 def test_a_footer_tells_all_that_a_rebuild_has_to_know(tmp_path: Path) -> None:
-    piece = RoutedSlice(TOPIC_ID, 50, 900, (50, 100, 300), {"a": 120, "b": 50})
+    piece = RoutedSlice(TOPIC_ID, 50, 900, (50, 100, 300), {"a": 120, "b": 50}, after={"a": 90})
     pool = pool_of(tmp_path, piece)
     add(pool, A, "2026-01-07", 130, 140)
     add(pool, A, "2026-01-08", 135)
@@ -156,6 +156,7 @@ def test_a_footer_tells_all_that_a_rebuild_has_to_know(tmp_path: Path) -> None:
         "last": 140,
         "main": True,
         "from": 120,
+        "after": 90,
         "types": {"a": {"files": 2, "first": 130, "last": 140}, "b": {"files": 1, "first": 150, "last": 150}},
     }
     assert footer(tmp_path, staged[B].files[0].path)["from"] == 50

@@ -1,27 +1,35 @@
-"""A lost ledger is made again from names and footers, or the ambiguity is named and nothing is written (RULES L6)."""
+"""Lost logs are restored from names and footers, or the doubt is named and nothing is changed (RULES E6)."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.spec import StartAt
-from penstock.lake.delta.keys import position_key
-from penstock.logs.log import Bounds, Partition
-from penstock.tables.export.catch_up import CatchUpTerms, catch_up
-from penstock.tables.export.compact import compact
-from penstock.tables.export.ledger.entry import EntryKind
-from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
+from penstock.flow.write.report import UNROUTED, Share
+from penstock.job.spec import job_of
+from penstock.lake.maintenance.compaction import Effort
+from penstock.logs.log import Bounds, Partition, Slice
+from penstock.tables.export import compact as compaction
+from penstock.tables.export.export import Export
+from penstock.tables.export.known_files import refuse_unknown_files
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.rebuild import RebuildReport, rebuild
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.vacuum import vacuum
-from penstock.tables.quarantine.table import Listed, keys_behind
+from penstock.tables.registry import load_job
 from tests.export_root import (
     COLUMNS,
     MONDAY,
@@ -30,38 +38,135 @@ from tests.export_root import (
     WEDNESDAY,
     ZERO,
     ExportRoot,
-    filled,
+    Place,
+    Rows,
     footer_of,
     job_file,
     rows_in,
 )
-from tests.unit.tables.export.test_export_vacuum import quarantine_of, stage_bad
+from tests.pipes import CrashError
+from tests.quarantine_url import export_quarantine
+from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
+from tests.unit.tables.export.replayed_root import finish_runs, replay
 
-LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
-
-
-def lose_ledger(root: ExportRoot) -> None:
-    """Everything of ours is gone but the data files and the quarantine."""
-    for path in root.lake.glob("_penstock/*/*"):
-        if path.is_file():
-            path.unlink()
-        elif path.name != "quarantine":
-            shutil.rmtree(path)
+Lose = Callable[[ExportRoot], None]
+BOUNDS = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 
 
-def rebuilt(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> RebuildReport:
-    report = rebuild(root.open(), LOG if bounds is None else bounds)
-    root.table = root.open()
-    return report
+@dataclass(slots=True)
+class Story:
+    """An export with all records that its log has had."""
+
+    root: ExportRoot
+    records: dict[tuple[Partition, int], tuple[str, str]] = field(default_factory=dict)
+    """Type and day by place."""
+
+    def write(
+        self, partition: Partition, start: int, end: int, rows: Rows, left: Rows | None = None, **more: Any
+    ) -> None:
+        """A slice; `left` are records of types that lag."""
+        self.know(partition, rows)
+        self.know(partition, left or {})
+        lagging = {name: offsets for (name, _), offsets in (left or {}).items()}
+        self.root.write(partition, start, end, rows, left=lagging, **more)
+
+    def know(self, partition: Partition, rows: Rows) -> None:
+        self.records |= {(partition, offset): key for key, offsets in rows.items() for offset in offsets}
+
+    def catch_up(self, partition: Partition, name: str, end: int | None = None) -> None:
+        """Read again what a type lacks."""
+        here = self.root.state.of(partition)
+        start = here.lags[name].position
+        rows: dict[tuple[str, str], list[int]] = {}
+        for (place, offset), key in self.records.items():
+            if place == partition and key[0] == name and start <= offset < (end or here.position or 0):
+                rows.setdefault(key, []).append(offset)
+        self.root.catch_up(partition, {name: start}, end or here.position or 0, rows)
+
+    def go_on(self, *partitions: Partition) -> None:
+        """After a rebuild: types read again what they lack, then ten more records come."""
+        self.root.table = reopened(self.root)
+        for partition in partitions or (ZERO, ONE):
+            for name in sorted(self.root.state.of(partition).lags):
+                self.catch_up(partition, name)
+            start = self.root.state.of(partition).position
+            assert start is not None
+            rows = {
+                ("order", WEDNESDAY): range(start, start + 5),
+                ("click", WEDNESDAY): range(start + 5, start + 10),
+            }
+            self.write(partition, start, start + 10, rows)
+            assert self.root.state.of(partition).totals.conserved
+        self.check()
+
+    def check(self) -> None:
+        """Each record is there once."""
+        found = rows_in(self.root.lake) if self.root.logs.is_plain else rows_of_tables(self.root)
+        assert found == Counter((name, place.number, offset) for (place, offset), (name, _) in self.records.items())
 
 
-def ambiguities(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> set[str]:
-    """The reasons why nothing was written."""
+def rows_of_tables(root: ExportRoot) -> Counter[Place]:
+    found: Counter[Place] = Counter()
+    for name in root.job.table.all_types:
+        table = DeltaTable(str(root.lake / name)).to_pyarrow_table(columns=["kafka_partition", "kafka_offset"])
+        found.update((name, row["kafka_partition"], row["kafka_offset"]) for row in table.to_pylist())
+    return found
+
+
+def story(folder: Path, **texts: str) -> Story:
+    """Two partitions of three slices each, then one of orders alone."""
+    told = Story(ExportRoot(job_file(folder, **texts)))
+    told.root.start(ZERO, ONE)
+    for partition in (ZERO, ONE):
+        for start in (0, 10, 20):
+            rows = {("order", MONDAY): range(start, start + 6), ("click", MONDAY): range(start + 6, start + 10)}
+            told.write(partition, start, start + 10, rows)
+        told.write(partition, 30, 34, {("order", WEDNESDAY): range(30, 34)}, watermark=WEDNESDAY)
+    return told
+
+
+def lose_all(root: ExportRoot) -> None:
+    shutil.rmtree(root.lake / "_penstock")
+
+
+def lose_job_log(root: ExportRoot) -> None:
+    shutil.rmtree(root.lake / "_penstock" / root.job.name / "_delta_log")
+
+
+def lose_click(root: ExportRoot) -> None:
+    """The log of one type, and that of the job."""
+    shutil.rmtree(root.lake / "_penstock" / root.job.name / "types" / "click")
+    lose_job_log(root)
+
+
+def rebuilt(
+    root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None, environment: Environment | None = None
+) -> RebuildReport:
+    return rebuild(ExportLogs(root.job, environment or root.environment), BOUNDS if bounds is None else bounds)
+
+
+def reopened(root: ExportRoot) -> Export:
+    """As a start of the job opens it."""
+    refuse_unknown_files(ExportLogs(root.job, root.environment))
+    return root.open()
+
+
+def contents(lake: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
+
+
+def doubts(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> list[str]:
+    """The reasons of a rebuild that changed nothing."""
+    before = contents(root.lake)
     report = rebuilt(root, bounds)
-    assert (report.state, report.ok) == (None, False)
-    assert root.state.number == 0
-    assert not (root.lake / "_penstock" / "shop" / "ledger").exists()
-    return {each.reason for each in report.ambiguities}
+    assert not report.ok and contents(root.lake) == before
+    assert list(report.lines())[-1] == "nothing was changed"
+    return [doubt.reason for doubt in report.doubts]
+
+
+def compact(root: ExportRoot, all_days: bool = True) -> None:
+    report = compaction.compact(root.open(), 10**9, all_days=all_days, progress=None, effort=Effort())
+    assert report.files_added and not report.failed
 
 
 def rewrite_footer(path: Path, **facts: object) -> None:
@@ -73,340 +178,552 @@ def rewrite_footer(path: Path, **facts: object) -> None:
         writer.add_key_value_metadata({"penstock": json.dumps({k: v for k, v in told.items() if v is not None})})
 
 
-def test_positions_origins_types_and_rows_come_back(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    known = root.state
-    lose_ledger(root)
-    report = rebuilt(root)
-    assert (report.ok, report.files, report.rows) == (True, 14, 68)
-    state = root.state
-    for partition in (ZERO, ONE):
-        here, before = state.of(partition), known.of(partition)
-        assert (here.position, here.origin) == (before.position, before.origin) == (34, 0)
-        assert (here.totals.written, here.totals.holes) == (34, 0)
-        assert here.totals.conserved and here.totals.offsets == 34
-    assert state.fingerprints == known.fingerprints
-    assert {name: (each.rows, each.files) for name, each in state.types.items()} == {
-        name: (each.rows, each.files) for name, each in known.types.items()
+def data(root: ExportRoot, name: str, day: str, file: str) -> Path:
+    return root.lake / name / f"day={day}" / file
+
+
+# what is restored
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_click])
+def test_plain_types_go_on_where_their_files_end(tmp_path: Path, lose: Lose) -> None:
+    told = story(tmp_path)
+    lose(told.root)
+    with pytest.raises(UserError) as refused:
+        reopened(told.root)
+    assert "penstock rebuild" in refused.value.hint
+    report = rebuilt(told.root)
+    assert report.partitions == {
+        "shop/0": {"position": 34, "read_again": {"click": 30}},
+        "shop/1": {"position": 34, "read_again": {"click": 30}},
     }
-    assert [each.kind for each in root.table.ledger.last(2)] == [EntryKind.REBUILD] * 2
-    assert root.table.agree_on_types().number == state.number, "the job's own types and columns are known"
+    counts = {"order": {"files": 8, "rows": 44}, "click": {"files": 6, "rows": 24}}
+    lost = {"lose_all": ["click", "order"], "lose_job_log": [], "lose_click": ["click"]}[lose.__name__]
+    assert report.types == {name: counts[name] for name in lost}
+    told.check()
+    told.go_on()
+    compact(told.root)
+    vacuum(told.root.open())
+    told.go_on()
 
 
-def test_the_next_batch_begins_where_the_files_end(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    rebuilt(root)
-    root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
-    assert root.open().state().of(ZERO).position == 40
-    assert rows_in(root.lake) == root.expected
+def test_delta_tables_go_on_where_their_logs_end(tmp_path: Path) -> None:
+    told = story(tmp_path, export="format: delta")
+    lose_all(told.root)
+    report = rebuilt(told.root)
+    assert report.types == {}
+    assert report.partitions["shop/0"] == {"position": 34, "read_again": {"click": 30}}
+    told.go_on()
 
 
-def test_what_the_lost_ledger_left_beside_is_not_believed(tmp_path: Path) -> None:
-    """`last_complete.json` of the old chain names a number that the new one has yet to reach; so do its markers."""
-    root = filled(tmp_path)
-    home = root.lake / "_penstock" / "shop"
-    assert json.loads((home / "last_complete.json").read_bytes())["number"] == root.state.number
-    assert list(home.glob("complete/*/*.json"))
-    for part in ("ledger", "snapshots"):
-        shutil.rmtree(home / part, ignore_errors=True)
-    (home / "last_snapshot.json").unlink(missing_ok=True)
-    rebuilt(root)
-    assert not list(home.glob("complete/*/*.json")), "watermarks are unknown: no day is complete"
-    for start in (34, 37):
-        root.table = root.open()
-        root.write(ZERO, start, start + 3, {("order", WEDNESDAY): range(start, start + 3)})
-        assert rows_in(root.lake) == root.expected
-    vacuum(root.open())
-    assert rows_in(root.lake) == root.expected
+def test_a_delta_table_that_lost_its_log_is_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path, export="format: delta")
+    lose_all(told.root)
+    shutil.rmtree(told.root.lake / "click" / "_delta_log")
+    assert doubts(told.root) == ["the table of type click has lost its log: restore click/_delta_log"]
 
 
-def test_a_type_without_rows_at_the_end_is_read_again_from_where_its_files_end(tmp_path: Path) -> None:
-    """Nobody can tell whether it was idle or behind; none of its files is beyond, so nothing is doubled."""
-    root = filled(tmp_path)
-    lose_ledger(root)
-    rebuilt(root)
-    here = root.state.of(ZERO)
-    assert {name: (lane.position, lane.cause) for name, lane in here.lanes.items()} == {"click": (30, Cause.BACKFILL)}
-    plan = catch_up(ZERO, here, LOG[ZERO], CatchUpTerms({}, now=0.0))
-    assert plan is not None
-    assert (plan.piece.start, plan.piece.end, plan.takes) == (30, 34, {"click": 30})
-    assert root.state.routings[plan.routing] == root.table.routing.text, "a later job file may route it elsewhere"
-    root.catch_up(ZERO, plan.takes, plan.piece.end, {})
-    assert root.state.of(ZERO).lanes == {}
-    assert root.state.of(ZERO).totals.conserved
+def test_logs_that_are_there_are_left_alone(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    before = contents(told.root.lake)
+    report = rebuilt(told.root)
+    assert (report.ok, report.notes) == (True, ("the logs exist and agree: nothing was changed",))
+    assert contents(told.root.lake) == before
 
 
-def test_what_a_type_that_was_behind_had_left_is_found_again(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
-    root.write(ZERO, 10, 20, {("order", MONDAY): range(10, 15)}, left={"click": range(15, 20)})
-    lose_ledger(root)
-    assert rebuilt(root, {ZERO: Bounds(0, 20)}).ok
-    assert root.state.position_of(ZERO, "click") == 10
-    assert root.state.position_of(ZERO, "order") == 20
-    root.catch_up(ZERO, {"click": 10}, 20, {("click", MONDAY): range(15, 20)})
-    assert root.state.global_position(ZERO) == 20
-    assert rows_in(root.lake) == root.expected
-    assert root.state.of(ZERO).totals.conserved
+def test_a_lost_type_needs_a_new_job_log_too(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    shutil.rmtree(told.root.lake / "_penstock" / "shop" / "types" / "click")
+    (reason,) = doubts(told.root)
+    assert "move _penstock/shop/_delta_log away" in reason
+    lose_job_log(told.root)
+    assert rebuilt(told.root).ok
+    told.go_on()
 
 
-def test_a_catch_up_restores_the_position_of_its_type(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.write(ZERO, 0, 10, {("order", MONDAY): range(5)}, left={"click": range(5, 10)})
-    root.write(ZERO, 10, 20, {("order", MONDAY): range(10, 15)}, left={"click": range(15, 20)})
-    root.catch_up(ZERO, {"click": 5}, 18, {("click", MONDAY): [*range(5, 10), *range(15, 18)]})
-    lose_ledger(root)
-    assert rebuilt(root, {ZERO: Bounds(0, 20)}).ok
-    assert root.state.position_of(ZERO, "click") == 18
-    assert (root.state.types["click"].rows, root.state.types["order"].rows) == (8, 10)
-    assert root.state.of(ZERO).totals.conserved
+@pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_click])
+def test_killed_at_any_commit_a_rebuild_is_run_again(tmp_path: Path, lose: Lose) -> None:
+    told = story(tmp_path)
+    lose(told.root)
+    shutil.copytree(told.root.lake, tmp_path / "lost")
+    for deaths in range(1, 20):
+        steps = iter(range(1, 1000))
+
+        def reach(step: str, last: int = deaths, steps: Iterator[int] = steps) -> None:
+            if next(steps) == last:
+                raise CrashError(step)
+
+        try:
+            assert rebuilt(told.root, environment=Environment(reach=reach, sleep=lambda _: None)).ok
+            break
+        except CrashError:
+            with pytest.raises(UserError):
+                reopened(told.root)
+        assert rebuilt(told.root).partitions["shop/1"] == {"position": 34, "read_again": {"click": 30}}
+        shutil.rmtree(told.root.lake)
+        shutil.copytree(tmp_path / "lost", told.root.lake)
+    assert deaths > (2 if lose is lose_job_log else 4)
+    told.go_on()
 
 
-def test_what_the_log_no_longer_has_of_a_type_is_a_warning(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    report = rebuilt(root, {ZERO: Bounds(32, 100), ONE: Bounds(30, 100)})
-    assert len(report.warnings) == 1
-    assert report.warnings[0].startswith("shop/0: the log no longer has offsets 30 to 31; if type click")
+def test_compacted_files_stand_for_those_that_they_replace(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    compact(told.root)
+    told.root.table = told.root.open()
+    told.write(ZERO, 34, 40, {("order", MONDAY): range(34, 40)})
+    told.root.table = told.root.open()
+    compact(told.root)
+    lose_all(told.root)
+    report = rebuilt(told.root)
+    assert report.types["order"]["rows"] == 50
+    told.go_on()
 
 
-def test_compacted_files_tell_what_they_replace(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    compact(root.table)
-    root.write(ZERO, 34, 40, {("order", MONDAY): range(34, 40)})
-    compact(root.table, all_days=True)
-    known = root.state
-    lose_ledger(root)
-    report = rebuilt(root)
-    assert (report.ok, report.files, report.rows) == (True, 15, 74)
-    assert root.state.of(ZERO).position == known.of(ZERO).position == 40
-    assert root.state.number > known.number, "numbers in file names never come twice"
-    root.write(ZERO, 40, 44, {("order", MONDAY): range(40, 44)})
-    compact(root.table, all_days=True)
-    assert rows_in(root.lake) == root.expected
+def test_late_rows_and_several_days_in_one_slice(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    told.write(ZERO, 34, 44, {("click", MONDAY): [34, 36], ("click", TUESDAY): [35], ("order", MONDAY): [40]})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"] == {"position": 44, "read_again": {}}
+    told.go_on()
 
 
-def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Path) -> None:
-    """The quarantine takes a listing for appended whose number is not above its own."""
-    root = filled(tmp_path)
-    quarantine_of(root).append_listed([Listed(position_key(root.job.name, ZERO), 700, stage_bad(root, ZERO, 0, 1))])
-    lose_ledger(root)
-    rebuilt(root)
-    assert root.state.number > 700
-    assert keys_behind(quarantine_of(root).table(), {position_key(root.job.name, ZERO): root.state.number})
+def test_what_a_type_that_lagged_had_left_is_read_again(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    told.write(ZERO, 34, 44, {("order", TUESDAY): range(34, 40)}, left={("click", TUESDAY): range(40, 44)})
+    told.write(ZERO, 44, 54, {("order", TUESDAY): range(44, 50)}, left={("click", TUESDAY): range(50, 54)})
+    told.catch_up(ZERO, "click", 52)
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"]["read_again"] == {"click": 52}
+    told.go_on()
 
 
-def test_entry_numbers_go_on_above_those_of_a_partition_that_left_only_bad_records(tmp_path: Path) -> None:
-    """It begins anew: a listing of it with a number that the quarantine knows would never be appended."""
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO, ONE)
-    root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
-    quarantine_of(root).append_listed([Listed(position_key(root.job.name, ONE), 700, stage_bad(root, ONE, 0, 1))])
-    lose_ledger(root)
-    assert rebuilt(root).ok
-    assert keys_behind(quarantine_of(root).table(), {position_key(root.job.name, ONE): root.state.number})
-
-
-def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.write(ZERO, 0, 30, {("order", MONDAY): range(30)}, pieces=(0, 10, 20))
-    lose_ledger(root)
-    only = {ZERO: Bounds(0, 30)}
-    assert rebuilt(root, only).ok
-    lose_ledger(root)
-    (root.lake / "order" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    assert ambiguities(root, only) == {"a part of the slice left no file"}
-
-
-def test_a_missing_file_of_a_batch_is_an_ambiguity_with_partition_offsets_and_files(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    (root.lake / "click" / f"day={MONDAY}" / "shop.1.19.parquet").unlink()
-    report = rebuilt(root)
-    (ambiguity,) = report.ambiguities
-    assert (ambiguity.partition, ambiguity.offsets) == ("shop/1", (10, 20))
-    assert ambiguity.files == (f"order/day={MONDAY}/shop.1.15.parquet",)
-    assert ambiguity.reason == "its task wrote 1 files of type click, none is there and nothing caught up with it"
-    assert root.state.number == 0
-
-
-def test_a_slice_of_which_every_file_is_gone_is_a_hole(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    for path in root.lake.glob(f"*/day={MONDAY}/shop.0.1?.parquet"):
-        path.unlink()
-    report = rebuilt(root)
-    assert [(each.reason, each.offsets) for each in report.ambiguities] == [
-        ("no file tells of these offsets", (10, 20))
-    ]
-
-
-def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    early = root.lake / "click" / f"day={MONDAY}" / "shop.0.9.parquet"
-    rewrite_footer(early, types=None)
-    assert rebuilt(root).ok
-    lose_ledger(root)
-    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet", types=None)
-    assert ambiguities(root) == {"no file tells how many its task wrote"}
-
-
-def test_a_type_that_failed_in_a_batch_is_no_ambiguity_and_is_read_again(tmp_path: Path) -> None:
+def test_a_type_that_failed_in_a_batch_is_read_again(tmp_path: Path) -> None:
     """Its files were written and counted in the footers of the others, and never landed."""
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
-    rows = {("order", MONDAY): range(10, 15), ("click", MONDAY): [16, 19], ("click", TUESDAY): [17]}
-    root.write(ZERO, 10, 20, rows, failed=["click"])
-    root.write(ZERO, 20, 30, {("order", MONDAY): range(20, 25)}, left={"click": range(25, 30)})
-    only = {ZERO: Bounds(0, 30)}
-    lose_ledger(root)
-    assert rebuilt(root, only).ok
-    assert root.state.position_of(ZERO, "click") == 10
-    root.catch_up(ZERO, {"click": 10}, 30, {("click", MONDAY): [16, 17, 19, *range(25, 30)]})
-    root.write(ZERO, 30, 40, {("click", MONDAY): range(30, 40)})
-    lose_ledger(root)
-    assert rebuilt(root, {ZERO: Bounds(0, 40)}).ok, "it has caught up, and was written again with the others"
-    assert rows_in(root.lake) == root.expected
-    lose_ledger(root)
-    (root.lake / "click" / f"day={MONDAY}" / "shop.0.29.parquet").unlink()
-    lost = "its task wrote 2 files of type click, none is there and nothing caught up with it"
-    assert ambiguities(root, {ZERO: Bounds(0, 40)}) == {lost}
+    told = story(tmp_path)
+    told.write(ZERO, 34, 44, {("order", TUESDAY): [34], ("click", TUESDAY): range(35, 44)}, failed=["click"])
+    told.write(ZERO, 44, 50, {("order", TUESDAY): [44]}, left={("click", TUESDAY): [45]})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"]["read_again"] == {"click": 30}
+    told.go_on()
 
 
-def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_an_ambiguity(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.write(ZERO, 0, 20, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 20)}, failed=["click"])
-    root.catch_up(ZERO, {"click": 5}, 12, {("click", MONDAY): range(5, 12)})
-    root.catch_up(ZERO, {"click": 12}, 20, {("click", MONDAY): range(12, 20)})
-    root.write(ZERO, 20, 30, {("click", MONDAY): range(20, 30)})
-    only = {ZERO: Bounds(0, 30)}
-    lose_ledger(root)
-    assert rebuilt(root, only).ok
-    lose_ledger(root)
-    (root.lake / "click" / f"day={MONDAY}" / "shop.0.11.parquet").unlink()
-    assert ambiguities(root, only) == {
-        "its task wrote 1 files of type click, none is there and nothing caught up with it"
-    }
+def test_slices_of_which_all_records_were_bad_leave_no_doubt(tmp_path: Path) -> None:
+    """Each footer names the last slice of its type that left a file."""
+    told = story(tmp_path)
+    told.root.land(Slice(ZERO, 34, 40, 34), {UNROUTED: Share()}, {"order": 34, "click": 34})
+    told.write(ZERO, 40, 44, {("click", TUESDAY): range(40, 44), ("order", TUESDAY): []})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"] == {"position": 44, "read_again": {"order": 34}}
+    told.go_on()
 
 
-def test_a_type_that_landed_in_a_part_of_a_slice_has_lost_the_rest(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    rows = {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}
-    root.write(ZERO, 0, 20, rows, pieces=(0, 10))
-    lose_ledger(root)
-    (root.lake / "click" / f"day={MONDAY}" / "shop.0.12.parquet").unlink()
-    assert ambiguities(root, {ZERO: Bounds(0, 20)}) == {"0 files of type click are there, and its task wrote 1"}
+def test_a_type_that_was_ahead_of_the_job_takes_the_rest(tmp_path: Path) -> None:
+    """A process died between the commits of types and of the job; the next batch was longer."""
+    told = story(tmp_path)
+    rows = {("order", TUESDAY): [34, 36], ("click", TUESDAY): [35, 37]}
+    shares = told.root.stage(ZERO, (34, 40), rows, pieces=(34,))
+    crashed = told.root.open(Environment(reach=crash_at_first("renamed"), sleep=lambda _: None))
+    with pytest.raises(CrashError):
+        told.root.land(Slice(ZERO, 34, 40, 34), {"order": shares["order"]}, {"order": 34, "click": 34}, table=crashed)
+    told.know(ZERO, rows)
+    told.root.table = told.root.open()
+    assert told.root.logs.taken_from("order", ZERO, 34) == 40
+    more = {("order", TUESDAY): [42], ("click", TUESDAY): [35, 37, 43]}
+    told.know(ZERO, more)
+    shares = told.root.stage(ZERO, (34, 44), more, pieces=(34,), takes={"order": 40, "click": 34})
+    told.root.land(Slice(ZERO, 34, 44, 34), shares, {"order": 34, "click": 34})
+    told.check()
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"] == {"position": 44, "read_again": {}}
+    told.go_on()
 
 
-def test_a_compaction_that_was_cut_short_with_the_ledger_is_an_ambiguity(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    original = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
-    data = original.read_bytes()
-    compact(root.table)
-    lose_ledger(root)
-    original.write_bytes(data)
-    assert "its rows are there twice, a compaction was cut short" in ambiguities(root)
+def crash_at_first(wanted: str) -> Callable[[str], None]:
+    def reach(step: str) -> None:
+        if step == wanted:
+            raise CrashError(step)
+
+    return reach
 
 
-def test_files_that_were_moved_damaged_or_made_by_others_are_ambiguities(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    folder = root.lake / "order" / f"day={MONDAY}"
-    (root.lake / "order" / f"day={TUESDAY}").mkdir()
-    (folder / "shop.0.5.parquet").rename(root.lake / "order" / f"day={TUESDAY}" / "shop.0.5.parquet")
-    pq.write_table(pa.table({"id": [1]}), folder / "shop.0.77.parquet")
-    (folder / "shop.0.78.parquet").write_bytes(b"torn")
-    found = ambiguities(root)
-    assert {"its name and its footer disagree", "its footer does not tell which batch wrote it"} <= found
-    assert any(each.startswith("its footer cannot be read") for each in found)
+def test_an_incarnation_of_a_topic_stays_apart_from_the_one_before(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    again = Partition("shop", "AnotherTopicId", 0)
+    told.root.start(ZERO)
+    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    told.root.start(again)
+    told.write(again, 0, 5, {("order", MONDAY): range(5)})
+    known = told.root.state.job
+    lose_all(told.root)
+    report = rebuilt(told.root, {again: Bounds(0, 5)})
+    assert report.partitions == {"shop/0": {"position": 5, "read_again": {"click": 0}}}
+    told.root.table = told.root.open()
+    state = told.root.state.job
+    assert (state.fingerprints, state.incarnations) == (known.fingerprints, known.incarnations)
+    assert told.root.state.of(ZERO).lags == {}, "an earlier incarnation cannot be read again"
+    told.go_on(again)
+    assert f"order/day={WEDNESDAY}/shop.0~2.9.parquet" in told.root.files()
 
 
-def test_rows_that_two_batches_wrote_are_an_ambiguity(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    lose_ledger(root)
-    folder = root.lake / "click" / f"day={MONDAY}"
-    shutil.copy(folder / "shop.0.9.parquet", folder / "shop.0.8.parquet")
-    rewrite_footer(
-        folder / "shop.0.8.parquet", batch="another", last=8, types={"click": {"files": 1, "first": 6, "last": 8}}
-    )
-    assert ambiguities(root) == {"two slices overlap", "two batches wrote rows of click here"}
+def test_a_topic_that_was_recreated_meanwhile_is_noticed_by_the_next_start(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    known = told.root.state.job.fingerprints
+    lose_all(told.root)
+    assert rebuilt(told.root, {Partition("shop", "AnotherTopicId", 0): Bounds(0, 5)}).ok
+    assert told.root.open().logs.state().fingerprints == known
 
 
-def test_a_ledger_that_is_there_is_never_written_over(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    with pytest.raises(UserError, match="has a ledger"):
-        rebuild(root.open(), LOG)
-    lose_ledger(root)
-    rebuilt(root)
-    with pytest.raises(UserError, match="has a ledger"):
-        rebuild(root.open(), LOG)
-
-
-def test_a_root_without_files_has_nothing_to_rebuild(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    lose_ledger(root)
-    assert ambiguities(root, {}) == {"there are no data files of this job"}
-
-
-@pytest.mark.parametrize(("start", "ok"), [(StartAt.EARLIEST, True), (StartAt.LATEST, False)])
-def test_a_partition_without_files_must_begin_at_the_beginning(tmp_path: Path, start: StartAt, ok: bool) -> None:
-    root = ExportRoot(job_file(tmp_path, kafka=f"start: {start}"))
-    root.start(ZERO, ONE)
-    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    lose_ledger(root)
-    assert rebuilt(root).ok is ok
-    assert root.state.of(ONE).position is None
-
-
-def test_the_lives_of_a_recreated_topic_keep_their_order(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    again = Partition("shop", "AnotherLife", 0)
-    root.start(ZERO)
-    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    root.start(again)
-    root.write(again, 0, 5, {("order", MONDAY): range(5)})
-    known = root.state.fingerprints
-    lose_ledger(root)
-    assert rebuilt(root, {again: Bounds(0, 5)}).ok
-    assert root.state.fingerprints == known
-    assert root.state.of(ZERO).lanes == {}, "an earlier life cannot be read again"
-    root.write(again, 5, 9, {("order", MONDAY): range(5, 9)})
-    assert f"order/day={MONDAY}/shop.0~2.8.parquet" in root.files()
-
-
-def test_files_of_another_job_in_the_same_root_are_not_looked_at(tmp_path: Path) -> None:
-    ours = filled(tmp_path, export="cluster: west")
-    theirs = filled(tmp_path, name="other", export="cluster: east")
-    compact(theirs.table)
-    lose_ledger(ours)
-    assert rebuilt(ours).files == 14
-
-
-def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path))
-    root.start(ZERO)
-    root.columns = pa.schema([*COLUMNS, ("price", pa.int64())])
-    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    lose_ledger(root)
-    rebuilt(root, {ZERO: Bounds(0, 5)})
-    decoded = pa.schema([("type", pa.string()), ("at", pa.string()), ("id", pa.int64())])
-    assert root.state.schema_of("order") == decoded.append(pa.field("price", pa.int64()))
-    assert root.state.schema_of("click") == decoded
+def test_types_without_any_file_are_read_from_where_the_job_began(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO)
+    told.write(ZERO, 0, 10, {}, left={("click", MONDAY): [4]})
+    told.write(ZERO, 10, 20, {("order", MONDAY): [12]}, left={("click", MONDAY): [14]})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions["shop/0"]["read_again"] == {"click": 0}
+    told.go_on(ZERO)
 
 
 def test_a_type_that_began_now_is_not_filled_with_what_was_before(tmp_path: Path) -> None:
-    root = ExportRoot(job_file(tmp_path, click="start: now"))
-    root.start(ZERO)
-    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    lose_ledger(root)
-    report = rebuilt(root, {ZERO: Bounds(0, 5)})
-    assert root.state.of(ZERO).lanes == {}
-    assert report.warnings == ("shop/0: type click began `now` and left no file: it counts as up to date",)
+    told = Story(ExportRoot(job_file(tmp_path, click="start: now")))
+    told.root.start(ZERO)
+    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    lose_all(told.root)
+    report = rebuilt(told.root)
+    assert report.partitions["shop/0"]["read_again"] == {}
+    assert report.notes == ("shop/0: type click began `now` and left no file: it counts as up to date",)
+    told.go_on(ZERO)
+
+
+def test_a_partition_without_files_is_left_to_the_next_start(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO, ONE)
+    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    lose_all(told.root)
+    assert rebuilt(told.root).partitions.keys() == {"shop/0"}
+    told.root.table = reopened(told.root)
+    told.root.start(ONE)
+    told.write(ONE, 0, 5, {("order", MONDAY): range(5)})
+    told.go_on()
+
+
+def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(tmp_path: Path) -> None:
+    """Read again some day, it goes on where it was."""
+    told = story(tmp_path)
+    mall = Partition("mall", "topicM", 0)
+    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    told.root.start(mall)
+    told.write(mall, 0, 10, {("order", MONDAY): range(6), ("click", MONDAY): range(6, 10)}, watermark=WEDNESDAY)
+    compact(told.root)
+    told.root = ExportRoot(job_file(tmp_path, topic="mall"))
+    lose_all(told.root)
+    assert rebuilt(told.root, {mall: Bounds(0, 10)}).partitions["mall/0"] == {"position": 10, "read_again": {}}
+    told.go_on(mall)
+    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    assert told.root.open().state([ZERO]).of(ZERO).position == 34
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_record_is_there_once_whatever_came_before_the_loss(tmp_path: Path, seed: int) -> None:
+    """Random slices, lags, failures and compactions of either format; the end of a type may be lost with its log."""
+    chance = random.Random(seed)
+    plain = chance.random() < 0.7
+    told = Story(ExportRoot(job_file(tmp_path, export="" if plain else "format: delta")))
+    told.root.start(ZERO, ONE)
+    ends = {ZERO: 0, ONE: 0}
+    for _ in range(chance.randint(4, 14)):
+        partition = chance.choice([ZERO, ONE])
+        lags = sorted(told.root.state.of(partition).lags)
+        if lags and chance.random() < 0.5:
+            behind = told.root.state.of(partition).lags[lags[0]].position
+            told.catch_up(partition, lags[0], chance.randint(behind + 1, ends[partition]))
+            continue
+        if plain and chance.random() < 0.15:
+            compaction.compact(told.root.open(), 10**9, all_days=True, progress=None, effort=Effort())
+            told.root.table = told.root.open()
+            continue
+        start, ends[partition] = ends[partition], ends[partition] + chance.randint(2, 12)
+        rows: dict[tuple[str, str], list[int]] = {}
+        for offset in range(start, ends[partition]):
+            name = chance.choice(["order", "click", ""])
+            if name:
+                rows.setdefault((name, chance.choice([MONDAY, TUESDAY])), []).append(offset)
+        has_click = {key: offsets for key, offsets in rows.items() if key[0] == "click"}
+        if lags or (has_click and chance.random() < 0.3):
+            left = {("click", MONDAY): [offset for offsets in has_click.values() for offset in offsets] or [start]}
+            rows = {key: offsets for key, offsets in rows.items() if key[0] == "order" and start not in offsets}
+            told.write(partition, start, ends[partition], rows, left=left)
+        else:
+            pieces = (start, *([start + 1] if chance.random() < 0.3 else []))
+            failed = ["click"] if has_click and chance.random() < 0.2 else []
+            told.write(partition, start, ends[partition], rows, pieces=pieces, failed=failed)
+    told.root.table = told.root.open()
+    if plain and not told.root.files():
+        return
+    (chance.choice([lose_all, lose_job_log, lose_click]) if plain else lose_all)(told.root)
+    report = rebuilt(told.root)
+    if {doubt.reason for doubt in report.doubts} == {"a part of the slice left no file"}:
+        return
+    assert report.ok, list(report.lines())
+    told.root.table = reopened(told.root)
+    state = told.root.state
+    idle = [partition for partition in (ZERO, ONE) if state.of(partition).position is None]
+    told.root.start(*idle)
+    for partition, end in ends.items():
+        position = told.root.state.of(partition).position or 0
+        for name in sorted(told.root.state.of(partition).lags):
+            told.catch_up(partition, name)
+        rest: dict[tuple[str, str], list[int]] = {}
+        for (place, offset), key in told.records.items():
+            if place == partition and offset >= position:
+                rest.setdefault(key, []).append(offset)
+        if position < end:
+            told.write(partition, position, end, rest)
+    told.check()
+    told.go_on()
+
+
+def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO)
+    told.root.logs.add_columns("order", pa.schema([("price", pa.int64())]))
+    told.root.columns = pa.schema([*COLUMNS, ("price", pa.int64())])
+    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    columns = told.root.logs.columns_of("order")
+    decoded = told.root.logs.decoded_of("order")
+    assert columns is not None
+    lose_all(told.root)
+    assert rebuilt(told.root).ok
+    logs = told.root.open().logs
+    restored = logs.columns_of("order")
+    assert restored is not None
+    assert sorted(map(str, restored)) == sorted(map(str, columns))
+    assert logs.decoded_of("order") == decoded
+
+
+# bad records
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_click])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_replayed_rows_are_not_read_again(tmp_path: Path, lose: Lose, compacted: bool) -> None:
+    """Bad records of no type became clicks later, beyond the last slice that had a click."""
+    told = story(tmp_path)
+    bad_story(told)
+    replay(told.root, {("click", TUESDAY): [40, 41]})
+    told.know(ZERO, {("click", TUESDAY): [40, 41]})
+    if compacted:
+        compact(told.root)
+    lose(told.root)
+    report = rebuilt(told.root)
+    assert report.partitions["shop/0"] == {"position": 44, "read_again": {"click": 42}}
+    told.go_on()
+    assert finish_runs(told.root) == 0
+    write_with_bad(told.root, ONE, (44, 46), {("order", WEDNESDAY): [44]}, [45], of="click")
+    told.know(ONE, {("order", WEDNESDAY): [44]})
+    assert (in_quarantine(told.root), finish_runs(told.root)) == ([45], 0)
+    told.check()
+
+
+@pytest.mark.parametrize("texts", [{}, {"export": "format: delta"}])
+def test_records_that_were_quarantined_before_are_named_and_do_not_stop_the_job(
+    tmp_path: Path, texts: Mapping[str, str]
+) -> None:
+    told = story(tmp_path, **texts)
+    bad_story(told, of="click")
+    former = Path(export_quarantine(told.root.job)).relative_to(told.root.lake)
+    lose_job_log(told.root)
+    report = rebuilt(told.root)
+    assert report.notes == (f"records that were quarantined before are in {former}, and are not replayed",)
+    told.go_on()
+    told.root.open().settle([ZERO, ONE])
+    assert in_quarantine(told.root) == []
+
+
+def test_replayed_rows_beyond_all_slices_are_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    bad_story(told)
+    replay(told.root, {("click", TUESDAY): [40, 41]})
+    lose_all(told.root)
+    data(told.root, "order", TUESDAY, "shop.0.36.parquet").unlink()
+    assert doubts(told.root) == ["it has rows beyond the last slice"]
+
+
+def bad_story(told: Story, of: str = UNROUTED) -> None:
+    """One more slice with orders and two bad records."""
+    rows = {("order", TUESDAY): range(34, 37)}
+    told.know(ZERO, rows)
+    write_with_bad(told.root, ZERO, (34, 44), rows, [40, 41], of=of)
+
+
+# files of other jobs
+
+
+def test_files_of_another_job_below_the_same_root_are_left_alone(tmp_path: Path) -> None:
+    told = story(tmp_path, export="cluster: west")
+    other = Story(ExportRoot(job_file(tmp_path, name="other", topic="mall", export="cluster: east")))
+    mall = Partition("mall", "topicM", 0)
+    other.root.start(mall)
+    other.write(mall, 0, 10, {("order", MONDAY): range(10)})
+    other.write(mall, 10, 20, {("order", MONDAY): range(10, 20)})
+    other.write(mall, 20, 21, {("order", WEDNESDAY): [20]}, watermark=WEDNESDAY)
+    compact(other.root)
+    lose_all(told.root)
+    report = rebuilt(told.root)
+    assert (report.ok, report.types["order"]) == (True, {"files": 8, "rows": 44})
+    assert rebuilt(other.root, {mall: Bounds(0, 20)}).types == {"order": {"files": 2, "rows": 21}}
+
+
+def test_files_under_another_cluster_are_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    told.root.job_path.write_text(told.root.job_path.read_text().replace("{path:", "{cluster: eu, path:"))
+    told.root.job = job_of(load_job(told.root.job_path), ExportSpec)
+    assert {"cluster" in reason for reason in doubts(told.root)} == {True}
+
+
+# doubts
+
+
+def test_a_missing_file_in_the_middle_is_a_doubt_with_partition_offsets_and_files(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    data(told.root, "click", MONDAY, "shop.1.19.parquet").unlink()
+    report = rebuilt(told.root)
+    (doubt,) = report.doubts
+    assert (doubt.partition, doubt.offsets, doubt.files) == (
+        "shop/1",
+        (10, 20),
+        (f"click/day={MONDAY}/shop.1.29.parquet",),
+    )
+    assert doubt.reason == "files of click are missing before this"
+
+
+def test_the_first_file_of_a_type_is_missed_too(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    data(told.root, "click", MONDAY, "shop.1.9.parquet").unlink()
+    assert doubts(told.root) == ["files of click are missing before this"]
+
+
+def test_a_type_whose_last_file_was_lost_reads_it_again(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    data(told.root, "click", MONDAY, "shop.1.29.parquet").unlink()
+    assert rebuilt(told.root).partitions["shop/1"]["read_again"] == {"click": 20}
+    told.go_on()
+
+
+def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO)
+    told.write(ZERO, 0, 30, {("order", MONDAY): range(30), ("click", MONDAY): []}, pieces=(0, 10, 20))
+    lose_all(told.root)
+    gone = data(told.root, "order", MONDAY, "shop.0.19.parquet")
+    copy = gone.read_bytes()
+    gone.unlink()
+    assert doubts(told.root) == ["a part of the slice left no file"]
+    gone.write_bytes(copy)
+    assert rebuilt(told.root).ok
+    told.go_on(ZERO)
+
+
+def test_a_missing_piece_is_told_by_files_of_other_types(tmp_path: Path) -> None:
+    told = Story(ExportRoot(job_file(tmp_path)))
+    told.root.start(ZERO)
+    told.write(ZERO, 0, 20, {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}, pieces=(0, 10))
+    lose_all(told.root)
+    data(told.root, "click", MONDAY, "shop.0.12.parquet").unlink()
+    assert doubts(told.root) == ["0 files of click exist, 1 were written"]
+
+
+def test_a_file_that_was_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    rewrite_footer(data(told.root, "order", MONDAY, "shop.0.5.parquet"), types=None)
+    rewrite_footer(data(told.root, "click", MONDAY, "shop.0.9.parquet"), types=None)
+    assert sorted(doubts(told.root)) == [
+        "1 files of click exist, an unknown number were written",
+        "1 files of order exist, an unknown number were written",
+    ]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_ranges_that_were_planned_before_others_landed_are_covered_by_other_types(tmp_path: Path, lost: bool) -> None:
+    """Processes that share a partition do not know the slice before theirs when they write."""
+    told = story(tmp_path)
+    lose_all(told.root)
+    rewrite_footer(data(told.root, "order", WEDNESDAY, "shop.0.33.parquet"), after=None)
+    rewrite_footer(data(told.root, "click", MONDAY, "shop.0.29.parquet"), after=None)
+    if not lost:
+        assert rebuilt(told.root).ok
+        return told.go_on()
+    data(told.root, "click", MONDAY, "shop.0.19.parquet").unlink()
+    assert doubts(told.root) == ["files of click may be missing before this"]
+    return None
+
+
+def test_an_original_beside_its_compacted_file_is_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    original = data(told.root, "order", MONDAY, "shop.0.5.parquet")
+    copy = original.read_bytes()
+    compact(told.root)
+    lose_all(told.root)
+    original.write_bytes(copy)
+    assert "its rows are also in a compacted file: move one of the two away" in doubts(told.root)
+    original.unlink()
+    assert rebuilt(told.root).ok
+    told.go_on()
+
+
+def test_files_that_were_moved_torn_or_made_by_others_are_doubts(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    moved = data(told.root, "order", TUESDAY, "shop.0.5.parquet")
+    moved.parent.mkdir()
+    data(told.root, "order", MONDAY, "shop.0.5.parquet").rename(moved)
+    pq.write_table(pa.table({"id": [1]}), data(told.root, "order", MONDAY, "shop.0.77.parquet"))
+    whole = data(told.root, "click", MONDAY, "shop.0.9.parquet")
+    whole.write_bytes(whole.read_bytes()[:-20])
+    reasons = doubts(told.root)
+    assert "its name and its footer disagree" in reasons
+    for beginning in ("its footer cannot be read", "its footer does not say which slice wrote it"):
+        assert any(reason.startswith(beginning) for reason in reasons)
+
+
+def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    copy = data(told.root, "click", MONDAY, "shop.0.8.parquet")
+    shutil.copy(data(told.root, "click", MONDAY, "shop.0.9.parquet"), copy)
+    rewrite_footer(copy, batch="another", last=8)
+    assert "two batches wrote rows of click" in doubts(told.root)
+
+
+def test_a_type_that_the_job_file_does_not_name_is_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    lose_all(told.root)
+    text = told.root.job_path.read_text()
+    told.root.job_path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("  click")))
+    told.root.job = job_of(load_job(told.root.job_path), ExportSpec)
+    assert set(doubts(told.root)) == {"the job file does not name the type click"}
+
+
+def test_a_root_without_files_has_nothing_to_restore(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    lose_all(root)
+    assert doubts(root) == ["there are neither positions nor data files of this job"]
+
+
+def test_an_older_copy_of_one_log_is_a_doubt(tmp_path: Path) -> None:
+    told = story(tmp_path)
+    log = told.root.lake / "_penstock" / "shop" / "types" / "order"
+    shutil.copytree(log, tmp_path / "older")
+    told.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "older", log)
+    (reason,) = doubts(told.root)
+    assert reason.startswith("the log of its type is older: move ")
+    lose_job_log(told.root)
+    shutil.rmtree(log)
+    assert rebuilt(told.root).ok
+    told.go_on()

@@ -13,10 +13,9 @@ from typing import Any
 
 from penstock.logs.log import Partition
 from penstock.status.model import Alert
-from penstock.tables.export.days import MILLIS_PER_SECOND
 from penstock.tables.export.events import ExportRules
 from penstock.tables.export.spec import AlertLimits
-from penstock.tables.export.state import ExportState, TypeState
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState, TypeState
 
 Offsets = Mapping[Partition, int]
 
@@ -86,7 +85,8 @@ def failed_percent(types: Iterable[TypeState]) -> float | None:
 
 def discrepancy(state: ExportState, partition: Partition) -> int:
     """How far the types of a partition are apart; a type of which nothing is unwritten is where the partition is."""
-    return max((gap_records(state, partition, name) for name in state.types), default=0)
+    gaps = [gap_records(state, partition, name) for name in state.types]
+    return max(gaps) - min(gaps) if gaps else 0
 
 
 def gap_records(state: ExportState, partition: Partition, name: str) -> int:

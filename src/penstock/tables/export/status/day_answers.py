@@ -11,12 +11,12 @@ from typing import Any
 from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
-from penstock.tables.export.days import MILLIS_PER_SECOND, Days, needed_ms
+from penstock.tables.export.days import Days, needed_ms
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import Day
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import ExportState
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 
 
 class DayState(StrEnum):
@@ -40,10 +40,12 @@ class TypeDays:
     """The days of files that are not in their place yet."""
     after_seconds: float
     now_ms: int
+    unreadable: str = ""
+    """Why the log of the type cannot be read, which knows of late rows: no day is called complete then."""
 
     @property
     def watermark_ms(self) -> int | None:
-        return self.state.watermark_of(self.type, self.now_ms)
+        return None if self.unreadable else self.state.watermark_of(self.type, self.now_ms)
 
     def is_complete(self, day: Day) -> bool:
         mark = self.watermark_ms
@@ -105,6 +107,8 @@ class DayAnswer:
 
     @property
     def reason(self) -> str:
+        if self.of.unreadable:
+            return f"the log of the type cannot be read: {self.of.unreadable}"
         needed = instant(self.of.needed_ms(self.day))
         if self.complete:
             return f"the watermark {instant(self.of.watermark_ms)} is past {needed}"
@@ -159,6 +163,7 @@ def type_days(table: ExportTable, names: Sequence[str]) -> dict[str, TypeDays]:
             [rename.day for rename in pending if rename.type == name],
             after,
             table.markers.now_ms(),
+            table.logs.unreadable.get(name, ""),
         )
         for name in names
     }

@@ -71,7 +71,11 @@ def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, me
     lines = (f"files that wait to be renamed to their final names: {pending.total()}",) if pending else ()
     return replace(
         common,
-        alerts=(*common.alerts, *_type_alerts(state, pending), *alerts.breaches(measured, limits)),
+        alerts=(
+            *common.alerts,
+            *_type_alerts(state, pending, table.logs.unreadable),
+            *alerts.breaches(measured, limits),
+        ),
         sections=(
             _types_section(table.logs, days),
             Section(
@@ -143,7 +147,7 @@ def _rules_section(measured: alerts.Measured, limits: AlertLimits, log_is_away: 
 # types
 
 
-def _type_alerts(state: ExportState, pending: Mapping[str, int]) -> Iterator[Alert]:
+def _type_alerts(state: ExportState, pending: Mapping[str, int], unreadable: Mapping[str, str]) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
     for name in sorted(state.types):
         failing = [lag for _, lag in _lags(state, name) if lag.cause is Cause.FAILING]
@@ -152,6 +156,8 @@ def _type_alerts(state: ExportState, pending: Mapping[str, int]) -> Iterator[Ale
             since = min(map(_since, failing))
             text = f"type {name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
             yield Alert(TypeAlert.TYPE_LAGGING, text)
+        if name in unreadable:
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be read: {unreadable[name]}")
         if pending.get(name):
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
 
@@ -170,7 +176,7 @@ def _types_section(logs: ExportLogs, days: Mapping[str, TypeDays]) -> Section:
 def _type_values(logs: ExportLogs, days: TypeDays) -> dict[str, Any]:
     """One type: `gap_records` is of the partition where it is furthest back, `writes` are the last that are known."""
     state, name = days.state, days.type
-    known, log = state.types[name], logs.find_type_log(name) if name in logs.export.all_types else None
+    known, log = state.types[name], logs.refreshed(name) if name in logs.export.all_types else None
     files = () if log is None else log.active_files()
     current = [state.partition_of(key) for key, _ in state.current()]
     return {

@@ -1,4 +1,4 @@
-"""A day is marked complete only while readers see all of it, whoever dies, sleeps or compacts."""
+"""A day is marked complete only while readers see all of it, whichever process dies, sleeps or compacts (RULES E7)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.environment import Environment
-from penstock.errors import TransientError, UserError
-from penstock.failpoints import Failpoint
-from penstock.job.spec import job_of
+from penstock.errors import UserError
 from penstock.lake.storage import open_storage
-from penstock.tables.export.compact import compact
-from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import DayState, day_answers
-from penstock.tables.export.table import ExportTable
-from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
+from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in
+from tests.pipes import CrashError
+from tests.unit.tables.export.processes import compacted, dying_at, quiet, restarted
 from tests.watched_storage import WatchedStorage
 
-
-def dying_at(step: str, visit: int = 1) -> Environment:
-    return Environment(sleep=lambda _: None, reach=Failpoint(step, "error", visit).reach)
+THURSDAY = "2026-03-05"
+LATE = {("order", MONDAY): range(20, 25)}
 
 
 def marker(root: ExportRoot, name: str = "order", day: str = MONDAY) -> dict[str, object] | None:
@@ -30,9 +25,9 @@ def marker(root: ExportRoot, name: str = "order", day: str = MONDAY) -> dict[str
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
-def asked(root: ExportRoot, day: str = MONDAY, name: str = "order") -> DayState:
-    [found] = day_answers(job_of(root.job, ExportSpec), day, [name])
-    return found.state
+def day_state(root: ExportRoot, day: str = MONDAY, name: str = "order") -> DayState:
+    [answer] = day_answers(root.job, day, [name])
+    return answer.state
 
 
 def monday(folder: Path) -> ExportRoot:
@@ -50,154 +45,220 @@ def closed_monday(folder: Path) -> ExportRoot:
     return root
 
 
-def with_table(root: ExportRoot, environment: Environment, act: Callable[[], object]) -> None:
-    """Another process of the job, which dies on the way."""
-    root.table = root.open(environment)
-    with pytest.raises(TransientError):
-        act()
+def watched(root: ExportRoot, watch: Callable[[str, str], None] | None = None) -> WatchedStorage:
+    """The next processes of the job use a storage that reports each act before it happens."""
+    storage = root.storage = WatchedStorage(open_storage(str(root.lake), {}), watch)
     root.table = root.open()
+    root.table.settle([ZERO])
+    return storage
 
 
-def test_a_day_is_marked_once_its_files_are_in_place(tmp_path: Path) -> None:
+def test_a_day_gets_its_marker_once_the_watermark_is_past_it(tmp_path: Path) -> None:
     root = monday(tmp_path)
     assert marker(root) is None
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
-    assert marker(root) == {
-        "type": "order",
-        "day": MONDAY,
-        "entry": root.state.number,
-        "watermark": f"{WEDNESDAY}T12:00:00+00:00",
-    }
-    assert asked(root) is DayState.COMPLETE
+    log = root.logs.find_type_log("order")
+    assert log is not None
+    body = {"type": "order", "day": MONDAY, "version": log.version, "watermark": f"{WEDNESDAY}T12:00:00+00:00"}
+    assert marker(root) == body
+    assert day_state(root) is DayState.COMPLETE
     assert marker(root, day=WEDNESDAY) is None
 
 
-def test_killed_between_the_entry_that_closes_a_day_and_its_renames_the_day_is_not_complete(tmp_path: Path) -> None:
-    """The entry brings Monday's last rows and, with them, the watermark that closes it."""
+@pytest.mark.parametrize("step", ["type_committed", "renaming", "renamed"])
+def test_killed_in_the_middle_of_the_batch_that_closes_a_day_it_is_marked_once_all_is_there(
+    tmp_path: Path, step: str
+) -> None:
+    """The batch brings Monday's last rows and, with them, the event time that closes it."""
     root = monday(tmp_path)
     rows = {("order", MONDAY): range(10, 15), ("click", WEDNESDAY): range(15, 20)}
-    with_table(root, dying_at("entry_written"), lambda: root.write(ZERO, 10, 20, rows, watermark=WEDNESDAY))
-    assert ("order", MONDAY) not in root.state.open_days, "the ledger expects no more rows"
-    assert marker(root) is None
-    assert asked(root) is DayState.NOT_VISIBLE
-    root.table.complete()
-    assert asked(root) is DayState.COMPLETE
+    root.table = root.open(dying_at(step))
+    with pytest.raises(CrashError):
+        root.write(ZERO, 10, 20, rows, watermark=WEDNESDAY)
+    assert (marker(root), day_state(root)) == (None, DayState.OPEN)
+    restarted(root).write(ZERO, 10, 20, rows, watermark=WEDNESDAY)
+    assert day_state(root) is DayState.COMPLETE
     assert marker(root) is not None
-    assert sum(rows_in(root.lake).values()) == 20
+    assert rows_in(root.lake) == root.expected
 
 
-@pytest.mark.parametrize("step", ["entry_written", "removing", "removed", "renaming"])
-def test_killed_in_the_middle_of_a_compaction_the_day_is_not_complete(tmp_path: Path, step: str) -> None:
+def test_a_complete_day_of_which_a_file_could_not_be_renamed_is_not_marked(tmp_path: Path) -> None:
+    root = monday(tmp_path)
+
+    def refuse(act: str, path: str) -> None:
+        if act == "rename" and path.startswith("order/"):
+            raise UserError("not allowed")
+
+    storage = watched(root, refuse)
+    rows = {("order", MONDAY): range(10, 15), ("click", WEDNESDAY): range(15, 20)}
+    root.write(ZERO, 10, 20, rows, watermark=WEDNESDAY)
+    assert (marker(root), day_state(root)) == (None, DayState.NOT_VISIBLE)
+    storage.watch = None
+    restarted(root)
+    assert day_state(root) is DayState.COMPLETE
+    assert marker(root) is not None
+    assert rows_in(root.lake) == root.expected
+
+
+@pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
+def test_the_marker_goes_before_late_rows_are_committed(tmp_path: Path, export: str) -> None:
+    root = ExportRoot(job_file(tmp_path, export=export))
+    root.start(ZERO)
+    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark=WEDNESDAY)
+    assert marker(root) is not None
+    seen: list[tuple[int, bool]] = []
+    log = root.logs.find_type_log("order")
+    assert log is not None
+    commit = log.commit_actions
+
+    def watched_commit(*args: object) -> None:
+        seen.append((log.version, marker(root) is not None))
+        commit(*args)  # type: ignore[arg-type]
+
+    log.commit_actions = watched_commit  # type: ignore[assignment, method-assign]
+    root.write(ZERO, 5, 6, {("order", MONDAY): [5]})
+    assert [is_marked for _, is_marked in seen] == [False]
+    assert marker(root) is None
+    root.write(ZERO, 6, 7, {("click", THURSDAY): [6]}, watermark=THURSDAY)
+    assert marker(root) is not None
+
+
+@pytest.mark.parametrize("step", ["checked", "type_committed", "renaming", "renamed", "committed"])
+def test_killed_at_any_step_of_late_rows_no_marker_stands_over_them(tmp_path: Path, step: str) -> None:
+    root = closed_monday(tmp_path)
+    # The second time that "checked" is reached is inside the type's commit, just before the marker goes.
+    root.table = root.open(dying_at(step, 2 if step == "checked" else 1))
+    with pytest.raises(CrashError):
+        root.write(ZERO, 20, 25, LATE)
+    landed = step != "checked"
+    assert marker(root) is None or not landed
+    restarted(root)
+    assert (marker(root) is None) is landed
+    assert day_state(root) is (DayState.REOPENED if landed else DayState.COMPLETE)
+    if step != "committed":
+        root.write(ZERO, 20, 25, LATE)
+    else:
+        root.expected.update(("order", 0, offset) for offset in range(20, 25))
+    compacted(root.open())
+    assert (marker(root), day_state(root)) == (None, DayState.REOPENED)
+    root.write(ZERO, 25, 26, {("click", THURSDAY): [25]}, watermark=THURSDAY)
+    assert marker(root) is not None
+    assert rows_in(root.lake) == root.expected
+
+
+@pytest.mark.parametrize(
+    ("step", "visit"),
+    [
+        ("compact_staged", 1),
+        ("compact_checked", 1),
+        ("compact_committed", 1),
+        ("removing", 1),
+        ("removing", 2),
+        ("removed", 1),
+        ("renaming", 1),
+        ("renamed", 1),
+        ("marked", 1),
+    ],
+)
+def test_killed_in_the_middle_of_a_compaction_no_marker_stands_over_missing_rows(
+    tmp_path: Path, step: str, visit: int
+) -> None:
     root = closed_monday(tmp_path)
     before = marker(root)
-    dying = root.open(dying_at(step, 2 if step == "removing" else 1))
-    with pytest.raises(TransientError):
-        compact(dying)
-    assert asked(root) is DayState.NOT_VISIBLE
-    assert step == "entry_written" or marker(root) is None, "no file was touched before the marker was gone"
-    root.open().complete()
+    with pytest.raises(CrashError):
+        compacted(root.open(dying_at(step, visit)))
+    all_there = rows_in(root.lake) == root.expected
+    assert marker(root) is None or all_there
+    assert (day_state(root) is DayState.COMPLETE) is (
+        step in ("compact_staged", "compact_checked", "renamed", "marked")
+    )
+    restarted(root)
     assert rows_in(root.lake) == root.expected
-    assert asked(root) is DayState.COMPLETE
-    again = marker(root)
-    assert again is not None and again != before, "a reader that listed in between has to read again"
-
-
-def test_another_type_is_complete_meanwhile(tmp_path: Path) -> None:
-    root = closed_monday(tmp_path)
-    with pytest.raises(TransientError):
-        compact(root.open(dying_at("removed")))
-    assert asked(root, name="click") is DayState.COMPLETE
-
-
-def test_a_late_row_a_kill_and_then_a_compaction_leave_no_marker(tmp_path: Path) -> None:
-    root = closed_monday(tmp_path)
+    assert day_state(root) is DayState.COMPLETE
     assert marker(root) is not None
-    late = {("order", MONDAY): range(20, 25)}
-    with_table(root, dying_at("entry_written"), lambda: root.write(ZERO, 20, 25, late))
-    compact(root.open())
-    assert marker(root) is None
-    for start in range(25, 90):
-        root.write(ZERO, start, start + 1, {("click", WEDNESDAY): [start]})
-    root.open().complete()
-    assert marker(root) is None, "however many entries follow"
-    assert asked(root) is DayState.REOPENED
+    # A reader that listed files in between has to notice that the day changed.
+    assert (marker(root) == before) is (step in ("compact_staged", "compact_checked"))
 
 
-def test_a_day_that_closes_again_has_another_marker(tmp_path: Path) -> None:
+def test_another_type_stays_complete_during_a_compaction(tmp_path: Path) -> None:
     root = closed_monday(tmp_path)
-    first = marker(root)
-    # One entry brings the late row and moves the watermark past it: the day is opened and closed at once.
-    root.write(ZERO, 20, 25, {("order", MONDAY): range(20, 25)}, watermark="2026-03-05")
-    second = marker(root)
-    assert first is not None and second is not None
-    assert second["entry"] == root.state.number != first["entry"]
+    with pytest.raises(CrashError):
+        compacted(root.open(dying_at("removed")))
+    assert day_state(root, name="click") is DayState.COMPLETE
 
 
-def test_a_marker_that_cannot_be_changed_is_carried_until_it_can(tmp_path: Path) -> None:
+def test_a_marker_that_cannot_be_put_is_put_once_it_can(tmp_path: Path) -> None:
     root = monday(tmp_path)
-    watched = WatchedStorage(open_storage(str(root.lake), {}))
 
     def refuse(act: str, path: str) -> None:
         if act == "put_if_absent" and "/complete/" in path:
             raise UserError("not allowed")
 
-    watched.watch = refuse
-    root.storage = watched
-    root.table = root.open()
+    storage = watched(root, refuse)
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
-    for start in range(20, 40):
-        root.write(ZERO, start, start + 1, {("click", WEDNESDAY): [start]})
     assert marker(root) is None
-    watched.watch = None
-    root.open().complete()
+    storage.watch = None
+    root.write(ZERO, 20, 21, {("click", WEDNESDAY): [20]})
     assert marker(root) is not None
 
 
-def test_of_two_processes_the_one_that_slept_leaves_no_wrong_marker(tmp_path: Path) -> None:
-    """It wakes just before it puts the marker of an entry, and meanwhile a late row has opened the day again."""
+def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path: Path) -> None:
+    root = closed_monday(tmp_path)
+
+    def refuse(act: str, path: str) -> None:
+        if act == "delete" and "/complete/" in path:
+            raise UserError("not allowed")
+
+    storage = watched(root)
+    storage.watch = refuse
+    root.write(ZERO, 20, 26, {**LATE, ("click", WEDNESDAY): [25]}, failed=())
+    assert marker(root) is not None
+    assert root.state.position_of(ZERO, "order") == 20, "the type lags"
+    assert root.state.position_of(ZERO, "click") == 26
+    assert not [place for place in rows_in(root.lake) if place[0] == "order" and place[2] >= 20]
+    storage.watch = None
+    root.catch_up(ZERO, {"order": 20}, 26, LATE)
+    assert marker(root) is None
+
+
+def test_a_process_that_slept_before_it_put_a_marker_leaves_no_wrong_one(tmp_path: Path) -> None:
+    """It wakes just before it puts the marker, and meanwhile a late row has opened the day again."""
     root = monday(tmp_path)
-    watched = WatchedStorage(open_storage(str(root.lake), {}))
     other = ExportRoot(root.job_path)
 
     def sleep_over(act: str, path: str) -> None:
         if act == "put_if_absent" and "/complete/" in path:
-            watched.watch = None
-            other.write(ZERO, 20, 25, {("order", MONDAY): range(20, 25)})
+            storage.watch = None
+            other.write(ZERO, 20, 25, LATE)
 
-    watched.watch = sleep_over
-    root.storage = watched
-    root.table = root.open()
+    storage = watched(root)
+    storage.watch = sleep_over
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
-    assert ("order", MONDAY) in root.state.open_days
+    assert day_state(root) is DayState.REOPENED
     assert marker(root) is None
 
 
 def test_a_marker_left_by_a_process_that_died_over_it_goes_at_the_next_start(tmp_path: Path) -> None:
     root = closed_monday(tmp_path)
     stale = json.dumps(marker(root)).encode()
-    root.write(ZERO, 20, 25, {("order", MONDAY): range(20, 25)})
-    assert marker(root) is None
-    root.table.storage.put(root.table.places.marker("order", MONDAY), stale)
-    root.open().finishing.remove_stale_markers()
+    root.write(ZERO, 20, 25, LATE)
+    root.logs.storage.put(root.logs.places.marker("order", MONDAY), stale)
+    restarted(root)
     assert marker(root) is None
 
 
 def test_a_clock_that_was_a_year_ahead_keeps_no_day_open_for_a_year(tmp_path: Path) -> None:
     hour, year = 3600.0, 365 * 86_400.0
-    noon = 1_772_452_800.0  # Monday, 2026-03-02T12:00:00Z
-
-    def at(now: float) -> ExportTable:
-        return root.open(Environment(now=lambda: now, sleep=lambda _: None))
-
-    root = ExportRoot(job_file(tmp_path))
-    root.table = at(noon + year)
+    noon = noon_ms(MONDAY) / 1000
+    root = ExportRoot(job_file(tmp_path), quiet(now=lambda: noon + year))
     root.start(ZERO)
     root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark="2027-03-02")
-    root.table = at(noon)
+    assert marker(root) is not None
+    root.table = root.open(quiet(now=lambda: noon))
+    root.table.settle([ZERO])
+    assert marker(root) is None, "by the right clock Monday is not over"
     root.write(ZERO, 5, 10, {("order", MONDAY): range(5, 10)})
-    assert ("order", MONDAY) in root.state.open_days, "the right clock says that Monday is not over"
     assert marker(root) is None
-    root.table = at(noon + 14 * hour)
+    root.table = root.open(quiet(now=lambda: noon + 14 * hour))
     root.write(ZERO, 10, 11, {("order", TUESDAY): [10]})
-    assert ("order", MONDAY) not in root.state.open_days
     assert marker(root) is not None

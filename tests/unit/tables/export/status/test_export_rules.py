@@ -10,8 +10,8 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.log import Retention
 from penstock.logs.log import Partition
 from penstock.status.model import Alert
-from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 from penstock.tables.export.spec import AlertLimits
+from penstock.tables.export.state import Cause, ExportState, JobPartition, Lag, TypeState
 from penstock.tables.export.status.alerts import (
     Measured,
     Rule,
@@ -23,50 +23,44 @@ from penstock.tables.export.status.alerts import (
     measured_rules,
 )
 
-ZERO = Partition("events", "life-1", 0)
-ONE = Partition("events", "life-1", 1)
+ZERO = Partition("events", "topic-1", 0)
+ONE = Partition("events", "topic-1", 1)
 TYPES = ("a", "b", "c")
 
 
-def lane(position: int, cause: Cause = Cause.ROTATION) -> Lane:
-    return Lane(position, cause, position, deferred=1)
+def outcomes_of(text: str) -> TypeState:
+    """A type whose last writes were done (1) or failed (0), the newest last."""
+    return TypeState(7, int(f"1{text}", 2))
 
 
-def ledger(
-    head: int, lanes: dict[str, int] | None = None, pending: tuple[Rename, ...] = (), **outcomes: str
-) -> LedgerState:
-    """One partition of the three types; those with a lane are behind."""
-    here = RoutedPartition(head, 0, lanes={name: lane(position) for name, position in (lanes or {}).items()})
-    return LedgerState(
-        number=1,
-        partitions={ZERO: here},
-        fingerprints={"events": topic_fingerprint("life-1")},
-        types={name: TypeState("", outcomes=outcomes.get(name, "")) for name in TYPES},
-        pending=pending,
+def export(position: int, lagging: dict[str, int] | None = None, **outcomes: str) -> ExportState:
+    """One partition of the three types, of which some lag."""
+    lags = {name: Lag(offset, Cause.ROTATION, offset, deferred=1) for name, offset in (lagging or {}).items()}
+    return ExportState(
+        version=1,
+        partitions={(ZERO.topic_id, ZERO.number): JobPartition(position, 0, lags=lags)},
+        fingerprints={"events": topic_fingerprint("topic-1")},
+        types={name: outcomes_of(outcomes.get(name, "")) for name in TYPES},
     )
-
-
-def waiting(name: str, start: int) -> Rename:
-    return Rename("staged", "target", name, "life-1", 0, start)
 
 
 # failed writes
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "percent"), [("1111", 0.0), ("0", 100.0), ("1011", 25.0), ("0" * 48 + "1" * 16, 75.0)]
+    ("outcomes", "percent"), [("1111", 0.0), ("0", 100.0), ("1011", 25.0), ("0" * 45 + "1" * 15, 75.0)]
 )
-def test_the_share_of_failed_writes_is_told_in_percent(outcomes: str, percent: float) -> None:
-    assert failed_percent(outcomes) == percent
+def test_the_share_of_failed_writes_is_in_percent(outcomes: str, percent: float) -> None:
+    assert failed_percent([outcomes_of(outcomes)]) == percent
 
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
-    assert failed_percent("") is None
-    assert measure(ledger(10), [ZERO], {}, {}).failed_writes_percent_by_type == {}
+    assert failed_percent([outcomes_of("")]) is None
+    assert measure(export(10), [ZERO], {}, {}).failed_writes_percent_by_type == {}
 
 
 def test_the_share_of_all_types_weighs_each_write_alike() -> None:
-    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {}, {})
+    found = measure(export(10, a="0", b="111111111"), [ZERO], {}, {})
     assert found.failed_writes_percent_by_type == {"a": 100.0, "b": 0.0}
     assert found.failed_writes_percent == 10.0
 
@@ -75,15 +69,15 @@ def test_the_share_of_all_types_weighs_each_write_alike() -> None:
 
 
 def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
-    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}, {}).lag_records == {ZERO: 30}
+    assert measure(export(70, {"a": 10}), [ZERO], {ZERO: 100}, {}).lag_records == {ZERO: 30}
 
 
-def test_lag_is_told_only_where_the_end_is_known() -> None:
-    assert measure(ledger(70), [ZERO], {}, {}).lag_records == {}
+def test_lag_is_measured_only_where_the_end_is_known() -> None:
+    assert measure(export(70), [ZERO], {}, {}).lag_records == {}
 
 
 def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
-    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50}, {})
+    found = measure(export(70), [ZERO, ONE], {ZERO: 70, ONE: 50}, {})
     assert found.lag_records == {ZERO: 0}
     assert found.discrepancy_records == {ZERO: 0}
 
@@ -92,25 +86,21 @@ def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> Non
 
 
 def test_types_that_are_up_to_date_do_not_differ_however_long_they_had_no_event() -> None:
-    assert discrepancy(ledger(1_000_000), ZERO) == 0
+    assert discrepancy(export(1_000_000), ZERO) == 0
 
 
-def test_a_type_that_is_behind_is_compared_with_those_that_are_up_to_date() -> None:
-    assert discrepancy(ledger(100, {"a": 40}), ZERO) == 60
+def test_a_type_that_lags_is_compared_with_those_that_are_up_to_date() -> None:
+    assert discrepancy(export(100, {"a": 40}), ZERO) == 60
 
 
-def test_where_every_type_is_behind_they_are_compared_with_each_other() -> None:
-    assert discrepancy(ledger(100, {"a": 40, "b": 70, "c": 55}), ZERO) == 30
-
-
-def test_a_file_that_waits_to_be_moved_holds_its_type_back() -> None:
-    state = ledger(100, pending=(waiting("b", 25),))
-    assert discrepancy(state, ZERO) == 75
-    assert [gap_records(state, ZERO, name) for name in TYPES] == [0, 75, 0]
+def test_where_every_type_lags_they_are_compared_with_each_other() -> None:
+    state = export(100, {"a": 40, "b": 70, "c": 55})
+    assert discrepancy(state, ZERO) == 30
+    assert [gap_records(state, ZERO, name) for name in TYPES] == [60, 30, 45]
 
 
 UNHAPPY = [
-    # head, lanes, outcomes of a; global position, discrepancy, percent of a that failed
+    # position, lagging, outcomes of a; global position, discrepancy, percent of a that failed
     ("t1", 10, {"a": 0}, "0", 0, 10, 100.0),
     ("t2", 25, {"a": 0, "b": 20}, "00", 0, 25, 100.0),
     ("t3", 30, {"b": 20}, "001", 20, 10, 200 / 3),
@@ -119,20 +109,20 @@ UNHAPPY = [
     ("t6", 60, {"c": 50}, "0011", 50, 10, 50.0),
     ("t7", 70, {}, "0011", 70, 0, 50.0),
 ]
-"""The seed's unhappy timeline with O2 = 20, O5 = 50 and O7 = 70: a type has a lane while it has unwritten events."""
+"""The seed's unhappy timeline with O2 = 20, O5 = 50 and O7 = 70: a type lags while it has unwritten events."""
 
 
 @pytest.mark.parametrize(
-    ("head", "lanes", "outcomes", "committed", "apart", "percent"),
+    ("head", "lagging", "outcomes", "committed", "apart", "percent"),
     [each[1:] for each in UNHAPPY],
     ids=[each[0] for each in UNHAPPY],
 )
 def test_the_unhappy_timeline_of_the_seed(
-    head: int, lanes: dict[str, int], outcomes: str, committed: int, apart: int, percent: float
+    head: int, lagging: dict[str, int], outcomes: str, committed: int, apart: int, percent: float
 ) -> None:
-    state = ledger(head, lanes, a=outcomes)
+    state = export(head, lagging, a=outcomes)
     found = measure(state, [ZERO], {ZERO: 75}, {})
-    assert state.global_position(ZERO) == committed
+    assert state.of(ZERO).position_of() == committed
     assert found.discrepancy_records == {ZERO: apart}
     assert found.failed_writes_percent_by_type == {"a": pytest.approx(percent)}
     assert found.lag_records == {ZERO: 75 - head}
@@ -169,7 +159,7 @@ def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None
 
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
-    state = ledger(100, {"a": 40}, a="01", b="11")
+    state = export(100, {"a": 40}, a="01", b="11")
     found = measured_rules(state, {ZERO: 130}, {}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
     assert found.facts() == {
         "failed_writes_percent": 25.0,
@@ -188,8 +178,8 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
     }
 
 
-def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
-    found = measured_rules(ledger(100, {"a": 40}), {}, {}, AlertLimits(lag_records_max=1))
+def test_a_process_without_partitions_reports_none() -> None:
+    found = measured_rules(export(100, {"a": 40}), {}, {}, AlertLimits(lag_records_max=1))
     assert (found.lag_records, found.discrepancy_records) == ({}, {})
     assert found.alerts == {"lag": [], "retention": []}
 
@@ -202,16 +192,16 @@ def test_a_type_whose_oldest_waiting_record_has_used_up_its_share_of_the_retenti
     expiring: int, broken: list[str]
 ) -> None:
     """`a` waits from 40 on, `b` from 60 on."""
-    found = measure(ledger(100, {"a": 40, "b": 60}), [ZERO], {ZERO: 100}, {ZERO: expiring})
+    found = measure(export(100, {"a": 40, "b": 60}), [ZERO], {ZERO: 100}, {ZERO: expiring})
     assert list(breaches(found, AlertLimits())) == [
         Alert(Rule.RETENTION, f"type {name} in events/0: 1 records wait, 50 % of the topic's retention is over")
         for name in broken
     ]
 
 
-def test_records_that_a_backfill_has_still_to_look_for_were_promised_to_nobody() -> None:
-    here = RoutedPartition(100, 0, lanes={"a": Lane(0, Cause.BACKFILL, 50, deferred=1)})
-    state = replace(ledger(100), partitions={ZERO: here})
+def test_records_that_a_backfill_has_yet_to_read_are_not_counted_as_waiting() -> None:
+    here = JobPartition(100, 0, lags={"a": Lag(0, Cause.BACKFILL, 50, deferred=1)})
+    state = replace(export(100), partitions={(ZERO.topic_id, ZERO.number): here})
     assert measure(state, [ZERO], {}, {ZERO: 50}).expiring_records == {}
     assert measure(state, [ZERO], {}, {ZERO: 51}).expiring_records == {(ZERO, "a"): 1}
 

@@ -1,13 +1,13 @@
-"""What the name of a data file says, and which names are none of ours."""
+"""What the name of a data file says, and which names are not ours."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.logs.log import Partition
-from penstock.tables.export.ledger.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
+from penstock.tables.export.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
 
-EVENTS = Partition("events", "life", 123)
+EVENTS = Partition("events", "topic-1", 123)
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,36 @@ def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_ord
         "a.123.9.parquet",
         "a.123.10.parquet",
     ]
-    found = [each for each in map(parse_final_name, names) if each is not None]
-    ours = [each.last_offset for each in found if (each.space, each.partition) == ("a.", 123)]
-    theirs = [each.last_offset for each in found if (each.space, each.partition) == ("pa4.events.", 123)]
+    found = [name for name in map(parse_final_name, names) if name is not None]
+    ours = [name.last_offset for name in found if (name.space, name.partition) == ("a.", 123)]
+    theirs = [name.last_offset for name in found if (name.space, name.partition) == ("pa4.events.", 123)]
     assert (max(ours), max(theirs)) == (10, 13)
 
 
 @pytest.mark.parametrize("space", [NameSpace(), NameSpace("pa4"), NameSpace("_pa4")], ids=str)
-@pytest.mark.parametrize("life", [1, 2])
-def test_what_a_name_was_made_of_comes_back(space: NameSpace, life: int) -> None:
-    assert parse_final_name(final_name(space, EVENTS, life, 9)) == FinalName(space.of("events"), 123, life, 9)
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_what_a_name_was_made_of_comes_back(space: NameSpace, incarnation: int) -> None:
+    assert parse_final_name(final_name(space, EVENTS, incarnation, 9)) == FinalName(
+        space.of("events"), 123, incarnation, 9
+    )
 
 
-def test_lives_clusters_and_topics_never_share_a_name() -> None:
-    other = Partition("other", "life", 123)
+def test_incarnations_clusters_and_topics_never_share_a_name() -> None:
+    other = Partition("other", "topic-1", 123)
     names = [
-        final_name(NameSpace(cluster), partition, life, 9)
+        final_name(NameSpace(cluster), partition, incarnation, 9)
         for cluster in ("", "pa4", "am5")
         for partition in (EVENTS, other)
-        for life in (1, 2)
+        for incarnation in (1, 2)
     ]
     assert len(set(names)) == len(names) == 12
 
 
 @pytest.mark.parametrize(("cluster", "topic"), [("", "_events"), ("", ".events"), ("_pa4", "events"), ("", "events")])
-def test_readers_pass_over_no_name_of_ours(cluster: str, topic: str) -> None:
+def test_readers_never_take_our_files_for_hidden_ones(cluster: str, topic: str) -> None:
     """Spark and Hive take files that begin with an underscore or a dot for hidden."""
     space = NameSpace(cluster)
-    name = final_name(space, Partition(topic, "life", 0), 1, 9)
+    name = final_name(space, Partition(topic, "topic-1", 0), 1, 9)
     assert not name.startswith(("_", "."))
     assert parse_final_name(name) == FinalName(space.of(topic), 0, 1, 9)
 
@@ -105,5 +107,5 @@ def test_readers_pass_over_no_name_of_ours(cluster: str, topic: str) -> None:
         ("events.pa4.", "events", False),
     ],
 )
-def test_of_which_topic_a_name_space_may_be(space: str, topic: str, expected: bool) -> None:
+def test_which_topic_a_name_space_may_belong_to(space: str, topic: str, expected: bool) -> None:
     assert is_of_topic(space, topic) is expected

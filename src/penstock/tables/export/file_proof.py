@@ -1,0 +1,216 @@
+"""What the names and footers of plain files prove of a type whose log was lost (RULES E6).
+
+Every batch must be whole: of each piece of its slice, a file says how many files of each type its task wrote. And no
+slice may be missing: footers name the end of the last slice before theirs that has files of the type. Where processes
+share a partition range by range, that slice may land later; then slices of other types must cover the offsets between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import InvariantError
+from penstock.flow.columns.fitting import grown
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.offset_ranges import Ranges, count_of
+from penstock.lake.storage import Entry, NotFoundError
+from penstock.logs.log import Partition
+from penstock.tables.export.finishing import Footer, read_footer
+from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
+from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
+
+FOOTERS_AT_ONCE = 16
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something that logs and files do not prove; `offsets` are half-open."""
+
+    reason: str
+    files: tuple[str, ...] = ()
+    partition: str = ""
+    offsets: Range | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.offsets is None else f" offsets {self.offsets[0]} to {self.offsets[1] - 1}"
+        return ": ".join(part for part in (f"{self.partition}{place}", ", ".join(self.files), self.reason) if part)
+
+
+class TaskCount(msgspec.Struct, frozen=True):
+    """What a task wrote of a type."""
+
+    files: int
+    first: int
+    last: int
+
+
+class WrittenFile(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
+):
+    """A file of a slice or of a replay, by its footer; its rows may lie in a compacted file by now."""
+
+    v: Literal[1]
+    job: str
+    topic: str
+    topic_id: str
+    number: int
+    batch: str
+    type: str
+    day: str
+    first: int
+    last: int
+    path: str
+    rows: int
+    place: Range = (0, 0)
+    piece: Range = (0, 0)
+    pieces: int = 1
+    start: int = 0
+    after: int | None = None
+    types: Mapping[str, TaskCount] | None = None
+    run: int = 0
+    offsets: Ranges = ()
+
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.topic, self.topic_id, self.number)
+
+
+@dataclass(slots=True)
+class PlainFiles:
+    """The plain files of a job by type, as logs name them, and what their footers say."""
+
+    files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
+    written: list[WrittenFile] = field(default_factory=list)
+    schemas: dict[str, pa.Schema] = field(default_factory=lambda: defaultdict(lambda: pa.schema([])))
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+def read_files(logs: ExportLogs, entries: Sequence[Entry]) -> PlainFiles:
+    """Read the footers of files; those of other jobs and programs are left out."""
+    found, spaces = PlainFiles(), {logs.space.of(topic) for topic in logs.job.log.topics}
+
+    def footer_of(entry: Entry) -> Footer | str:
+        try:
+            return read_footer(logs.storage, entry.path)
+        except (InvariantError, NotFoundError) as error:
+            return f"its footer cannot be read: {error.detail or error.primary}"
+
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        footers = list(pool.map(footer_of, entries))
+    for entry, footer in zip(entries, footers, strict=True):
+        final, facts = parse_final_name(entry.path), {} if isinstance(footer, str) else footer.facts
+        if final is None or final.space in spaces or facts.get("job") == logs.job.name:
+            reasons = [footer] if isinstance(footer, str) else _take(logs, found, entry, footer)
+            found.doubts += [Doubt(reason, (entry.path,)) for reason in reasons if reason]
+    for path, count in Counter(file.path for file in found.written).items():
+        if count > 1:
+            found.doubts.append(Doubt("its rows are also in a compacted file: move one of the two away", (path,)))
+    return found
+
+
+def _take(logs: ExportLogs, found: PlainFiles, entry: Entry, footer: Footer) -> list[str]:
+    """Take what a footer says of its file, or of those that it replaces; the reasons not to believe it."""
+    name, day = type_and_day(entry.path) or ("", "")
+    originals = footer.replaced(entry.path, entry.size_bytes)
+    reasons = [_take_original(logs, found, original) for original in originals]
+    if sum(original["rows"] for original in originals) != footer.rows:
+        reasons.append("it has not as many rows as the files that it replaces")
+    if name not in logs.export.all_types:
+        reasons.append(f"the job file does not name the type {name}")
+    values: dict[str, str | None] = {"day": day, STAGED: entry.path.rsplit("/", 1)[-1]}
+    stats = json.dumps({"numRecords": footer.rows})
+    found.files[name].append(StagedFile("", 0, entry.path, footer.rows, entry.size_bytes, values, stats))
+    found.schemas[name] = grown(found.schemas[name], footer.schema)
+    return reasons
+
+
+def _take_original(logs: ExportLogs, found: PlainFiles, facts: Mapping[str, Any]) -> str:
+    try:
+        file = msgspec.convert(facts, WrittenFile)
+    except msgspec.ValidationError as error:
+        return f"its footer does not say which slice wrote it: {error}"
+    final, space = parse_final_name(file.path), logs.space.of(file.topic)
+    if final is not None and final.space != space:
+        return f"its name does not begin with {space}: was table.export.cluster changed?"
+    if file.run:
+        agree = count_of(file.offsets) == file.rows
+    else:
+        named = None if final is None else (final.partition, final.last_offset)
+        agree = named == (file.number, file.last) and file.start <= file.first <= file.last < file.place[1]
+    if not agree or file.job != logs.job.name or file.path.rpartition("/")[0] != day_folder(file.type, file.day):
+        return "its name and its footer disagree"
+    found.written.append(file)
+    return ""
+
+
+def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, dict[str, int]], list[Doubt]]:
+    """The numbers of a type in each partition, if there are no doubts; files of other types tell of its batches."""
+    numbers: dict[Partition, dict[str, int]] = {}
+    doubts: list[Doubt] = []
+    for partition in sorted({file.partition for file in written if file.type == name}):
+        slices = [file for file in written if file.partition == partition and not file.run]
+        replayed = [file for file in written if file.partition == partition and file.run and file.type == name]
+        own = sorted((file for file in slices if file.type == name), key=lambda file: (file.start, file.batch))
+        doubts += _broken(str(partition), name, own, slices)
+        origin = own[0].start if own else min((file.place[0] for file in slices), default=0)
+        end = max((file.place[1] for file in own), default=origin)
+        # The type was beyond bad records that were replayed later.
+        position = max([end, *(file.offsets[-1][1] for file in replayed)])
+        if position > end and not _passed(name, slices, (end, position)):
+            paths = tuple(file.path for file in replayed)
+            doubts.append(Doubt("it has rows beyond the last slice", paths, str(partition), (end, position)))
+        rows = sum(file.rows for file in own)
+        known = {"origin": origin, "read": rows, "written": rows, "holes": position - origin - rows}
+        known |= {"position": position, "replayed": sum(file.rows for file in replayed)}
+        numbers[partition] = {**known, FILES_END: end} if own else known
+    return numbers, doubts
+
+
+def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Sequence[WrittenFile]) -> Iterator[Doubt]:
+    """What is missing or too much among the files of a type, which are in order."""
+    batches: dict[str, list[WrittenFile]] = defaultdict(list)
+    for file in own:
+        batches[file.batch].append(file)
+    end: int | None = None
+    for batch, files in batches.items():
+        first, paths = files[0], tuple(file.path for file in files)
+        place = (first.start, first.place[1])
+        if end is not None and first.start < end:
+            yield Doubt(f"two batches wrote rows of {name}", paths, partition, (first.start, end))
+        elif first.after is not None and (end is None or end < first.after):
+            yield Doubt(f"files of {name} are missing before this", paths, partition, (end or 0, first.after))
+        elif end not in (None, first.after, first.start) and not _passed(name, slices, (end or 0, first.start)):
+            yield Doubt(f"files of {name} may be missing before this", paths, partition, (end or 0, first.start))
+        end = first.place[1]
+        pieces = {file.piece: file.types for file in slices if file.batch == batch}
+        pieces |= {file.piece: file.types for file in slices if file.batch == batch and file.types is not None}
+        counts = Counter(file.piece for file in files)
+        for piece, types in sorted(pieces.items()):
+            written = "an unknown number" if types is None else types[name].files if name in types else 0
+            if counts[piece] != written:
+                yield Doubt(f"{counts[piece]} files of {name} exist, {written} were written", paths, partition, piece)
+        if len(pieces) < first.pieces and not _covers(pieces, place):
+            yield Doubt("a part of the slice left no file", paths, partition, place)
+
+
+def _passed(name: str, slices: Iterable[WrittenFile], gap: Range) -> bool:
+    """Whether slices cover offsets, and wrote no rows of the type there."""
+    counts = [file.types[name] for file in slices if file.types is not None and name in file.types]
+    rows = any(count.first < gap[1] and gap[0] <= count.last for count in counts)
+    return not rows and _covers([file.place for file in slices], gap)
+
+
+def _covers(ranges: Iterable[Range], whole: Range) -> bool:
+    start = whole[0]
+    for low, high in sorted(ranges):
+        start = max(start, high) if low <= start else start
+    return start >= whole[1]

@@ -1,0 +1,57 @@
+"""Processes of an export that die at a step, act at one, or begin after another; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.environment import Environment
+from penstock.failpoints import Reach
+from penstock.lake.maintenance.compaction import EVERYTHING, Effort
+from penstock.lake.maintenance.reports import CompactReport
+from penstock.tables.export.compact import compact
+from penstock.tables.export.export import ExportTable
+from tests.export_root import ONE, ZERO, ExportRoot
+from tests.pipes import CrashError, once_at
+
+
+def quiet(reach: Reach | None = None, now: Callable[[], float] | None = None) -> Environment:
+    """An environment in which nothing waits."""
+    environment = Environment(sleep=lambda _: None)
+    if reach is not None:
+        environment.reach = reach
+    if now is not None:
+        environment.now = now
+    return environment
+
+
+def dying_at(step: str, visit: int = 1) -> Environment:
+    """Of a process that ends when it reaches a step for the n-th time."""
+    visits = 0
+
+    def reach(reached: str) -> None:
+        nonlocal visits
+        visits += reached == step
+        if reached == step and visits == visit:
+            raise CrashError(step)
+
+    return quiet(reach)
+
+
+def acting_at(step: str, act: Callable[[], object]) -> Environment:
+    """Of a process that another one overtakes when it reaches a step for the first time."""
+    return quiet(once_at(step, act))
+
+
+def restarted(root: ExportRoot) -> ExportRoot:
+    """The root as the next process finds it, which has finished what others left."""
+    root.table = root.open(quiet())
+    root.table.settle([ZERO, ONE])
+    return root
+
+
+def compacted(
+    table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, effort: Effort = EVERYTHING
+) -> CompactReport:
+    """A compaction with the size of the job file."""
+    wanted = target_bytes or table.logs.export.compact_bytes
+    return compact(table, wanted, all_days=all_days, progress=None, effort=effort)

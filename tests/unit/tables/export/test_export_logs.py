@@ -1,0 +1,191 @@
+"""What the logs of an export refuse before a record is lost or doubled, and how types enter them (RULES E5, E6)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import UserError
+from penstock.job.spec import job_of
+from penstock.lake.state import Totals
+from penstock.logs.log import Partition
+from penstock.tables.export.known_files import refuse_unknown_files
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.state import Cause
+from penstock.tables.registry import load_job
+from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from tests.unit.tables.export.processes import quiet
+
+FORMATS = pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
+VIEW = "  view: {{schema: {{at: string, id: long}}{more}}}\n"
+
+
+def with_view(root: ExportRoot, more: str = "") -> Path:
+    """The job file with one more type."""
+    path = root.job_path.with_name("later.yaml")
+    path.write_text(root.job_path.read_text().replace("table:", f"{VIEW.format(more=more)}table:"))
+    return path
+
+
+def logs_of(path: Path) -> ExportLogs:
+    return ExportLogs(job_of(load_job(path), ExportSpec), quiet())
+
+
+# types
+
+
+def test_a_type_that_begins_at_the_beginning_lags_by_all_that_was_read_before(tmp_path: Path) -> None:
+    later = ExportRoot(with_view(filled(tmp_path), ", start: beginning"))
+    here = later.state.of(ZERO)
+    lag = here.lags["view"]
+    assert (lag.position, lag.counted_from, lag.cause, lag.deferred) == (0, 34, Cause.BACKFILL, 0)
+    assert here.backfills == {"view": 34}
+    later.catch_up(ZERO, {"view": 0}, 34, {("view", MONDAY): range(4)})
+    assert later.state.of(ZERO).lags == {}
+    assert later.state.of(ZERO).totals.backfilled == 4
+    assert later.state.of(ZERO).totals.conserved
+
+
+def test_a_type_that_begins_now_is_where_the_others_are(tmp_path: Path) -> None:
+    later = ExportRoot(with_view(filled(tmp_path), ", start: now"))
+    assert later.state.of(ZERO).lags == {}
+    assert later.state.position_of(ZERO, "view") == 34
+
+
+def test_a_new_type_has_to_state_where_it_begins(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    with pytest.raises(UserError, match="type view is new") as refused:
+        logs_of(with_view(root)).agree_on_types()
+    assert "types.view.start" in refused.value.hint
+
+
+def test_a_job_file_without_a_type_of_the_table_is_refused(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    ExportRoot(with_view(root, ", start: now"))
+    with pytest.raises(UserError, match="does not name: view"):
+        logs_of(root.job_path).agree_on_types()
+
+
+def test_a_process_that_does_not_know_a_type_cannot_commit(tmp_path: Path) -> None:
+    """It would hide the records of that type for ever."""
+    root = filled(tmp_path)
+    ExportRoot(with_view(root, ", start: now"))
+    with pytest.raises(UserError, match="does not know: view"):
+        root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34, 35]})
+    assert root.state.of(ZERO).position == 34
+
+
+def test_columns_that_records_bring_are_added_to_the_log_of_their_type_alone(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    root.logs.add_columns("order", pa.schema([("price", pa.int64())]))
+    logs = logs_of(root.job_path)
+    orders, clicks = logs.columns_of("order"), logs.columns_of("click")
+    assert orders is not None and clicks is not None
+    assert ("price" in orders.names, "price" in clicks.names) == (True, False)
+    assert "day" not in orders.names
+
+
+# routes
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("by: field(type)", "by: field(at)"),
+        ("click: {schema", 'click: {values: ["click", "tap"], schema'),
+        ("decode: json", "decode: json\non: {tombstone: quarantine}"),
+    ],
+)
+def test_other_routes_are_refused_while_records_wait_for_a_type(tmp_path: Path, before: str, after: str) -> None:
+    root = filled(tmp_path)
+    text = root.job_path.read_text()
+    assert before in text
+    changed = root.job_path.with_name("changed.yaml")
+    changed.write_text(text.replace(before, after))
+    root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34]}, left={"click": [35]})
+    with pytest.raises(UserError, match="changed while records wait") as refused:
+        logs_of(changed).agree_on_types()
+    assert "click" in refused.value.detail
+    root.catch_up(ZERO, {"click": 35}, 36, {("click", WEDNESDAY): [35]})
+    logs_of(changed).agree_on_types()
+    assert logs_of(changed).state().routing == logs_of(changed).routing() != logs_of(root.job_path).routing()
+
+
+def test_the_order_of_types_in_the_job_file_is_no_other_route(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    lines = root.job_path.read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  order:"))
+    lines[first : first + 2] = reversed(lines[first : first + 2])
+    changed = root.job_path.with_name("changed.yaml")
+    changed.write_text("\n".join(lines))
+    assert logs_of(changed).routing() == logs_of(root.job_path).routing()
+
+
+# recreated topics
+
+
+def test_a_recreated_topic_has_other_file_names_and_what_waited_of_the_former_one_has_vanished(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): [34]}, left={"click": range(35, 40)})
+    again = Partition("shop", "topicB", 0)
+    root.start(again)
+    former = root.state.job.partitions[ZERO.topic_id, 0]
+    assert former.lags == {}
+    assert (former.totals.deferred, former.totals.vanished) == (0, 5)
+    root.write(again, 0, 6, {("order", WEDNESDAY): range(6)})
+    assert f"order/day={WEDNESDAY}/shop.0~2.5.parquet" in root.files()
+    assert root.state.job.incarnations == {"shop": 2}
+    assert root.state.job.partitions[again.topic_id, 0].totals == Totals(read=6)
+
+
+# lost logs
+
+
+@FORMATS
+def test_a_lost_job_log_is_refused(tmp_path: Path, export: str) -> None:
+    root = filled(tmp_path, export=export)
+    shutil.rmtree(root.lake / "_penstock/shop/_delta_log")
+    logs = logs_of(root.job_path)
+    with pytest.raises(UserError) as refused:
+        refuse_unknown_files(logs)
+        logs.agree_on_types()
+    assert "penstock rebuild" in refused.value.hint
+    assert not (root.lake / "_penstock/shop/_delta_log").exists()
+
+
+@FORMATS
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_lost_or_recreated_log_of_a_type_is_refused(tmp_path: Path, export: str, recreated: bool) -> None:
+    root = filled(tmp_path, export=export)
+    folder = root.lake / ("_penstock/shop/types/order" if root.logs.is_plain else "order")
+    shutil.rmtree(folder / "_delta_log")
+    if recreated:
+        (tmp_path / "other").mkdir()
+        other = ExportRoot(job_file(tmp_path / "other", export=export))
+        place = other.lake / ("_penstock/shop/types/order" if root.logs.is_plain else "order")
+        shutil.copytree(place / "_delta_log", folder / "_delta_log")
+    with pytest.raises(UserError, match="log of type order") as refused:
+        logs_of(root.job_path).agree_on_types()
+    assert "penstock rebuild" in refused.value.hint
+
+
+def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    home = root.lake / "_penstock/shop"
+    shutil.copytree(home, tmp_path / "copy")
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "copy", home)
+    with pytest.raises(UserError, match=r"order/.*shop\.0\.39\.parquet"):
+        refuse_unknown_files(logs_of(root.job_path))
+
+
+def test_files_of_other_programs_are_no_reason_to_stop(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
+    foreign.write_bytes(b"not ours")
+    refuse_unknown_files(logs_of(root.job_path))

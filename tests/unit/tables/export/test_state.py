@@ -1,0 +1,260 @@
+"""What the job log of an export says, and how slices and catch-ups change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
+from penstock.lake.state import TOTAL_NAMES, Totals
+from penstock.logs.log import Partition
+from penstock.tables.export.state import (
+    EVENT_MS,
+    OUTCOMES_KEPT,
+    UNKNOWN_TOPIC,
+    Cause,
+    Deferred,
+    ExportState,
+    JobPartition,
+    Lag,
+    Taken,
+    TypeState,
+    backfill_key,
+    caught_up,
+    deferred_lags,
+    incarnation_key,
+    lag_numbers,
+    outcomes_key,
+    parse_state,
+    routing_key,
+    type_key,
+)
+
+JOB = "shop.v2"
+ZERO = Partition("events", "topic-A", 0)
+ONE = Partition("events", "topic-A", 1)
+FORMER = Partition("events", "topic-0", 0)
+KEY = (ZERO.topic_id, ZERO.number)
+
+
+def state_of(partitions: Mapping[Partition, JobPartition]) -> ExportState:
+    """The topic `events` as it is now, and partitions of it or of what it was before."""
+    places = {(partition.topic_id, partition.number): here for partition, here in partitions.items()}
+    return ExportState(1, places, {"events": topic_fingerprint("topic-A")})
+
+
+# the numbers of the job log
+
+
+def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
+    lag = Lag(7, Cause.FAILING, 9, deferred=3, size_bytes=50, since_ms=11, gap=2, watermark_ms=1_000)
+    totals = Totals(*range(1, len(TOTAL_NAMES) + 1))
+    numbers = {
+        position_key(JOB, ZERO): 20,
+        field_key(JOB, ZERO, "origin"): 2,
+        field_key(JOB, ZERO, "token"): 4,
+        field_key(JOB, ZERO, EVENT_MS): 5_000,
+        **{field_key(JOB, ZERO, name): getattr(totals, name) for name in TOTAL_NAMES},
+        **lag_numbers(JOB, ZERO, "order.new", lag),
+        backfill_key(JOB, ZERO, "view"): 9,
+        topic_key(JOB, "events"): topic_fingerprint("topic-A"),
+        incarnation_key(JOB, "events"): 2,
+        type_key(JOB, "order.new"): 77,
+        outcomes_key(JOB, "order.new"): 0b110,
+        type_key(JOB, "view"): 0,
+        routing_key(JOB): 99,
+        f"{JOB}#replay": 5,
+        "shopXv2/topic-A/0": 1_000,
+    }
+    assert parse_state(6, numbers, JOB) == ExportState(
+        6,
+        {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag}, {"view": 9})},
+        {"events": topic_fingerprint("topic-A")},
+        {"events": 2},
+        {"order.new": TypeState(77, 0b110), "view": TypeState(0)},
+        99,
+    )
+
+
+def test_a_lag_that_is_over_is_none() -> None:
+    over = Lag(9, Cause.ROTATION, 9, since_ms=11, watermark_ms=1_000)
+    numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, "order", over)}
+    assert parse_state(1, numbers, JOB).of(ZERO).lags == {}
+
+
+@given(
+    position=st.integers(0, 2**40),
+    cause=st.sampled_from(Cause),
+    deferred=st.integers(1, 2**40),
+    watermark_ms=st.none() | st.integers(0, 2**45),
+)
+def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, watermark_ms: int | None) -> None:
+    lag = Lag(position, cause, position, deferred, watermark_ms=watermark_ms)
+    assert parse_state(1, lag_numbers(JOB, ZERO, "order", lag), JOB).of(ZERO).lags == {"order": lag}
+
+
+# types
+
+
+def test_outcomes_are_the_last_writes_and_the_oldest_are_forgotten() -> None:
+    known = TypeState(1)
+    assert (known.writes, known.failed) == (0, 0)
+    for done in (True, False, True):
+        known = replace(known, outcomes=known.after(done))
+    assert (known.outcomes, known.writes, known.failed) == (0b1101, 3, 1)
+    for _ in range(OUTCOMES_KEPT):
+        known = replace(known, outcomes=known.after(False))
+    assert (known.writes, known.failed) == (OUTCOMES_KEPT, OUTCOMES_KEPT)
+    known = replace(known, outcomes=known.after(True))
+    assert (known.writes, known.failed) == (OUTCOMES_KEPT, OUTCOMES_KEPT - 1)
+    assert known.outcomes < 2**63, "a Delta log keeps numbers of 63 bits"
+
+
+def test_a_type_without_a_lag_is_where_its_partition_is() -> None:
+    here = JobPartition(100, lags={"a": Lag(40, Cause.FAILING, 40, 1), "b": Lag(70, Cause.ROTATION, 70, 1)})
+    assert [here.position_of(name) for name in ("a", "b", "c", None)] == [40, 70, 100, 40]
+    assert JobPartition().position_of("a") is None
+
+
+# event times
+
+
+def test_the_slowest_partition_decides_how_far_a_type_is_complete() -> None:
+    state = state_of({ZERO: JobPartition(5, watermark_ms=900), ONE: JobPartition(5, watermark_ms=700)})
+    assert state.watermark_of("a") == 700
+    assert state.watermark_of("a", now_ms=600) == 600, "a clock was ahead"
+    assert state.present_watermark() == 700
+
+
+def test_a_partition_without_an_event_time_holds_every_type_back() -> None:
+    state = state_of({ZERO: JobPartition(5, watermark_ms=900), ONE: JobPartition(5)})
+    assert (state.watermark_of("a"), state.present_watermark()) == (None, None)
+    assert ExportState().watermark_of("a") is None
+
+
+def test_a_type_that_lags_keeps_its_own_event_time() -> None:
+    lag = Lag(2, Cause.FAILING, 2, 1, watermark_ms=100)
+    state = state_of({ZERO: JobPartition(5, watermark_ms=900, lags={"a": lag})})
+    assert (state.watermark_of("a"), state.watermark_of("b")) == (100, 900)
+
+
+def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> None:
+    former, fenced = JobPartition(5, watermark_ms=1), JobPartition(token=3)
+    state = state_of({FORMER: former, ONE: fenced, ZERO: JobPartition(5, watermark_ms=900)})
+    assert state.watermark_of("a") == 900
+    assert state.partition_of(("topic-0", 0)).topic == UNKNOWN_TOPIC
+    assert state.partition_of(KEY) == ZERO
+
+
+# slices and catch-ups
+
+
+def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
+    here = JobPartition(10, 0, watermark_ms=500)
+    lags = deferred_lags(here, {"a": Deferred(3, 12, 60, Cause.ROTATION)}, now_ms=8)
+    assert lags == {"a": Lag(12, Cause.ROTATION, 12, 3, 60, 8, watermark_ms=500)}
+    here = replace(here, position=20, watermark_ms=900, lags=lags)
+    more = deferred_lags(here, {"a": Deferred(2, 21, 40, Cause.FAILING)}, now_ms=9)
+    assert more == {"a": Lag(12, Cause.FAILING, 12, 5, 100, 8, watermark_ms=500)}
+
+
+def test_records_left_to_a_backfill_leave_it_a_backfill() -> None:
+    lag = Lag(0, Cause.BACKFILL, 10, since_ms=1)
+    here = JobPartition(10, 0, lags={"a": lag})
+    assert deferred_lags(here, {"a": Deferred(2, 11, 40, Cause.ROTATION)}, 9) == {
+        "a": replace(lag, deferred=2, size_bytes=40)
+    }
+
+
+def test_a_backfill_counts_as_backfilled_and_then_the_type_catches_up_with_what_was_left() -> None:
+    here = JobPartition(20, 0, lags={"a": Lag(0, Cause.BACKFILL, 10, deferred=4)})
+    lags, totals = caught_up(here, {"a": Taken(10, 6, 0, 300)})
+    assert totals == Totals(backfilled=6)
+    assert lags == {"a": Lag(10, Cause.ROTATION, 10, 4, watermark_ms=300)}
+    lags, totals = caught_up(replace(here, lags=lags), {"a": Taken(20, 4, 0, 200)})
+    assert totals == Totals(deferred=-4)
+    assert lags["a"].is_over
+    assert lags["a"].watermark_ms == 300, "an event time never falls"
+
+
+def test_what_is_not_found_below_the_position_has_vanished() -> None:
+    here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, 3, deferred=5)})
+    lags, totals = caught_up(here, {"a": Taken(10, 1, 4, None)})
+    assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
+    lags, totals = caught_up(replace(here, lags=lags), {"a": Taken(20, 2, 0, None)})
+    assert totals == Totals(deferred=-4, vanished=2)
+    assert (lags["a"].is_over, lags["a"].gap) == (True, 0)
+
+
+NAMES = ("a", "b")
+
+
+@dataclass
+class Model:
+    """A log with one record for each letter, read in slices; `landed` are records in the logs of types."""
+
+    kinds: str
+    here: JobPartition
+    landed: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in NAMES})
+    lost_below: int = 0
+
+    def of(self, name: str, start: int, end: int) -> list[int]:
+        return [offset for offset in range(start, end) if self.kinds[offset] == name]
+
+    def read(self, count: int, behind: frozenset[str]) -> None:
+        start = self.here.position or 0
+        end = min(start + count, len(self.kinds))
+        left: dict[str, Deferred] = {}
+        for name in NAMES:
+            offsets = self.of(name, start, end)
+            if name not in behind and name not in self.here.lags:
+                self.landed[name] += offsets
+            elif offsets:
+                left[name] = Deferred(len(offsets), offsets[0], 10 * len(offsets), Cause.ROTATION)
+        lags = {**self.here.lags, **deferred_lags(self.here, left, 1)}
+        more = Totals(read=end - start, deferred=sum(deferred.count for deferred in left.values()))
+        self.here = replace(self.here, position=end, lags=lags, totals=self.here.totals + more)
+
+    def catch_up(self, name: str, count: int) -> None:
+        lag = self.here.lags.get(name)
+        if lag is None:
+            return
+        end = min(lag.position + count, lag.counted_from if lag.in_backfill else self.here.position or 0)
+        read_from = min(max(lag.position, self.lost_below), end)
+        found = self.of(name, read_from, end)
+        self.landed[name] += found
+        lags, more = caught_up(self.here, {name: Taken(end, len(found), read_from - lag.position, None)})
+        known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if not lag.is_over}
+        self.here = replace(self.here, lags=known, totals=self.here.totals + more)
+
+
+@pytest.mark.parametrize("origin", [0, 12])
+@given(data=st.data())
+def test_whatever_was_read_is_landed_left_or_vanished(origin: int, data: st.DataObject) -> None:
+    """`a` begins at the beginning when others are at `origin`; the log may lose records at any time."""
+    kinds = data.draw(st.text("ab", min_size=40, max_size=40))
+    lags = {"a": Lag(0, Cause.BACKFILL, origin)} if origin else {}
+    before = kinds[:origin].count("b")
+    model = Model(kinds, JobPartition(origin, 0, totals=Totals(read=before), lags=lags))
+    model.landed["b"] += model.of("b", 0, origin)
+    for _ in range(data.draw(st.integers(1, 25))):
+        if data.draw(st.booleans()):
+            model.read(data.draw(st.integers(1, 8)), data.draw(st.frozensets(st.sampled_from(NAMES))))
+        else:
+            model.catch_up(data.draw(st.sampled_from(NAMES)), data.draw(st.integers(1, 9)))
+        if data.draw(st.integers(0, 9)) == 0:
+            model.lost_below = max(model.lost_below, (model.here.position or 0) - 5)
+        here, totals = model.here, model.here.totals
+        assert min(totals.read, totals.deferred, totals.vanished, totals.backfilled) >= 0
+        landed = sum(map(len, model.landed.values()))
+        assert totals.read + totals.backfilled == landed + totals.deferred + totals.vanished
+        assert totals.deferred == sum(lag.deferred for lag in here.lags.values())
+        for name in NAMES:
+            lag, own = here.lags.get(name), model.landed[name]
+            assert len(set(own)) == len(own), "none twice"
+            if lag is None and not model.lost_below:
+                assert own == model.of(name, 0, here.position or 0), "none missing"
