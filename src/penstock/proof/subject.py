@@ -44,8 +44,6 @@ class Depth:
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
     values: Sample | None = None
     """Which records are decoded again to compare values; None: none."""
-    every_entry: bool = False
-    """Whether `--all` was given."""
     published: bool = False
     """Whether the topic is read that the table is published to."""
 
