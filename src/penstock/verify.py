@@ -27,21 +27,19 @@ def verify(
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX,
     values: Sample | None = None,
     open_log: OpenLog = open_log_of,
-    every_entry: bool = False,
     published: bool = False,
 ) -> VerifyReport:
     """Check a job's table against itself and its log.
 
-    `deep` also reads the offsets of the log's records; with `values` records are decoded again and compared. Entries
-    of a ledger that were proved before are read again only with `every_entry`. With `published` the topic is compared
-    that the table is published to.
+    `deep` also reads the offsets of the log's records; with `values` records are decoded again and compared.
+    With `published` the topic is compared that the table is published to.
     """
     if published and getattr(job.table, "publish", None) is None:
         raise UserError(
             f"job {job.name} does not publish its table",
             hint="--published compares a table with the topic that its `publish` section names; leave it out",
         )
-    depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry, published)
+    depth = Depth(deep, progress, offsets_per_pass_max, values, published)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             proof = kind_of(job).prove(job, depth, open_log)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.maintenance import Job, Json
+from penstock.errors import UserError
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
@@ -35,12 +36,7 @@ def verify(
         bool, typer.Option("--values", help="Also compare the values of a sample of records with the log.")
     ] = False,
     every: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also read ledger entries that were proved before. "
-            "With --values: compare every record that the log still has.",
-        ),
+        bool, typer.Option("--all", help="With --values: compare every record that the log still has.")
     ] = False,
     seed: Annotated[int, typer.Option(help="With --values: the seed of the sample.")] = 0,
     published: Annotated[
@@ -52,12 +48,12 @@ def verify(
     Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
     report says what, and what would prove it.
     """
+    if every and not values:
+        raise UserError("--all goes with --values", hint="add --values")
     spec = load_job(job)
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
-    report = verify_job(
-        spec, deep=not shallow, progress=progress, values=sample, every_entry=every, published=published
-    )
+    report = verify_job(spec, deep=not shallow, progress=progress, values=sample, published=published)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:

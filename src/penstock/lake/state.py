@@ -45,8 +45,13 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
 
     @property
+    def unaccounted(self) -> int:
+        """Records whose fate is not known; negative if more are told of than were read."""
+        return self.read + self.backfilled - self.accounted
+
+    @property
     def conserved(self) -> bool:
-        return self.read + self.backfilled == self.accounted
+        return self.unaccounted == 0
 
 
 TOTAL_NAMES = Totals.__struct_fields__

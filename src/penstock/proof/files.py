@@ -96,6 +96,8 @@ class RowSource:
     """Of the type; empty for the only table of a job."""
     ends: Mapping[Partition, int] | None = None
     """Positions of a type that may lag behind those of the job, or be ahead of them; None: those of the job."""
+    again: Mapping[Partition, int] = field(default_factory=dict)
+    """Up to where a type that was added later read records again: other types or the quarantine may have them too."""
     faults: tuple[str, ...] = ()
     """What is wrong with files, once they were examined."""
 

@@ -62,11 +62,14 @@ def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
     """As many rows as were written are there, in files that are as they were committed."""
     faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
     table = sum(source.rows for source in subject.sources)
-    surplus = table - subject.rows_written
-    if surplus:
-        more, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
-        written = f"than the {subject.rows_written} written"
-        faults.append(f"the table has {abs(surplus)} rows {more} {written}: {act} by another writer?")
+    for source in subject.sources:
+        written = subject.rows_written.get(source.name, 0)
+        if surplus := source.rows - written:
+            more, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
+            whose = f"type {source.name}" if source.name else "the table"
+            faults.append(
+                f"{whose} has {abs(surplus)} rows {more} than the {written} written: {act} by another writer?"
+            )
     ahead = [
         f"{rows} rows{f' of {name}' if name else ''} are beyond the position: a batch is half landed, run the job"
         for name, rows in sorted(join.ahead.items())

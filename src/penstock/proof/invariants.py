@@ -90,9 +90,8 @@ def _totals_fault(state: PartitionState) -> str:
     if offsets != totals.offsets:
         return f"[{state.origin}, {state.position}) has {offsets} offsets, {totals.offsets} counted"
     if not totals.conserved:
-        dealt_with = totals.written + totals.quarantined + totals.filtered + totals.skipped
-        became = totals.read + totals.backfilled - dealt_with - totals.deferred - totals.vanished
-        return f"{totals.read} read, {abs(became)} {'unaccounted for' if became > 0 else 'too many accounted for'}"
+        left = totals.unaccounted
+        return f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
     if not 0 <= totals.replayed <= totals.quarantined:
         return f"{totals.replayed} replayed of {totals.quarantined} quarantined"
     return ""

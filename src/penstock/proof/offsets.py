@@ -41,6 +41,8 @@ class Window:
     last: bool
     table: Numbers = field(init=False)
     quarantine: Numbers = field(init=False)
+    again: Numbers | None = None
+    """Rows of records that were read again for a type that was added later; None while there is none."""
     log: Flags | None = None
     """None where the log was not read."""
 
@@ -167,7 +169,11 @@ class OffsetJoin:
     def _count(self, source: RowSource, partition: Partition, window: Window, offsets: npt.NDArray[np.int64]) -> None:
         inside = offsets[(offsets >= window.lo) & (offsets < window.hi)]
         counts = window.quarantine if source is self._subject.quarantine.source else window.table
-        np.add.at(counts, inside - window.lo, 1)
+        is_again = inside < source.again.get(partition, 0)
+        if is_again.any():
+            window.again = np.zeros_like(window.table) if window.again is None else window.again
+            np.add.at(window.again, inside[is_again] - window.lo, 1)
+        np.add.at(counts, inside[~is_again] - window.lo, 1)
         below, above = offsets[offsets < window.lo], offsets[offsets >= window.hi]
         end = (source.ends or {}).get(partition, self._tallies[partition].range[1])
         # A type that lags has nothing at its own position or beyond.
@@ -202,12 +208,14 @@ class OffsetJoin:
     def _compare(self, tally: Tally, window: Window) -> None:
         """Compare how often each offset is held with how often it must be, and with the log."""
         table, quarantine = window.table, window.quarantine
-        held = (table > 0) | (quarantine > 0)
+        once = (table > 0) | (quarantine > 0)
+        again = np.zeros_like(once) if window.again is None else window.again > 0
+        held = once | again
         # An unfinished replay leaves records in both places (RULES Q2).
         in_both = (table > 0) & (quarantine > 0) & (not self._subject.replay_unfinished)
         full = window.within((span.read_from, span.hi) for span in tally.spans if span.full)
         masks = {
-            ViolationKind.TWICE: table > 1,
+            ViolationKind.TWICE: (table > 1) | (again if window.again is None else window.again > 1),
             ViolationKind.TWICE_IN_QUARANTINE: quarantine > 1,
             ViolationKind.BOTH: in_both,
             ViolationKind.MISSING: full & ~held,
@@ -224,7 +232,8 @@ class OffsetJoin:
         for number, span in enumerate(tally.spans):
             part = window.part(span.lo, span.hi)
             if part.start < part.stop:
-                tally.held[number] += int(np.count_nonzero(held[part]))
+                # What was read again is counted again.
+                tally.held[number] += int(np.count_nonzero(once[part]) + np.count_nonzero(again[part]))
                 tally.records[number] += int(np.count_nonzero(window.log[part])) if window.log is not None else 0
 
     def check_offsets(self) -> Check:

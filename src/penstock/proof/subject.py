@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -44,8 +44,6 @@ class Depth:
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
     values: Sample | None = None
     """Which records are decoded again to compare values; None: none."""
-    every_entry: bool = False
-    """Whether `--all` was given."""
     published: bool = False
     """Whether the topic is read that the table is published to."""
 
@@ -79,8 +77,8 @@ class Subject:
     replay_unfinished: bool = False
     sources: tuple[RowSource, ...] = ()
     """Every table with a row per record; none of a kind whose rows are not records."""
-    rows_written: int = 0
-    """How many rows the sources have by their own totals."""
+    rows_written: Mapping[str, int] = field(default_factory=dict)
+    """How many rows each source has by its own totals."""
     rows_unplaced: int = 0
     """How many rows were deleted with what told their places."""
     faults: tuple[str, ...] = ()
@@ -91,6 +89,8 @@ class Subject:
     """How to write rows again to compare values, or why that cannot be done."""
     every_record_has_a_row: bool = True
     """Whether a record that is not in quarantine must give a row when it is written again."""
+    quarantined_ahead: int = 0
+    """Quarantined rows of batches that are half landed: the totals do not count them yet."""
     job_slices: tuple[States, Slices] | None = None
     """States and slices of the job log, where other logs count what became of the records."""
 
@@ -101,7 +101,8 @@ class Subject:
     @property
     def quarantined(self) -> int:
         """How many rows are in quarantine by the totals."""
-        return sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
+        counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
+        return counted + self.quarantined_ahead
 
     @property
     def quarantine_faults(self) -> list[str]:

@@ -166,7 +166,8 @@ def _compare(subject: Subject, rewrite: Rewrite, log: Log, wanted: Wanted, compa
         raw, again = [bad.clear()], [table[partition].clear()]
         try:
             for lo, hi in ranges:
-                good = _good_records(log, Slice(partition, lo, hi, lo), bad["offset"], raw, compared)
+                places = (bad["offset"], table[partition]["offset"])
+                good = _good_records(log, Slice(partition, lo, hi, lo), *places, raw, compared)
                 with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
                     sources = list(rewrite(Slice(partition, lo, hi, lo), good, Path(folder)))
                     again.append(_rows(subject, sources, {partition: ranges})[0][partition])
@@ -180,9 +181,12 @@ def _compare(subject: Subject, rewrite: Rewrite, log: Log, wanted: Wanted, compa
 
 
 def _good_records(
-    log: Log, piece: Slice, bad: pl.Series, raw: list[pl.DataFrame], compared: _Compared
+    log: Log, piece: Slice, bad: pl.Series, rows: pl.Series, raw: list[pl.DataFrame], compared: _Compared
 ) -> Iterator[pa.RecordBatch]:
-    """The records that are not in quarantine; `raw` collects the hashes of the others."""
+    """The records that are not only in quarantine; `raw` collects the hashes of those that are there.
+
+    A type that was added later may have rows of records that had been quarantined.
+    """
     for batch in log.records(piece.partition, piece.start, piece.end):
         compared.records += batch.num_rows
         offsets = pl.Series(pl.from_arrow(batch.column("offset")))
@@ -190,7 +194,7 @@ def _good_records(
         if is_bad.any():
             fitted = fit_columns(batch.select([name for name in RAW.names if name in batch.schema.names]), RAW)
             raw.append(column_hashes(fitted).with_columns(offset=offsets).filter(is_bad))
-            batch = batch.filter((~is_bad).to_arrow())
+            batch = batch.filter((~is_bad | offsets.is_in(rows.implode())).to_arrow())
         if batch.num_rows:
             yield batch
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.cli.verify import verify as verify_command
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
@@ -25,7 +26,6 @@ from penstock.proof.invariants import CommittedSlice
 from penstock.proof.log import TopicIncarnations
 from penstock.proof.subject import Depth, Sample, Subject
 from penstock.tables.registry import kind_of
-from penstock.verify import verify
 from tests.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)
@@ -56,7 +56,7 @@ def exported(folder: Path, totals: Totals, types: Sequence[RowSource], position:
         TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")}),
         Quarantine(bad, 0, 0),
         sources=tuple(types),
-        rows_written=totals.written,
+        rows_written={source.name: source.rows for source in types},
     )
 
 
@@ -80,7 +80,7 @@ def test_a_record_in_two_types_or_in_none_is_named(tmp_path: Path) -> None:
 
 def test_rows_of_a_type_that_is_ahead_are_a_half_landed_batch(tmp_path: Path) -> None:
     both = [of_type(tmp_path, "a", [0, 2, 4, 6, 8], end=10), of_type(tmp_path, "b", [7, 5, 3, 1])]
-    checks = proved(replace(exported(tmp_path, Totals(read=8, written=8), both), rows_written=9))
+    checks = proved(exported(tmp_path, Totals(read=8, written=8), both))
     assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
     assert "1 rows of a are beyond the position: a batch is half landed" in checks["rows"].warnings[0]
 
@@ -141,10 +141,12 @@ def test_progress_is_told_for_files_and_for_offsets_of_the_log(tmp_path: Path) -
     assert any(step.startswith("offsets of") and done == total == 8 for step, done, total in steps)
 
 
-def test_all_needs_values_and_only_exports_are_rebuilt(tmp_path: Path) -> None:
-    job = small_job("127.0.0.1:1", "orders", tmp_path)
-    log = MemoryLog({})
+def test_all_needs_values(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--all goes with --values"):
-        verify(job, every_entry=True, open_log=lambda _: log)
+        verify_command(tmp_path / "job.yaml", every=True)
+
+
+def test_only_exports_are_rebuilt(tmp_path: Path) -> None:
+    job = small_job("127.0.0.1:1", "orders", tmp_path)
     with pytest.raises(UserError, match="is for exports"):
-        kind_of(job).rebuild(job, log, Environment())
+        kind_of(job).rebuild(job, MemoryLog({}), Environment())

@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.columns.partition_values import partition_value
@@ -123,8 +122,6 @@ def _check_file(subject: Subject, source: RowSource, file: DataFile, misfiled: M
 
 
 def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
-    if depth.every_entry and depth.values is None:
-        raise UserError("--all goes with --values", hint="add --values")
     facts = read_table(job)
     if facts is None:
         return NO_TABLE
@@ -132,7 +129,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     subject = replace(
         facts.subject(job),
         sources=(source,),
-        rows_written=facts.incarnations.rows_written,
+        rows_written={source.name: facts.incarnations.rows_written},
         rewrite=VALUES_OF_SQL if job.sql is not None else rewrite_of(job, facts.table, source),
     )
     misfiled = find_misfiled(subject, facts.table)

@@ -16,7 +16,7 @@ from penstock.logs.log import Partition
 from penstock.tables.export.days import needed_ms
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
-from penstock.tables.export.names import claim_of, day_folder, is_own_output, parse_final_name, type_and_day
+from penstock.tables.export.names import SUFFIX, claim_of, day_folder, output_owner, parse_final_name, type_and_day
 from penstock.tables.export.root_claims import known_owner
 from penstock.tables.export.state import ExportState
 
@@ -29,9 +29,20 @@ def own_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[Entry]
     owner = cache(lambda space: known_owner(logs.storage, claim_of(space)))
     for entry in logs.storage.list(folder, after):
         name = parse_final_name(entry.path)
-        own = is_own_output(entry.path, logs.job.name) if name is None else owner(name.space) in (None, logs.job.name)
+        own = output_owner(entry.path) == logs.job.name if name is None else owner(name.space) in (None, logs.job.name)
         if own and type_and_day(entry.path) is not None:
             yield entry
+
+
+def visible_files(logs: ExportLogs, name: str) -> Iterator[str]:
+    """The files below the folder of a type that readers of plain files see, without those of other jobs."""
+    owner = cache(lambda space: known_owner(logs.storage, claim_of(space)))
+    for entry in logs.storage.list(name):
+        final = parse_final_name(entry.path)
+        job = output_owner(entry.path) if final is None else owner(final.space)
+        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+        if job in (None, logs.job.name) and entry.path.endswith(SUFFIX) and not hidden:
+            yield entry.path
 
 
 def refuse_unknown_files(logs: ExportLogs) -> None:

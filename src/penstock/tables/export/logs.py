@@ -342,14 +342,18 @@ class ExportLogs:
                         detail="without the job log, records would be written again",
                         hint=LOST,
                     )
-        for name, known in state.types.items():
-            there = self.log_id(name) if name in self.export.all_types else known.log_id
-            if known.log_id and there != known.log_id and name not in self.unreadable:
-                raise UserError(
-                    f"the log of type {name} at {self.type_place(name).path} is not the one that the job wrote",
-                    detail="it was deleted or replaced; its records would be written again, or be missing",
-                    hint=LOST,
-                )
+        for name in self.replaced_logs(state):
+            raise UserError(
+                f"the log of type {name} at {self.type_place(name).path} is not the one that the job wrote",
+                detail="it was deleted or replaced; its records would be written again, or be missing",
+                hint=LOST,
+            )
+
+    def replaced_logs(self, state: ExportState) -> list[str]:
+        """The types whose logs are not those that the job wrote, or are gone."""
+        known = {name: of.log_id for name, of in state.types.items() if of.log_id and name in self.export.all_types}
+        there = {name: self.log_id(name) for name in known}
+        return [name for name in known if there[name] != known[name] and name not in self.unreadable]
 
 
 _PARTITIONS = frozenset({DAY_FOLDER, STAGED})

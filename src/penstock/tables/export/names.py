@@ -100,10 +100,10 @@ def parse_final_name(path: str) -> FinalName | None:
     return FinalName(match["space"], int(match["partition"]), int(match["incarnation"] or 1), int(match["last"]))
 
 
-def is_own_output(path: str, job: str) -> bool:
-    """Whether the file is an output of this job's compaction or of its replay."""
+def output_owner(path: str) -> str | None:
+    """The job whose compaction or replay wrote a file; None for any other file."""
     match = _OUTPUT.fullmatch(path.rsplit("/", 1)[-1])
-    return match is not None and match["job"] == job
+    return None if match is None else match["job"]
 
 
 def type_and_day(path: str) -> TypeDay | None:

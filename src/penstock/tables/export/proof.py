@@ -7,8 +7,8 @@ what became of the others is counted by the logs of their types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,24 +17,22 @@ from penstock.environment import Environment
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.active_files import ActiveFile
-from penstock.lake.delta.table import Table
+from penstock.job.spec import JobSpec
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.files import Quarantine, RowSource, data_file, examined, files_now, place_of
+from penstock.proof.files import Quarantine, RowSource, data_file
 from penstock.proof.findings import NO_TABLE, Proof
 from penstock.proof.frame import prove
-from penstock.proof.log import find_incarnations
 from penstock.proof.subject import Depth, Rewrite, Subject
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.status import type_totals
+from penstock.tables.export.state import ExportState, JobPartition
+from penstock.tables.export.type_proof import DeletedDays, TypeFacts, type_source, unnamed_files
 from penstock.tables.export.writer import fanout_flow
-from penstock.tables.single.facts import pending_files, read_facts
+from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
 
 def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
@@ -49,33 +47,32 @@ def subject_of(table: ExportTable) -> Subject:
     logs = table.logs
     facts = read_facts(logs.job, logs.job_log)
     logs.refresh_types()
-    types = dict(logs.type_logs())
     places = facts.incarnations.partitions
+    types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
     deleted = DeletedDays()
-    sources = tuple(_source(table, name, log, places, deleted) for name, log in types.items())
-    known = {name: find_incarnations(log.transactions(), logs.job.name) for name, log in types.items()}
-    others = {job: ids for of_type in known.values() for job, ids in of_type.others.items()}
-    pending = list(facts.pending)
-    for name, log in types.items():
-        pending += pending_files(log, facts.quarantine, name)
-    reasons = [f"type {name} cannot be read: {reason}" for name, reason in sorted(logs.unreadable.items())]
+    sources = tuple(type_source(table, of_type, deleted) for of_type in types)
+    ahead = {partition: sum((of_type.ahead(partition) for of_type in types), Totals()) for partition in places}
     return Subject(
         logs.job,
         facts.table.version,
-        {partition: _combined(logs, partition, state, deleted) for partition, state in facts.states.items()},
+        {
+            partition: _combined(state, types, partition, ahead[partition], deleted.by_partition[partition])
+            for partition, state in facts.states.items()
+        },
         {},
-        replace(facts.incarnations, others=others),
-        Quarantine.of(logs.job, facts.table.quarantine_url, facts.quarantine, pending),
+        replace(facts.incarnations, others=_others(types)),
+        _quarantine(logs.job, facts, types),
         facts.replay_unfinished,
         sources,
-        rows_written=sum(of_type.rows_written for of_type in known.values()) - deleted.rows,
+        rows_written={of_type.name: of_type.known.rows_written - deleted.rows[of_type.name] for of_type in types},
         rows_unplaced=deleted.unplaced,
-        faults=tuple(reasons),
+        faults=(*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))),
         warnings=tuple(deleted.warnings()),
         rewrite=_rewrite(table, sources),
         every_record_has_a_row=False,
+        quarantined_ahead=sum(totals.quarantined for totals in ahead.values()),
         job_slices=(
-            {partition: _job_only(state) for partition, state in facts.states.items()},
+            {partition: replace(state, totals=_read_only(state.totals)) for partition, state in facts.states.items()},
             {
                 partition: [replace(piece, totals=_read_only(piece.totals)) for piece in pieces]
                 for partition, pieces in facts.slices.items()
@@ -84,82 +81,87 @@ def subject_of(table: ExportTable) -> Subject:
     )
 
 
-@dataclass(slots=True)
-class DeletedDays:
-    """Complete days of plain types that a person deleted with their folders: their rows are not checked."""
-
-    days: list[str] = field(default_factory=list)
-    rows: int = 0
-    unplaced: int = 0
-    """Of these, rows of files that held several partitions."""
-    by_partition: dict[Partition, int] = field(default_factory=dict)
-
-    def add(self, name: str, day: str, files: Iterable[ActiveFile], places: Iterable[Partition], column: str) -> None:
-        self.days.append(f"{name} {day}")
-        for file in files:
-            rows, span = file.rows or 0, file.spans.get(column)
-            self.rows += rows
-            owners = [place for place in places if span == (place.number, place.number)]
-            if len(owners) == 1:
-                self.by_partition[owners[0]] = self.by_partition.get(owners[0], 0) + rows
-            else:
-                self.unplaced += rows
-
-    def warnings(self) -> Iterator[str]:
-        if self.days:
-            yield (
-                f"{self.rows} rows of {len(self.days)} complete days were deleted with their folders and are not "
-                f"checked: {', '.join(sorted(self.days))}"
-            )
-
-
-def _source(
-    table: ExportTable, name: str, log: Table, places: tuple[Partition, ...], deleted: DeletedDays
-) -> RowSource:
-    """The rows of a type; a plain file that is not renamed yet is read under its staged name."""
-    logs, state = table.logs, table.logs.known_state()
-    place = place_of(logs.job, log.schema)
-    column = "" if place is None else place.partition
-    staged = {rename.target: rename.source for rename in table.finishing.pending([name])}
-    by_day: dict[str, list[ActiveFile]] = {}
-    for file in log.active_files((column,) if column else ()):
-        by_day.setdefault(str(file.values[0]), []).append(file)
-    files = []
-    for day, found in by_day.items():
-        complete = logs.is_plain and table.markers.is_complete(state, name, day)
-        if complete and not log.file_storage().sizes(staged.get(file.path, file.path) for file in found):
-            deleted.add(name, day, found, places, column)
-            continue
-        values = {DAY_FOLDER: day}
-        files += [data_file(staged.get(file.path, file.path), file.rows, file.size_bytes, values) for file in found]
-    ends = {
-        partition: max(logs.position(name, partition) or 0, state.of(partition).position_of(name) or 0)
-        for partition in places
-    }
-    columns = logs.columns_of(name) or log.schema
-    return examined(
-        RowSource(log.file_storage(), files, place, columns, name, ends), None if staged else files_now(log)
-    )
-
-
-def _combined(logs: ExportLogs, partition: Partition, state: DeltaPartition, deleted: DeletedDays) -> DeltaPartition:
-    """The totals of all logs. Of a type that is ahead, rows beyond the position are not among them."""
-    totals = state.totals + type_totals(logs, partition)
-    ahead = any((logs.position(name, partition) or 0) > (state.position or 0) for name in logs.export.all_types)
-    left = totals.quarantined + totals.filtered + totals.deferred + totals.vanished
-    gone = deleted.by_partition.get(partition, 0)
-    written = totals.read + totals.backfilled - left if ahead else totals.written
-    values = {name: getattr(totals, name) for name in totals.__struct_fields__}
-    return replace(state, totals=Totals(**{**values, "written": written - gone, "filtered": totals.filtered + gone}))
-
-
-def _job_only(state: DeltaPartition) -> DeltaPartition:
-    return replace(state, totals=_read_only(state.totals))
-
-
 def _read_only(totals: Totals) -> Totals:
     """The offsets that the job log counts, whatever types made of their records."""
     return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap, given_up=totals.given_up)
+
+
+def _combined(
+    state: DeltaPartition, types: Iterable[TypeFacts], partition: Partition, ahead: Totals, deleted: int
+) -> DeltaPartition:
+    """The totals of all logs up to the position of the job, without rows that a person deleted.
+
+    A slice of a type that ends beyond the position may hold records below it: the job was started again, with smaller
+    batches. Which of them were dropped cannot be told: they may be rows or not, as deferred ones.
+    """
+    totals = state.totals
+    for of_type in types:
+        own = of_type.states[partition].totals
+        totals += Totals(written=own.written, quarantined=own.quarantined, filtered=own.filtered, replayed=own.replayed)
+    totals += Totals(written=-ahead.written, quarantined=-ahead.quarantined, filtered=-ahead.filtered)
+    below = totals.unaccounted
+    if 0 < below <= ahead.read:
+        maybe = min(below, ahead.filtered)
+        totals += Totals(written=below - maybe, deferred=maybe)
+    # What a backfill has landed half may be there, and is not counted by the job log.
+    again = sum(of_type.ahead(partition).read for of_type in types if of_type.in_backfill(partition))
+    totals += Totals(backfilled=again, deferred=again)
+    return replace(state, totals=totals + Totals(written=-deleted, filtered=deleted))
+
+
+def _others(types: Iterable[TypeFacts]) -> dict[str, frozenset[str]]:
+    """The other jobs that write to the tables of types, with the ids of their topics."""
+    others: dict[str, frozenset[str]] = {}
+    for of_type in types:
+        for job, ids in of_type.known.others.items():
+            others[job] = others.get(job, frozenset()) | ids
+    return others
+
+
+def _quarantine(job: JobSpec, facts: TableFacts, types: Sequence[TypeFacts]) -> Quarantine:
+    """What all logs list; also a type that is ahead may have had its files appended."""
+    listed = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
+    found = Quarantine.of(job, facts.table.quarantine_url, facts.quarantine, [*facts.pending, *listed])
+    ends = {
+        partition: max([state.position or 0, *(of_type.ends[partition] for of_type in types)])
+        for partition, state in facts.states.items()
+    }
+    return replace(found, source=replace(found.source, ends=ends))
+
+
+# what is wrong with logs
+
+
+def _job_faults(logs: ExportLogs) -> Iterator[str]:
+    state = logs.known_state()
+    for name, reason in sorted(logs.unreadable.items()):
+        yield f"type {name} cannot be read: {reason}"
+    for name in logs.replaced_logs(state):
+        yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
+    if unnamed := sorted(state.types.keys() - logs.export.all_types.keys()):
+        yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not looked at"
+    for key, here in sorted(state.partitions.items()):
+        for fault in _lag_faults(state, here):
+            yield f"{state.partition_of(key)}: {fault}"
+
+
+def _lag_faults(state: ExportState, here: JobPartition) -> Iterator[str]:
+    """Types that lag by what was deferred, or by a backfill that was begun."""
+    deferred = sum(lag.deferred for lag in here.lags.values())
+    if deferred != here.totals.deferred:
+        yield f"{here.totals.deferred} records are deferred, types lag by {deferred}"
+    for name, lag in here.lags.items():
+        unknown = lag.in_backfill and here.backfills.get(name) != lag.counted_from
+        if unknown or name not in state.types or lag.position > (here.position or 0):
+            yield f"type {name} lags at {lag.position} without a reason"
+
+
+def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
+    yield from of_type.faults()
+    yield from unnamed_files(table, of_type)
+
+
+# values
 
 
 def _rewrite(table: ExportTable, sources: tuple[RowSource, ...]) -> Rewrite:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 import pyarrow as pa
 
-from penstock.errors import InvariantError, UserError
+from penstock.errors import InvariantError
 from penstock.flow.points.decoder import points_decoder
 from penstock.flow.points.series import BUCKETS
 from penstock.flow.rows import in_parts
@@ -137,8 +137,6 @@ def check_log_points(
 
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:
     """Check both tables against themselves and against the log."""
-    if depth.every_entry and depth.values is None:
-        raise UserError(f"the job {job.name} has no ledger", hint="--all goes with --values, or with a ledger")
     of_partials = partials_job(job)
     # Windows first: what they hold was begun in partials before.
     windows = find_table(job.table.windows_place, job.name)

@@ -1,0 +1,247 @@
+"""Small exports of both formats, written by the job's own flow from a log in memory, and ways to damage them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+
+from penstock.environment import Environment, new_batch_id
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.write.report import Share, decode_report
+from penstock.job.spec import JobSpec
+from penstock.lake.maintenance.compaction import Effort
+from penstock.logs.log import Partition, Slice
+from penstock.logs.memory import MemoryLog
+from penstock.tables.export.compact import compact
+from penstock.tables.export.export import Export
+from penstock.tables.export.state import Cause
+from penstock.tables.export.writer import fanout_flow
+from penstock.verify import Check, Sample, VerifyReport, verify
+from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
+from tests.pipes import crash_at
+from tests.quarantine_url import export_quarantine
+
+Row = dict[str, Any]
+Rows = list[Row]
+BAD = b"bad"
+TRIMMED = 12
+"""Where the log begins after retention took records."""
+COMPACT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    format: str
+    compacted: bool = False
+    places: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.format}, {'compacted' if self.compacted else 'as written'}"
+
+    @property
+    def is_plain(self) -> bool:
+        return self.format == "parquet"
+
+
+PLAIN, DELTA = Kind("parquet"), Kind("delta")
+KINDS = [PLAIN, replace(PLAIN, compacted=True), DELTA, replace(DELTA, compacted=True)]
+
+
+def event(name: str, day: str = MONDAY, number: int | str = 0) -> bytes:
+    return json.dumps({"type": name, "at": f"{day}T12:00:00Z", "id": number}).encode()
+
+
+def make_job(
+    folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", unknown: str = "drop", view: bool = False
+) -> Path:
+    """With `view` the job has a third type, which was added later and begins at the beginning."""
+    path = job_file(folder, name=name, topic=topic, export=f"format: {kind.format}")
+    text = path.read_text().replace("field(type)}", f"field(type), unknown: {unknown}}}")
+    added = "  view: {schema: {type: string, at: string, id: long}, start: beginning}\n" if view else ""
+    more = "on: {bad_record: quarantine, bad_share: 1}\n" + ("" if kind.places else "place: none\n")
+    path.write_text(text.replace("table:\n", f"{added}table:\n") + more)
+    return path
+
+
+@dataclass(slots=True)
+class Lake:
+    """An export in a folder, and its log."""
+
+    kind: Kind
+    root: ExportRoot
+    log: MemoryLog
+
+    @property
+    def job(self) -> JobSpec:
+        return self.root.job
+
+    @property
+    def path(self) -> Path:
+        return self.root.lake
+
+    @property
+    def quarantine(self) -> Path:
+        return Path(export_quarantine(self.job))
+
+    def copied(self, folder: Path, trimmed: bool = False) -> Lake:
+        shutil.copytree(self.path, folder / "lake")
+        firsts = dict.fromkeys((ZERO, ONE), TRIMMED) if trimmed else {}
+        log = replace(self.log, values=dict(self.log.values), ends=dict(self.log.ends), firsts=firsts)
+        return Lake(self.kind, ExportRoot(make_job(folder, self.kind)), log)
+
+    def reopened(self, path: Path) -> Lake:
+        """The same under another job file."""
+        return Lake(self.kind, ExportRoot(path), self.log)
+
+    # what a job does
+
+    def write(self, partition: Partition, *records: bytes, **run: Any) -> None:
+        """Append records to the log and commit them all; further arguments are those of `run`."""
+        self.log.append(partition, *records)
+        self.run(partition, **run)
+
+    def run(
+        self,
+        partition: Partition,
+        end: int | None = None,
+        lagging: Mapping[str, Cause] | None = None,
+        table: Export | None = None,
+    ) -> None:
+        """Commit the next slice, up to the log's end; types that lag leave their records for later."""
+        here = (table or self.root.table).logs.state().of(partition)
+        start, end = here.position or 0, self.log.bounds([partition])[partition].end if end is None else end
+        causes = {**{name: lag.cause for name, lag in here.lags.items()}, **(lagging or {})}
+        takes = {name: start for name in self.root.job.table.all_types if name not in causes}
+        self._land(Slice(partition, start, end, start), takes, causes, True, table)
+
+    def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
+        """Commit what a type that lags has left; a backfill ends where the type's records began to be counted."""
+        here = (table or self.root.table).logs.state().of(partition)
+        lag = here.lags[name]
+        if end is None:
+            end = lag.counted_from if lag.in_backfill else here.position or 0
+        read_from = max(lag.position, self.log.bounds([partition])[partition].first)
+        self._land(Slice(partition, lag.position, end, read_from), {name: lag.position}, {}, False, table)
+
+    def _land(
+        self, piece: Slice, takes: Mapping[str, int], causes: Mapping[str, Cause], main: bool, table: Export | None
+    ) -> None:
+        partition = piece.partition
+        logs = self.root.logs if table is None else table.logs
+        taken_from = {name: logs.taken_from(name, partition, start) for name, start in takes.items()}
+        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), taken_from, takes, main)
+        slices = {(partition.topic, partition.number): routed}
+        flow = fanout_flow(logs, new_batch_id(), slices, str(self.quarantine))
+        shares: dict[str, Share] = {}
+        for report in fanout_stage(flow)(self.log.records(partition, piece.read_from, piece.end)):
+            for found in decode_report(report.column(0)[0].as_py()).shares.values():
+                shares |= {name: shares.get(name, Share()) + share for name, share in found.items()}
+        outcome = self.root.land(piece, shares, takes, lagging=causes, main=main, table=table)
+        assert not outcome.refused, outcome.refused
+
+    def crashing(self, step: str) -> Export:
+        """A process that dies at a step."""
+        return self.root.open(Environment(sleep=lambda _: None, reach=crash_at(step)))
+
+    def compact(self, table: Export | None = None) -> None:
+        report = compact(table or self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=Effort())
+        assert report.files_removed and not report.failed
+
+    def verify(self, values: bool = False, deep: bool = True) -> VerifyReport:
+        """With all values, so that nothing is left to chance."""
+        return verify(self.job, deep=deep, values=Sample(None) if values else None, open_log=lambda _: self.log)
+
+    def prove(self) -> dict[str, Check]:
+        """Everything there is must be proven; returns the checks by name."""
+        for report in (self.verify(deep=False), self.verify(values=True)):
+            left = [(check.name, check.detail, check.unproven) for check in report.checks if not check.ok]
+            assert left == []
+        return {check.name: check for check in report.checks}
+
+    # what is there
+
+    def log_of(self, name: str = "") -> Path:
+        """The Delta log of a type, or of the job."""
+        home = self.path / "_penstock" / self.job.name
+        if not name:
+            return home
+        return home / "types" / name if self.kind.is_plain else self.path / name
+
+    def files(self, name: str = "order") -> list[Path]:
+        """The active files of a type, the one with most rows first."""
+        base = self.path if self.kind.is_plain else self.path / name
+        return _active(self.log_of(name), base)
+
+    def quarantine_files(self) -> list[Path]:
+        return _active(self.quarantine, self.quarantine)
+
+
+def _active(log: Path, base: Path) -> list[Path]:
+    paths = [base / path for path in pa.table(DeltaTable(str(log)).get_add_actions())["path"].to_pylist()]
+    return sorted(paths, key=lambda path: (-pq.read_metadata(path).num_rows, path.name))
+
+
+def started(path: Path, kind: Kind, *partitions: Partition) -> Lake:
+    lake = Lake(kind, ExportRoot(path), MemoryLog())
+    for partition in partitions or (ZERO, ONE):
+        lake.root.start(partition)
+        lake.log.append(partition)
+    return lake
+
+
+def made(folder: Path, kind: Kind) -> Lake:
+    """Monday is complete, Wednesday is not. Partition 0 has bad and dropped records, partition 1 neither, and a lag."""
+    lake = started(make_job(folder, kind), kind)
+    orders, clicks = ([event(name, MONDAY, number) for number in range(6)] for name in ("order", "click"))
+    # Offsets 10 and 11 are quarantined, one of no type and one of orders; 12 is of a type that is dropped.
+    lake.write(ZERO, *orders, *clicks[:4], BAD, event("order", MONDAY, "x"), event("other"))
+    lake.write(ZERO, *clicks, *orders)
+    lake.write(ONE, *orders, *clicks)
+    lake.write(ZERO, event("order", WEDNESDAY, 1), event("click", WEDNESDAY, 2))
+    lake.write(ONE, event("order", WEDNESDAY, 1), event("order", WEDNESDAY, 2), event("click", WEDNESDAY, 3))
+    lake.log.append(ONE, event("order", WEDNESDAY, 4))
+    if kind.compacted:
+        lake.compact()
+    return lake
+
+
+# damages
+
+
+def rewritten(path: Path, change: Callable[[Rows], Rows]) -> None:
+    """Write a file again in place with other rows, with what it said of itself."""
+    table = pq.ParquetFile(path).read()
+    facts = {key: value for key, value in (pq.read_metadata(path).metadata or {}).items() if key == b"penstock"}
+    schema = table.schema.with_metadata(facts)
+    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema), path, compression="snappy")
+
+
+def set_numbers(log: Path, **changes: Callable[[int], int]) -> None:
+    """A foreign commit moves app transactions."""
+    table = DeltaTable(str(log))
+    moved = [Transaction(key, change(table.transaction_version(key) or 0), None) for key, change in changes.items()]
+    table.create_write_transaction(
+        [], "append", table.schema(), commit_properties=CommitProperties(app_transactions=moved)
+    )
+
+
+def add_file(log: Path, base: Path, file: Path, like: Path) -> None:
+    """A foreign commit adds a file with the partition values of another one."""
+    table = DeltaTable(str(log))
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    [known] = [action for action in actions if action["path"] == str(like.relative_to(base))]
+    values = {column: str(known[f"partition.{column}"]) for column in table.metadata().partition_columns}
+    rows = pq.read_metadata(file).num_rows
+    stats = json.dumps({"numRecords": rows})
+    action = AddAction(str(file.relative_to(base)), file.stat().st_size, values, 0, True, stats)
+    table.create_write_transaction([action], "append", table.schema(), partition_by=list(values))

@@ -1,0 +1,340 @@
+"""Every state that an export may be in is proved: lags, half-landed batches, pending files, deleted days."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.lake.delta.keys import field_key
+from penstock.logs.log import Partition
+from penstock.logs.memory import MemoryLog
+from penstock.tables.export.state import Cause, lag_numbers
+from penstock.verify import Check, Verdict, VerifyReport
+from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO
+from tests.pipes import CrashError
+from tests.unit.tables.export.damaged_root import (
+    BAD,
+    DELTA,
+    KINDS,
+    PLAIN,
+    TRIMMED,
+    Kind,
+    Lake,
+    event,
+    made,
+    make_job,
+    rewritten,
+    set_numbers,
+    started,
+)
+
+FORMATS = pytest.mark.parametrize("kind", [PLAIN, DELTA], ids=str)
+NEW = Partition("shop", "topicB", 0)
+MALL = Partition("mall", "topicM", 0)
+ORDER, CLICK, BAD_ORDER = event("order"), event("click"), event("order", MONDAY, "x")
+
+
+def not_proven(report: VerifyReport) -> list[str]:
+    return [check.name for check in report.checks if check.verdict is Verdict.NOT_PROVEN]
+
+
+def check_of(report: VerifyReport, name: str) -> Check:
+    return next(check for check in report.checks if check.name == name)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_an_export_that_holds_each_record_once_is_proved(tmp_path: Path, kind: Kind) -> None:
+    lake = made(tmp_path, kind)
+    checks = lake.prove()
+    assert list(checks) == ["totals", "slices", "rows", "offsets", "log", "records", "values"]
+    # Of 27 and 15 records two are bad and one is dropped.
+    assert checks["rows"].facts == {"rows": 39, "quarantine": 2}
+    assert checks["offsets"].facts == {"offsets": 41}
+    assert checks["records"].facts == {"records": 42, "offsets_gone": 0}
+    lake.log.firsts = dict.fromkeys((ZERO, ONE), TRIMMED)
+    assert lake.verify().ok
+    assert not_proven(lake.verify(values=True)) == ["values"], "the log no longer has all records"
+
+
+def test_before_its_first_run_there_is_nothing_to_prove(tmp_path: Path) -> None:
+    lake = made(tmp_path, PLAIN)
+    shutil.rmtree(lake.path)
+    assert [check.name for check in lake.verify().checks] == ["table"]
+
+
+# half-landed batches
+
+
+def half_landed(lake: Lake, *records: bytes) -> None:
+    """A process dies when the first type has committed."""
+    with pytest.raises(CrashError):
+        lake.write(ZERO, *records, table=lake.crashing("type_committed"))
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    "records", [[ORDER, ORDER], [ORDER, CLICK, ORDER], [ORDER, BAD_ORDER, BAD]], ids=["one type", "two types", "bad"]
+)
+def test_a_type_that_is_ahead_of_the_job_is_no_violation(tmp_path: Path, kind: Kind, records: list[bytes]) -> None:
+    lake = made(tmp_path, kind)
+    half_landed(lake, *records)
+    told = lake.prove()["rows"].warnings
+    assert any("a batch is half landed, run the job" in warning for warning in told)
+    # The next process begins with what the types list for the quarantine.
+    following = lake.root.open()
+    following.settle([ZERO, ONE])
+    lake.prove()
+    lake.run(ZERO, table=following)
+    assert not any("half landed" in warning for warning in lake.prove()["rows"].warnings)
+
+
+@FORMATS
+def test_a_half_landed_batch_that_is_finished_in_smaller_ones_is_proved_in_between(tmp_path: Path, kind: Kind) -> None:
+    lake = started(make_job(tmp_path, kind), kind)
+    lake.write(ZERO, CLICK, ORDER)
+    half_landed(lake, ORDER, BAD_ORDER, ORDER, BAD_ORDER, ORDER)
+    for end in (3, 4, 5, 7):
+        lake.run(ZERO, end, table=lake.root.open())
+        lake.prove()
+
+
+@FORMATS
+def test_rows_missing_from_a_type_that_is_ahead_are_found(tmp_path: Path, kind: Kind) -> None:
+    lake = started(make_job(tmp_path, kind), kind)
+    lake.write(ZERO, ORDER, CLICK)
+    half_landed(lake, ORDER, ORDER)
+    lake.root.open().settle([ZERO, ONE])
+    rewritten(lake.files()[0], lambda rows: rows[1:])
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+
+
+# types that lag
+
+
+@FORMATS
+@pytest.mark.parametrize("cause", [Cause.ROTATION, Cause.FAILING])
+def test_what_is_left_to_a_type_is_counted_until_it_has_caught_up(tmp_path: Path, kind: Kind, cause: Cause) -> None:
+    lake = made(tmp_path, kind)
+    lake.write(ZERO, ORDER, CLICK, CLICK, lagging={"click": cause})
+    lake.prove()
+    lake.write(ZERO, CLICK, ORDER)
+    assert lake.root.state.of(ZERO).totals.deferred == 3
+    lake.prove()
+    with pytest.raises(CrashError):
+        lake.catch_up(ZERO, "click", table=lake.crashing("type_committed"))
+    lake.prove()
+    lake.catch_up(ZERO, "click", end=30, table=lake.root.open())
+    lake.prove()
+    lake.catch_up(ZERO, "click", table=lake.root.open())
+    assert lake.root.state.of(ZERO).totals.deferred == 0
+    lake.prove()
+
+
+@FORMATS
+@pytest.mark.parametrize("what", ["removed", "moved", "rows", "total"])
+def test_a_lag_that_was_removed_or_altered_is_found(tmp_path: Path, kind: Kind, what: str) -> None:
+    lake = made(tmp_path, kind)
+    lake.write(ZERO, ORDER, CLICK, CLICK, lagging={"click": Cause.ROTATION})
+    known = lake.root.logs.state().of(ZERO).lags["click"]
+    altered = {
+        "removed": replace(known, deferred=0),
+        "moved": replace(known, position=99),
+        "rows": replace(known, deferred=1),
+        "total": known,
+    }[what]
+    numbers = lag_numbers("shop", ZERO, "click", altered)
+    if what == "total":
+        numbers = {field_key("shop", ZERO, "deferred"): 1}
+    set_numbers(lake.log_of(), **{key: lambda _, to=to: to for key, to in numbers.items()})
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+
+
+@FORMATS
+def test_records_that_the_log_lost_before_their_type_came_back_are_counted(tmp_path: Path, kind: Kind) -> None:
+    lake = started(make_job(tmp_path, kind), kind)
+    lake.write(ZERO, ORDER, CLICK, CLICK, ORDER, lagging={"click": Cause.ROTATION})
+    lake.log.expire(ZERO, 2)
+    assert lake.root.logs.state().of(ZERO).lags["click"].position == 1
+    lake.catch_up(ZERO, "click")
+    assert lake.root.state.of(ZERO).totals.vanished == 1
+    assert lake.verify().ok
+
+
+# types that were added later
+
+
+@FORMATS
+@pytest.mark.parametrize("unknown", ["drop", "quarantine"])
+def test_a_type_that_was_added_later_may_have_what_others_or_the_quarantine_have(
+    tmp_path: Path, kind: Kind, unknown: str
+) -> None:
+    lake = started(make_job(tmp_path, kind, unknown=unknown), kind)
+    view = event("view")
+    lake.write(ZERO, ORDER, view, CLICK, view)
+    lake.write(ONE, ORDER, CLICK)
+    lake.prove()
+    later = lake.reopened(make_job(tmp_path, kind, unknown=unknown, view=True))
+    later.prove()
+    later.write(ZERO, ORDER, view)
+    later.prove()
+    with pytest.raises(CrashError):
+        later.catch_up(ZERO, "view", table=later.crashing("type_committed"))
+    later.prove()
+    later.catch_up(ZERO, "view", table=later.root.open())
+    later.catch_up(ONE, "view")
+    later.prove()
+    while later.root.logs.state().of(ZERO).lags:
+        later.catch_up(ZERO, "view")
+    checks = later.prove()
+    assert later.root.state.of(ZERO).totals.backfilled == 2
+    assert checks["rows"].facts == {"rows": 8, "quarantine": 2 if unknown == "quarantine" else 0}
+    # It has each of them once all the same.
+    later.root.open().finish_pending()
+    rewritten(later.files("view")[0], lambda rows: [rows[0], *rows[:-1]])
+    assert later.verify(deep=False).verdict is Verdict.VIOLATED
+
+
+# plain files
+
+
+@pytest.mark.parametrize("step", ["renaming", "renamed"])
+def test_files_that_are_not_renamed_yet_are_read_where_they_are_staged(tmp_path: Path, step: str) -> None:
+    lake = made(tmp_path, PLAIN)
+    with pytest.raises(CrashError):
+        lake.write(ZERO, ORDER, CLICK, table=lake.crashing(step))
+    lake.prove()
+    if step == "renaming":
+        assert lake.root.staged()
+        shutil.rmtree(lake.path / "_penstock/shop/staged")
+        assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize("step", ["type_committed", "removing", "removed", "renaming", "renamed"])
+def test_a_compaction_that_was_cut_short_is_proved_at_every_step(tmp_path: Path, step: str) -> None:
+    lake = made(tmp_path, PLAIN)
+    try:
+        lake.compact(lake.crashing(step))
+    except CrashError:
+        pass
+    lake.prove()
+    lake.root.open().finish_pending()
+    lake.prove()
+
+
+def test_a_file_that_came_back_after_its_compaction_is_named(tmp_path: Path) -> None:
+    lake = made(tmp_path, PLAIN)
+    [file] = [path for path in lake.files() if path.name == "shop.0.24.parquet"]
+    kept = file.read_bytes()
+    lake.compact()
+    file.write_bytes(kept)
+    rows = check_of(lake.verify(deep=False), "rows")
+    assert f"1 files that readers see are not in the logs: order/day={MONDAY}/shop.0.24.parquet" in rows.detail
+
+
+def test_what_readers_pass_over_is_no_fault(tmp_path: Path) -> None:
+    lake = made(tmp_path, PLAIN)
+    for name in ("_probe.1", "_SUCCESS", ".1.parquet.crc", "_old.parquet"):
+        (lake.path / "order" / f"day={MONDAY}" / name).write_text("")
+    lake.prove()
+
+
+# deleted days
+
+
+def test_a_complete_day_that_was_deleted_with_its_folder_is_told_and_no_fault(tmp_path: Path) -> None:
+    lake = made(tmp_path, PLAIN)
+    shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
+    report = lake.verify()
+    assert report.ok
+    [told] = check_of(report, "rows").warnings
+    assert told == f"18 rows of 1 complete days were deleted with their folders and are not checked: order {MONDAY}"
+    lake.write(ZERO, CLICK)
+    assert lake.verify(values=True).ok
+    lake.files("click")[0].unlink()
+    assert lake.verify().verdict is Verdict.VIOLATED, "the rest is checked as before"
+
+
+def test_of_a_deleted_day_that_was_compacted_nobody_knows_the_partitions(tmp_path: Path) -> None:
+    lake = made(tmp_path, replace(PLAIN, compacted=True))
+    shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
+    assert not_proven(lake.verify(deep=False)) == ["offsets"]
+    shutil.rmtree(lake.path / "click" / f"day={WEDNESDAY}")
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED, "a day that is not complete"
+
+
+def test_a_day_that_is_not_complete_and_a_part_of_a_complete_one_are_lost(tmp_path: Path) -> None:
+    lake = made(tmp_path, PLAIN)
+    folder = lake.path / "order" / f"day={WEDNESDAY}"
+    shutil.move(folder, tmp_path / "kept")
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+    shutil.move(tmp_path / "kept", folder)
+    assert lake.verify(deep=False).ok
+    next((lake.path / "order" / f"day={MONDAY}").iterdir()).unlink()
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+
+
+# topics and jobs
+
+
+@FORMATS
+def test_a_recreated_topic_is_proved_until_its_files_are_compacted_with_older_ones(tmp_path: Path, kind: Kind) -> None:
+    lake = made(tmp_path, kind)
+    lake.log = MemoryLog({NEW: {}})
+    lake.root.start(NEW)
+    lake.write(NEW, ORDER, CLICK, BAD, BAD_ORDER)
+    assert lake.verify(deep=False).ok
+    assert lake.verify().ok
+    assert not_proven(lake.verify(values=True)) == ["values"], "records of the former topic are gone"
+    path = next(path for path in lake.files("click") if path.stat().st_size)
+    kept = path.read_bytes()
+    rewritten(path, lambda rows: rows[1:])
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
+    path.write_bytes(kept)
+    lake.compact()
+    assert not_proven(lake.verify(deep=False)) == ["offsets"]
+
+
+@FORMATS
+def test_what_lagged_of_a_recreated_topic_is_counted_as_vanished(tmp_path: Path, kind: Kind) -> None:
+    lake = started(make_job(tmp_path, kind), kind, ZERO)
+    lake.write(ZERO, ORDER, CLICK, lagging={"click": Cause.ROTATION})
+    lake.log = MemoryLog({NEW: {}})
+    lake.root.start(NEW)
+    lake.write(NEW, ORDER, CLICK)
+    assert lake.root.logs.state().partitions["topicA", 0].totals.vanished == 1
+    assert lake.verify().ok
+
+
+@FORMATS
+@pytest.mark.parametrize("compacted", [False, True])
+def test_each_of_two_jobs_below_one_root_proves_its_own_rows(tmp_path: Path, kind: Kind, compacted: bool) -> None:
+    shop = made(tmp_path, kind)
+    side = Partition("side", "topicS", 0)
+    mall = started(make_job(tmp_path, kind, name="mall", topic="mall, side"), kind, MALL, side)
+    mall.write(MALL, ORDER, ORDER, CLICK, BAD)
+    # Only one type has rows of the second topic.
+    mall.write(side, ORDER)
+    if compacted:
+        shop.compact()
+    for lake in (shop, mall):
+        lake.prove()
+    if kind.is_plain:
+        path = next(path for path in mall.files("click") if path.name == "mall.0.2.parquet")
+        path.unlink()
+        assert mall.verify(deep=False).verdict is Verdict.VIOLATED
+        shop.prove()
+
+
+# rows without places
+
+
+@FORMATS
+def test_rows_without_places_are_counted_and_the_rest_is_not_proven(tmp_path: Path, kind: Kind) -> None:
+    lake = made(tmp_path, replace(kind, places=False))
+    assert not_proven(lake.verify()) == ["offsets"]
+    assert not_proven(lake.verify(values=True)) == ["offsets", "values"]
+    rewritten(lake.files()[0], lambda rows: rows[1:])
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
