@@ -231,7 +231,7 @@ class Export(ExportTable):
         failed: dict[str, str] = {}
         for name in names:
             try:
-                self.logs.find_type_log(name)
+                self.logs.reopen(name)
                 failed |= self.finish_pending([name])
             except PenstockError as error:
                 failed[name] = error.primary

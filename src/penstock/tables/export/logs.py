@@ -272,6 +272,14 @@ class ExportLogs:
                 self._create(spec, decoded if spec.schema is None else grown(decoded, spec.schema))
         self.enter_types()
 
+    def reopen(self, name: str) -> None:
+        """Open the log of a type that could not be opened, or created, when the job started."""
+        self.unreadable.pop(name, None)
+        if self.find_type_log(name) is None and (decoded := self.decoded_of(name)) is not None:
+            self._refuse_lost_logs(self.state())
+            self._create(self.export.all_types[name], decoded)
+            self.enter_types()
+
     def enter_types(self) -> None:
         """Let the job log know the types, each where the job file says it begins, and what routes records to them."""
 

@@ -69,9 +69,13 @@ class TypeFacts:
 
     def faults(self) -> Iterator[str]:
         """What is wrong with its positions, totals and slices. What it replayed, other logs may have quarantined."""
-        states = {
+        counted = {
             partition: replace(state, totals=structs.replace(state.totals, replayed=0))
             for partition, state in self.states.items()
+        }
+        states = {
+            partition: state
+            for partition, state in counted.items()
             if state.position is not None or state.totals != Totals()
         }
         for check in (check_totals(states), check_slices(states, self.slices)):
