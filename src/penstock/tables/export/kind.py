@@ -52,7 +52,7 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        refuse_unknown_files(logs)
+        refuse_foreign_files(ExportTable(logs))
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         finish_replay(ExportRuns(logs), quarantine.table())
@@ -103,8 +103,13 @@ class ExportKind:
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
     table = ExportTable(ExportLogs(job, environment))
-    topics = set(table.logs.state().fingerprints)
     table.logs.job_log.refresh()
-    refuse_unknown_files(table.logs)
-    table.claims.refuse_other_names(topics.union(job.log.topics))
+    refuse_foreign_files(table)
     return table
+
+
+def refuse_foreign_files(table: ExportTable) -> None:
+    """Refuse a job file whose names are not those of the job's files, and then files that the logs do not know."""
+    topics = set(table.logs.state().fingerprints)
+    table.claims.refuse_other_names(topics.union(table.job.log.topics))
+    refuse_unknown_files(table.logs)
