@@ -129,6 +129,9 @@ class ExportWorld:
     types: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(TYPES, ""))
     """With the rotation of each."""
     partitions: tuple[Partition, ...] = (ZERO, ONE)
+    name: str = "export"
+    cluster: str = ""
+    topics: tuple[str, ...] = (TOPIC,)
     clock: Clock = field(default_factory=a_month_later)
     log: MemoryLog = field(init=False)
 
@@ -165,9 +168,11 @@ class ExportWorld:
         path = self.folder / "job.yaml"
         storage = ", ".join(f'{name}: "{value}"' for name, value in self.options.items())
         export = f"format: {self.format}" + (f", storage: {{{storage}}}" if storage else "")
+        export += f", cluster: {self.cluster}" if self.cluster else ""
         types = [type_of(name, **({"rotation": text} if text else {})) for name, text in self.types.items()]
-        text = export_job("nowhere:9092", Path("ROOT"), TOPIC, types=types, export=export, **self.sections)
-        path.write_text(text.replace('path: "ROOT"', f'path: "{self.root}"'))
+        text = export_job("nowhere:9092", Path("ROOT"), *self.topics, types=types, export=export, **self.sections)
+        text = text.replace("job: export", f"job: {self.name}").replace('path: "ROOT"', f'path: "{self.root}"')
+        path.write_text(text)
         return load_job(path)
 
     def open(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:

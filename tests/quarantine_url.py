@@ -31,5 +31,5 @@ def export_quarantine(job: JobSpec) -> str:
 
 
 def export_quarantines(root: Path) -> list[Path]:
-    """The quarantines of all jobs below a local root."""
-    return sorted(root.glob("_penstock/*/_quarantine/*/*"))
+    """The quarantines of all jobs below a local root; a folder without a log holds only files that no commit names."""
+    return sorted(log.parent for log in root.glob("_penstock/*/_quarantine/*/*/_delta_log"))

@@ -251,25 +251,25 @@ def failing(process: Process, name: str) -> Callable[[], None]:
     return lambda: log.__dict__.pop("commit_revised")
 
 
-def test_type_whose_commit_fails_lags_alone_and_catches_up(anywhere: ExportWorld) -> None:
-    process = anywhere.open()
-    anywhere.send("ABC")
+def test_type_whose_commit_fails_lags_alone_and_catches_up(world: ExportWorld) -> None:
+    process = world.open()
+    world.send("ABC")
     process.run()
-    anywhere.send("aABCA")
+    world.send("aABCA")
     heal = failing(process, "A")
     process.stage(6).commit()
-    here = anywhere.state.of(ZERO)
+    here = world.state.of(ZERO)
     assert (here.position, here.position_of("A"), here.position_of("B")) == (6, 3, 6)
     assert (here.lags["A"].deferred, here.lags["A"].cause, here.totals.deferred) == (2, Cause.FAILING, 2)
     process.stage(8).commit()
-    assert anywhere.state.of(ZERO).lags["A"].deferred == 3
-    anywhere.check_totals()
+    assert world.state.of(ZERO).lags["A"].deferred == 3
+    world.check_totals()
     heal()
     process.run()
-    assert anywhere.state.of(ZERO).lags == {}
-    anywhere.check()
-    assert anywhere.state.types["A"].failed, "the failed write is in the outcomes"
-    assert not anywhere.state.types["B"].failed
+    assert world.state.of(ZERO).lags == {}
+    world.check()
+    assert world.state.types["A"].failed, "the failed write is in the outcomes"
+    assert not world.state.types["B"].failed
 
 
 @pytest.mark.parametrize("path", ["A", "_penstock/export/types/A"])
@@ -675,24 +675,24 @@ def closed_day(world: ExportWorld, acts: Acts) -> Process:
     return process
 
 
-def test_marker_goes_before_late_rows_are_visible_and_returns(anywhere: ExportWorld, acts: Acts) -> None:
-    process = closed_day(anywhere, acts)
+def test_marker_goes_before_late_rows_are_visible_and_returns(world: ExportWorld, acts: Acts) -> None:
+    process = closed_day(world, acts)
     seen: list[object] = []
 
     def watch(act: str, path: str) -> None:
-        if act == "delete" and path == marker(anywhere) and not seen:
-            seen.append(anywhere.rows()["A", 0, 7])
+        if act == "delete" and path == marker(world) and not seen:
+            seen.append(world.rows()["A", 0, 7])
 
-    process.table.markers.storage = WatchedStorage(anywhere.storage, watch)
-    acts.at("type_committed", lambda: seen.append(anywhere.storage.exists(marker(anywhere))))
-    anywhere.send("A")
+    process.table.markers.storage = WatchedStorage(world.storage, watch)
+    acts.at("type_committed", lambda: seen.append(world.storage.exists(marker(world))))
+    world.send("A")
     process.run()
     assert seen == [0, False], "the late row was not visible when the marker went"
-    assert not anywhere.storage.exists(marker(anywhere)), "the watermark has to pass the late row first"
-    anywhere.send("A", day=3)
+    assert not world.storage.exists(marker(world)), "the watermark has to pass the late row first"
+    world.send("A", day=3)
     process.run()
-    assert anywhere.storage.exists(marker(anywhere))
-    anywhere.check()
+    assert world.storage.exists(marker(world))
+    world.check()
 
 
 def test_crash_before_the_marker_returns_is_made_good(world: ExportWorld, acts: Acts) -> None:

@@ -63,7 +63,7 @@ def crash_at_visit(step: str, visit: int) -> Reach:
 def test_s1_a_crash_while_two_days_are_open_loses_neither(story: Story, step: str, visit: int) -> None:
     """0 is of B; 1 to 5 are A's of yesterday, 6 to 8 A's of today, all waiting when the process writes and crashes.
 
-    The other steps of the ledger: tests/fault/test_ledger_kill.py.
+    The other steps: tests/fault/test_export_kill.py.
     """
     story.export.describe(story.topic, types=[type_of("A", rotation=after(100)), type_of("B")])
     with story.export.opened(clock=story.clock) as pipeline:

@@ -319,6 +319,10 @@ class Export(ExportTable):
         failures = (*in_tasks, *refusing, *landed.failed, *failed)
         outcomes = {**dict.fromkeys(written, True), **dict.fromkeys(failures, False)}
         steady = [part for part in parts if part.partition not in landed.moved]
+        if moved := [part for part in parts if part.partition in landed.moved]:
+            # Planned again, unless the job has moved on too: then another process holds the partition.
+            self.logs.job_log.refresh()
+            refused = (*refused, *self.commits.refusals(moved))
         outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
         self.environment.reach("committed")
         for name, log, accepted in landed.landed:
