@@ -29,7 +29,7 @@ import psutil
 
 from tests.worker_daemon import ADDRESS_NAME
 
-IMPORTED = ("penstock.cli.app", "pyspark.worker", "tests.claimants", "tests.fault.consumer")
+IMPORTED = ("penstock.cli.app", "pyspark.worker", "tests.claimants", "tests.fault.consumer", "tests.export_process")
 _REQUEST_BYTES_MAX = 1 << 17
 _START_SECONDS_MAX = 120.0
 

@@ -1,7 +1,8 @@
-"""An export of two types with a ledger that a test writes, for what `status` says of it."""
+"""An export of two types whose logs a test writes, for what `status` says of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,18 +10,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.environment import Environment
-from penstock.job.spec import JobSpec, job_of
-from penstock.logs.log import Partition
+from penstock.flow.write.manifest import Counts
+from penstock.flow.write.report import UNROUTED, Share
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import open_log
 from penstock.status.model import JobStatus, PartitionStatus
 from penstock.tables.export.state import Cause
-from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.export import ExportTable
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
+from tests.export_root import ExportRoot
 from tests.kafka import Produce, Topics
-from tests.routed_parts import Reader, begun, landed, run_of, staged_in
 
 JOB = """\
 job: fan
@@ -38,34 +41,76 @@ alerts: {{failed_writes_percent: 20, lag_records: 5, discrepancy_records: 3}}
 """
 
 
+COLUMNS = pa.schema(
+    [("at", pa.string()), ("kafka_topic", pa.string()), ("kafka_partition", pa.int32()), ("kafka_offset", pa.int64())]
+)
+DAY = "2026-03-01"
+
+
 @dataclass(slots=True)
 class Fan:
-    """A job of two types over a topic of two partitions with ten records each, and its ledger."""
+    """A job of two types over a topic of two partitions with ten records each; offsets below five are fs, others gc."""
 
     path: Path
     root: Path
     now: float = 1_772_500_000.0
     partitions: list[Partition] = field(default_factory=list)
+    _filled: ExportRoot | None = None
 
     @property
     def job(self) -> JobSpec:
         return load_job(self.path)
 
-    def table(self) -> ExportTable:
-        return ExportTable(job_of(self.job, ExportSpec), Environment(now=lambda: self.now, sleep=lambda _: None))
-
-    def started(self) -> ExportTable:
+    def start(self) -> None:
+        """Create the logs, and start both partitions."""
         with closing(open_log(self.job)) as log:
             self.partitions = list(log.partitions())
-        table = self.table()
-        for each in self.partitions:
-            begun(table, each)
-        return table
+        environment = Environment(now=lambda: self.now, sleep=lambda _: None)
+        self._filled = ExportRoot(self.path, environment, columns=COLUMNS)
+        for partition in self.partitions:
+            self._filled.start(partition)
 
-    def reader(self, table: ExportTable, number: int) -> Reader:
-        """Offsets below five are fs, the others gc."""
-        events = [*run_of("fs", 0, 5), *run_of("gc", 5, 10)]
-        return Reader(events, ("fs", "gc"), self.partitions[number], stage=staged_in(table))
+    def write(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        left: Mapping[str, Cause] | None = None,
+        watermark_ms: int | None = None,
+    ) -> None:
+        """Commit a slice; types in `left` are not written, those that fail after their files were tried."""
+        left = left or {}
+        shares = self._shares(number, start, end)
+        for name in left.keys() & shares.keys():
+            counts = Counts(read=shares[name].counts.read)
+            failed = "made to fail" if left[name] is Cause.FAILING else ""
+            shares[name] = Share(counts, shares[name].first, counts.read, failed=failed)
+        if watermark_ms is not None:
+            shares[UNROUTED] = Share(event_ms_max=watermark_ms)
+        takes = {name: start for name in ("fs", "gc") if left.get(name) is not Cause.ROTATION}
+        lagging = {name: cause for name, cause in left.items() if name not in takes}
+        self._land(Slice(self.partitions[number], start, end, start), shares, takes, lagging)
+
+    def catch_up(self, number: int, takes: Mapping[str, int], end: int) -> None:
+        start = min(takes.values())
+        shares = {name: share for name, share in self._shares(number, start, end).items() if name in takes}
+        self._land(Slice(self.partitions[number], start, end, start), shares, takes, {}, main=False)
+
+    def _shares(self, number: int, start: int, end: int) -> dict[str, Share]:
+        assert self._filled is not None
+        places = {("fs", DAY): range(start, min(end, 5)), ("gc", DAY): range(max(start, 5), end)}
+        return self._filled.stage(self.partitions[number], (start, end), places, pieces=(start,))
+
+    def _land(
+        self,
+        piece: Slice,
+        shares: Mapping[str, Share],
+        takes: Mapping[str, int],
+        lagging: Mapping[str, Cause],
+        main: bool = True,
+    ) -> None:
+        assert self._filled is not None
+        assert not self._filled.land(piece, shares, takes, lagging=lagging, main=main).refused
 
     def status(self) -> JobStatus:
         return status(self.job)
@@ -108,12 +153,9 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1000
 
 
-def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTable:
+def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> None:
     """Partition 0 is read to its end; of partition 1 eight offsets are read, and fs could not be written."""
-    table = fan.started()
-    landed(table, fan.reader(table, 0).main(0, 10, watermark_ms=at(watermark)))
-    table.failures["fs"] = 1
-    lagging = {"fs": Cause.FAILING}
-    landed(table, fan.reader(table, 1).main(0, 8, lagging, watermark_ms=at(watermark)))
+    fan.start()
+    fan.write(0, 0, 10, watermark_ms=at(watermark))
+    fan.write(1, 0, 8, {"fs": Cause.FAILING}, watermark_ms=at(watermark))
     fan.mirror(10, 0)
-    return table

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables.export.compact import compact
+from penstock.job.spec import job_of
+from penstock.lake.maintenance.reports import CompactReport
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.jobs import KILLED
 from tests.processes import command_json, penstock
@@ -14,7 +18,6 @@ from tests.processes import command_json, penstock
 STEPS = (
     "compact_staged",
     "compact_checked",
-    "entry_written",
     "removing",
     "removing:2",
     "removed",
@@ -22,12 +25,17 @@ STEPS = (
     "renamed",
     "compact_committed",
 )
-BEFORE_THE_ENTRY = ("compact_staged", "compact_checked")
+BEFORE_THE_COMMIT = ("compact_staged", "compact_checked")
 
 
 def failpoint(step: str) -> str:
     name, _, visit = step.partition(":")
     return f"{name}:kill:{visit or 1}"
+
+
+def compact(root: ExportRoot) -> CompactReport:
+    job = job_of(root.job, ExportSpec)
+    return kind_of(job).compact(job, CompactWish(), root.environment, None)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -37,12 +45,12 @@ def test_killed_at_a_step_of_compaction_the_next_process_finishes_it(tmp_path: P
         assert process.exit_code() == KILLED, process.last_words
     found = rows_in(root.lake)
     assert set(found.values()) <= {1}, "a reader sees a row twice"
-    if step in BEFORE_THE_ENTRY:
+    if step in BEFORE_THE_COMMIT:
         assert found == root.expected
-    assert compact(root.open()).unfinished == 0
+    assert compact(root).failed == ()
     assert rows_in(root.lake) == root.expected
     assert sum(path.startswith(f"order/day={MONDAY}") for path in root.files()) == 1
-    assert compact(root.open()).files_removed == 0
+    assert compact(root).files_removed == 0
 
 
 def test_killed_again_and_again_it_still_comes_to_an_end(tmp_path: Path) -> None:
@@ -57,11 +65,13 @@ def test_killed_again_and_again_it_still_comes_to_an_end(tmp_path: Path) -> None
 
 
 def test_a_batch_after_a_killed_compaction_finishes_it_first(tmp_path: Path) -> None:
-    """Nobody adds an entry before the last one is complete (RULES L1)."""
+    """The next process of the job finishes what is pending before it plans anything (RULES E4)."""
     root = filled(tmp_path)
     with penstock("compact", str(root.job_path), failpoint="removing:kill:3") as process:
         assert process.exit_code() == KILLED, process.last_words
     assert sum(rows_in(root.lake).values()) < sum(root.expected.values())
+    root.table = root.open()
+    root.table.settle([ZERO])
     root.write(ZERO, 34, 40, {("click", WEDNESDAY): range(34, 40)})
     assert rows_in(root.lake) == root.expected
 

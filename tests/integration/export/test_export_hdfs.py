@@ -14,9 +14,11 @@ from deltalake import DeltaTable
 from hdfs_native import Client
 from pyspark.sql import SparkSession
 
-from penstock.tables.export.compact import compact
+from penstock.environment import Environment
 from penstock.tables.export.state import Cause
 from penstock.tables.export.vacuum import vacuum
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.export_story import Story
 from tests.exports import ExportPipe, event, export_job, type_of
@@ -147,7 +149,7 @@ def test_the_files_of_a_day_become_one(export: HdfsExport, topic: Topics, produc
     produce(name, [event("A", 12, day=1)])
     export.run_to_end()
     assert export.files("A/day=2026-03-01") == [f"A/day=2026-03-01/0.{last}.parquet" for last in (10, 2, 6)]
-    compact(export.table, all_days=True)
+    kind_of(export.job).compact(export.job, CompactWish(all_days=True), Environment(), None)
     (merged,) = export.files("A/day=2026-03-01")
     assert merged.startswith("A/day=2026-03-01/compacted~export.")
     assert export.files("A/day=2026-03-02") == ["A/day=2026-03-02/0.12.parquet"]

@@ -8,8 +8,10 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
-from penstock.tables.export.compact import compact
+from penstock.environment import Environment
 from penstock.tables.export.vacuum import vacuum
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -68,7 +70,7 @@ def test_records_of_an_export_are_listed_shown_and_replayed_into_their_types_and
     again = replay(export.job, spark=export.spark)
     assert again == ReplayReport(still_bad=1, left_to_log=1, remaining=2)
     assert export.offsets("C") == [6]
-    assert compact(export.table, all_days=True).files_removed == 2
+    assert kind_of(export.job).compact(export.job, CompactWish(all_days=True), Environment(), None).files_removed == 2
     assert vacuum(export.table).deleted == ()
     assert (export.offsets("A"), export.offsets("B"), export.offsets("C")) == ([0, 3, 4, 5], [1], [6])
     assert verify(export.job).ok

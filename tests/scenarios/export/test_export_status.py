@@ -21,7 +21,6 @@ from penstock.tables.export.status.alerts import Rule
 from penstock.tables.export.status.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.kafka import Produce, Topics
-from tests.routed_parts import landed
 
 DAY = "2026-03-01"
 
@@ -60,8 +59,8 @@ def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan)
 
 
 def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) -> None:
-    table = with_fs_behind(fan)
-    landed(table, fan.reader(table, 1).catch_up({"fs": 0}, 8))
+    with_fs_behind(fan)
+    fan.catch_up(1, {"fs": 0}, 8)
     fan.mirror(10, 8)
     assert fan.types()["fs"]["lagging"] == []
     assert fan.global_position(1) == 8
@@ -76,22 +75,22 @@ def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> No
 
 
 def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
-    table = fan.started()
-    landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
+    fan.start()
+    fan.write(0, 0, 3, {"fs": Cause.ROTATION})
     assert [each["cause"] for each in fan.types()["fs"]["lagging"]] == [Cause.ROTATION]
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 
 def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
-    table = fan.started()
-    fan.root.mkdir(exist_ok=True)
+    fan.start()
+    fan.write(0, 0, 3)
+    (fan.root / "fs").rename(fan.root / "_aside")
     (fan.root / "fs").write_text("in the way")
-    landed(table, fan.reader(table, 0).main(0, 5))
-    landed(table, fan.reader(table, 0).main(5, 10, {"fs": Cause.FAILING}))
+    fan.write(0, 3, 10)
     assert [each["type"] for each in fan.told()["pending_renames"]] == ["fs"]
     assert [each["pending_renames"] for each in fan.types().values()] == [1, 0]
-    assert (fan.partition(0).position, fan.global_position(0)) == (10, 0)
-    assert "type fs: 1 files cannot be moved to their place" in fan.texts(TypeAlert.TYPE_LAGGING)
+    assert fan.partition(0).position == 10
+    assert "type fs: 1 files wait for their final names" in fan.texts(TypeAlert.TYPE_LAGGING)
 
 
 def test_the_last_entries_come_newest_first(fan: Fan) -> None:
@@ -100,8 +99,8 @@ def test_the_last_entries_come_newest_first(fan: Fan) -> None:
     assert [(each.version, each.kind, each.rows, each.slices) for each in commits] == [
         (5, "batch", 3, 1),
         (4, "batch", 10, 1),
-        (3, "start", None, 0),
-        (2, "start", None, 0),
+        (3, "start", 0, 0),
+        (2, "start", 0, 0),
         (1, "types", None, 0),
     ]
 
@@ -168,13 +167,13 @@ def test_a_day_that_is_not_over_is_not_complete(fan: Fan, ask: Ask) -> None:
 
 
 def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: Ask) -> None:
-    table = fan.started()
+    fan.start()
     for number in range(2):
-        landed(table, fan.reader(table, number).main(0, 7, watermark_ms=at("2026-03-02T05:00:00")))
+        fan.write(number, 0, 7, watermark_ms=at("2026-03-02T05:00:00"))
     gc = fan.types()["gc"]
     assert (gc["last_complete_day"], gc["open_days"]) == (DAY, [])
     assert ask(DAY)[0] == 0
-    landed(table, fan.reader(table, 0).main(7, 10))
+    fan.write(0, 7, 10)
     gc = fan.types()["gc"]
     assert (gc["last_complete_day"], gc["open_days"], gc["reopened_days"]) == ("2026-02-28", [DAY], [DAY])
     code, told = ask(DAY)

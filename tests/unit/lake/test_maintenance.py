@@ -152,5 +152,5 @@ def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None
         ],
         "size_bytes": 4,
         "kept": {"a replay that goes on": 1, "unknown": 2},
-        "dropped": [],
+        "failed": [],
     }

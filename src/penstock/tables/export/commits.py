@@ -88,12 +88,13 @@ class RoutedPart:
         return sum((share.counts for share in self.written.values()), self.unrouted.counts)
 
     def concerns(self, name: str) -> bool:
-        """Whether the log of a type has to take this slice: for records that it lacks, or for a gap.
+        """Whether the log of a type has to take this slice: for records that it lacks, for a gap, or in a catch-up.
 
-        After a gap every type is fenced: a former owner that had read the lost records must not land them later.
+        After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
+        catch-up moves its types even if the log has lost all that they waited for.
         """
         share = self.shares.get(name, Share())
-        new = share.counts.read > share.sums.get(THERE, 0) or (self.main and self.piece.gap > 0)
+        new = share.counts.read > share.sums.get(THERE, 0) or self.piece.gap > 0 or not self.main
         behind = self.taken_from.get(name, self.takes[name]) < self.piece.end
         return new and behind and name not in self.lagging
 

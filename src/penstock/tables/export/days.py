@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from penstock.environment import Environment
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserError
 from penstock.lake.storage import Storage
 from penstock.tables.export import events
 from penstock.tables.export.names import Day, Places, TypeDay
@@ -115,13 +115,20 @@ class DayMarkers:
                 try:
                     self.storage.delete(path)
                 except PenstockError as error:
-                    # Where no marker could be put, none has to go.
-                    if (name, day) in self._marked:
+                    # Where no marker could be put, none has to go; but another process may have put one.
+                    if (name, day) in self._marked or self._exists(path):
                         raise
                     self.environment.listener.event(events.DayMarkerFailed(reason=error.primary))
                 if (name, day) in self._marked:
                     self._marked.discard((name, day))
                     self._hidden.add((name, day))
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self.storage.exists(path)
+        except UserError:
+            # Another file is in the way: nothing can be below it.
+            return False
 
     def put(self, state: ExportState, names: Iterable[str]) -> None:
         """Mark the days that are complete and not marked."""

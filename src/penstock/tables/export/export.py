@@ -235,7 +235,7 @@ class Export(ExportTable):
                 failed |= self.finish_pending([name])
             except PenstockError as error:
                 failed[name] = error.primary
-        return failed
+        return failed | {name: self.logs.unreadable[name] for name in names if name in self.logs.unreadable}
 
     def _put_markers(self) -> None:
         self.markers.put(self.logs.state(), [name for name in self.spec.all_types if name not in self.failing.reasons])
@@ -315,7 +315,9 @@ class Export(ExportTable):
         failed = self.finishing.finish(landed.renames)
         self._note_failed(failed)
         written = {name for name, _, _ in landed.landed}
-        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys((*refusing, *landed.failed, *failed), False)}
+        in_tasks = {name for part in parts for name, share in part.shares.items() if share.failed}
+        failures = (*in_tasks, *refusing, *landed.failed, *failed)
+        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys(failures, False)}
         steady = [part for part in parts if part.partition not in landed.moved]
         outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
         self.environment.reach("committed")
@@ -330,8 +332,7 @@ class Export(ExportTable):
         return self._landed(outcome, steady, written - failed.keys(), staged.main)
 
     def _landed(self, outcome: Outcome, parts: Sequence[RoutedPart], written: Iterable[str], main: bool) -> Landed:
-        for name in sorted(written):
-            self._recover(name)
+        self._recover_written(written)
         self._put_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}
@@ -396,6 +397,15 @@ class Export(ExportTable):
         self.finishing.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
             self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
+
+    def _recover_written(self, written: Iterable[str]) -> None:
+        """Types that failed and were written now have recovered, unless a file of an earlier batch is still stuck."""
+        names = [name for name in sorted(written) if name in self.failing.reasons]
+        stuck = self._finished(names)
+        self._note_failed(stuck)
+        for name in names:
+            if name not in stuck:
+                self._recover(name)
 
     def _recover(self, name: str) -> None:
         if self.failing.recovered(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 from collections import Counter
@@ -66,7 +67,9 @@ def test_types_and_days_become_files_with_their_facts(tmp_path: Path) -> None:
     files = {file.partition_values["day"]: file for file in outcome.shares["orders"].files}
     file = files["2026-01-07"]
     assert file.path.startswith(f"_staged/orders/s.{TOPIC_ID}.p3.100.1000.") and file.path.endswith(".pq")
-    assert (file.topic, file.partition, file.rows, file.last_offset, file.stats) == ("orders", 3, 2, 103, "")
+    assert (file.topic, file.partition, file.rows, file.last_offset) == ("orders", 3, 2, 103)
+    places = {"minValues": {"offset": 100}, "maxValues": {"offset": 103}, "nullCount": {"offset": 0}}
+    assert json.loads(file.stats) == {"numRecords": 2, **places}
     assert file.size_bytes == (Path(outcome.flow.root_url) / file.path).stat().st_size
     assert [row["n"] for row in outcome.table(file).to_pylist()] == [0, 3]
     assert outcome.table(file).column_names == ["n", "at", "offset"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,18 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import job_of
-from penstock.logs.log import Partition
+from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.kind import existing
 from penstock.tables.export.known_files import refuse_unknown_files
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
-from tests.unit.tables.export.processes import compacted
+from tests.unit.tables.export.processes import compacted, quiet
 
 MALL = Partition("mall", "topicM", 0)
+LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100), MALL: Bounds(0, 100)}
 
 
 def with_second_topic(folder: Path) -> ExportRoot:
@@ -47,6 +51,17 @@ def test_files_from_before_the_second_topic_are_compacted(tmp_path: Path) -> Non
     report = compacted(root.table, all_days=True)
     assert (report.files_removed, report.files_added) == (7, 1), "six of the first topic, one of the second"
     assert rows_in(root.lake) == root.expected
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_rebuild_finds_the_files_of_both_topics(tmp_path: Path, is_compacted: bool) -> None:
+    root = with_second_topic(tmp_path)
+    if is_compacted:
+        compacted(root.table, all_days=True)
+    shutil.rmtree(root.lake / "_penstock")
+    assert rebuild(ExportLogs(root.job, quiet()), LOG).ok
+    state = ExportLogs(root.job, quiet()).state()
+    assert {partition: state.of(partition).position for partition in LOG} == {ZERO: 34, ONE: 34, MALL: 10}
 
 
 def test_a_cluster_that_is_named_later_is_refused_by_every_command(tmp_path: Path) -> None:

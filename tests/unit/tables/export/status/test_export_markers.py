@@ -53,6 +53,11 @@ def watched(root: ExportRoot, watch: Callable[[str, str], None] | None = None) -
     return storage
 
 
+def refuse_markers(act: str, path: str) -> None:
+    if act == "put_if_absent" and "/complete/" in path:
+        raise UserError("not allowed")
+
+
 def test_a_day_gets_its_marker_once_the_watermark_is_past_it(tmp_path: Path) -> None:
     root = monday(tmp_path)
     assert marker(root) is None
@@ -189,12 +194,7 @@ def test_another_type_stays_complete_during_a_compaction(tmp_path: Path) -> None
 
 def test_a_marker_that_cannot_be_put_is_put_once_it_can(tmp_path: Path) -> None:
     root = monday(tmp_path)
-
-    def refuse(act: str, path: str) -> None:
-        if act == "put_if_absent" and "/complete/" in path:
-            raise UserError("not allowed")
-
-    storage = watched(root, refuse)
+    storage = watched(root, refuse_markers)
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
     assert marker(root) is None
     storage.watch = None
@@ -202,16 +202,25 @@ def test_a_marker_that_cannot_be_put_is_put_once_it_can(tmp_path: Path) -> None:
     assert marker(root) is not None
 
 
-def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["a marker that it knows", "one that another process put"])
+def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path: Path, is_known: bool) -> None:
     root = closed_monday(tmp_path)
 
     def refuse(act: str, path: str) -> None:
         if act == "delete" and "/complete/" in path:
             raise UserError("not allowed")
 
-    storage = watched(root)
+    path = root.logs.places.marker("order", MONDAY)
+    body = root.logs.storage.read(path)
+    if not is_known:
+        root.logs.storage.delete(path)
+        root.storage = WatchedStorage(open_storage(str(root.lake), {}), refuse_markers)
+        root.table = root.open()
+        root.table.settle([ZERO])
+        root.logs.storage.put(path, body)
+    storage = root.storage if isinstance(root.storage, WatchedStorage) else watched(root)
     storage.watch = refuse
-    root.write(ZERO, 20, 26, {**LATE, ("click", WEDNESDAY): [25]}, failed=())
+    root.write(ZERO, 20, 26, {**LATE, ("click", WEDNESDAY): [25]})
     assert marker(root) is not None
     assert root.state.position_of(ZERO, "order") == 20, "the type lags"
     assert root.state.position_of(ZERO, "click") == 26
@@ -219,6 +228,15 @@ def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path
     storage.watch = None
     root.catch_up(ZERO, {"order": 20}, 26, LATE)
     assert marker(root) is None
+
+
+def test_where_no_marker_can_be_put_rows_are_written_all_the_same(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    (root.lake / "_penstock/shop/complete").write_text("in the way")
+    root.start(ZERO)
+    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark=WEDNESDAY)
+    root.write(ZERO, 5, 6, {("order", MONDAY): [5]})
+    assert rows_in(root.lake) == root.expected
 
 
 def test_a_process_that_slept_before_it_put_a_marker_leaves_no_wrong_one(tmp_path: Path) -> None:

@@ -1,0 +1,765 @@
+"""The commits of an export (RULES E1 to E5, E7) as schedules of processes, in both formats, on a disk and on S3.
+
+A schedule is made at the failpoints of one process: what another one does there, it does in the middle of a commit.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.job.spec import job_of
+from penstock.lake.storage import open_storage
+from penstock.lake.storage.objects import ObjectStorage
+from penstock.tables.export.finishing import Finishing
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.state import Cause
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import kind_of
+from tests.export_world import ONE, ZERO, ExportWorld, Process, places, refused
+from tests.lake import BUCKET, s3_server
+from tests.pipes import CrashError
+from tests.watched_storage import WatchedStorage
+
+FORMATS = ("parquet", "delta")
+MARKED = "complete_after: 1s"
+
+
+class Acts:
+    """What happens when a process reaches a step; each act happens once."""
+
+    def __init__(self) -> None:
+        self._armed: list[tuple[str, Callable[[], object]]] = []
+        self._visits: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def at(self, step: str, act: Callable[[], object], visit: int = 1) -> None:
+        """Act when the step is reached for so many times from now on."""
+        with self._lock:
+            self._visits[step] = visit
+            self._armed.append((step, act))
+
+    def crash(self, step: str, visit: int = 1) -> None:
+        self.at(step, _crash, visit)
+
+    def reach(self, step: str) -> None:
+        with self._lock:
+            due = [armed for armed in self._armed if armed[0] == step]
+            self._visits[step] = self._visits.get(step, 0) - 1
+            if not due or self._visits[step]:
+                return
+            self._armed.remove(due[0])
+        due[0][1]()
+
+
+def _crash() -> None:
+    raise CrashError
+
+
+def world_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> ExportWorld:
+    form, _, place = kind.partition(" ")
+    match place:
+        case "s3":
+            return ExportWorld(folder, form, f"s3://{BUCKET}/{folder.name}", request.getfixturevalue("s3"))
+        case "hdfs":
+            return ExportWorld(folder, form, request.getfixturevalue("hdfs").url(folder.name))
+        case _:
+            return ExportWorld(folder, form)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+@pytest.fixture(params=FORMATS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> ExportWorld:
+    """On a local disk."""
+    return world_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(
+    params=[
+        *FORMATS,
+        *(f"{form} s3" for form in FORMATS),
+        *(pytest.param(f"{form} hdfs", marks=pytest.mark.hdfs) for form in FORMATS),
+    ]
+)
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> ExportWorld:
+    """On every kind of storage."""
+    return world_of(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> ExportWorld:
+    return ExportWorld(tmp_path)
+
+
+@pytest.fixture
+def acts() -> Acts:
+    return Acts()
+
+
+# E1: a type's commit is accepted only at the position that its batch was planned with
+
+
+def test_stale_owner_is_refused_by_the_position_of_every_type_that_moved(world: ExportWorld, acts: Acts) -> None:
+    world.send("ABABCB")
+    stale = world.open(1, acts.reach)
+    staging = stale.stage(6)
+    acts.at("checked", lambda: world.run(2))
+    outcome = staging.commit()
+    assert outcome.version is None
+    world.check()
+    assert world.state.of(ZERO).token == 2
+
+
+def test_stale_owner_lands_rows_that_the_new_owner_finds_and_skips(anywhere: ExportWorld, acts: Acts) -> None:
+    """C has no record in what the new owner has read: only the rows of the stale one are in its log."""
+    anywhere.send("ABABCc")
+    stale = anywhere.open(1, acts.reach)
+    staging = stale.stage(6)
+    new = anywhere.open(2)
+    acts.at("checked", lambda: new.stage(4).commit())
+    outcome = staging.commit()
+    assert outcome.version is None, "the types that moved keep it from the job's commit"
+    assert (anywhere.type_position("A"), anywhere.type_position("C")) == (4, 6)
+    assert anywhere.state.of(ZERO).position == 4
+    version = anywhere.type_version("C")
+    new.run()
+    assert anywhere.type_version("C") == version
+    anywhere.check()
+
+
+def test_stale_owner_that_landed_all_its_types_is_refused_by_its_token(world: ExportWorld, acts: Acts) -> None:
+    world.send("ABABCB")
+    stale = world.open(1, acts.reach)
+    staging = stale.stage(6)
+    new = world.open(2)
+    # Three types commit, then the job: the new owner has fenced by then, and has planned another batch.
+    planned: list[Callable[[], object]] = []
+    acts.at("type_committed", lambda: planned.append(new.stage(5).commit), visit=3)
+    outcome = staging.commit()
+    assert refused(outcome) == [ZERO]
+    assert "token" in outcome.refused[0].reason
+    planned[0]()
+    assert world.state.of(ZERO).position == 5
+    new.run()
+    world.check()
+
+
+def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(world: ExportWorld, acts: Acts) -> None:
+    world.send("AB")
+    world.send("AAAA", ONE)
+    stale = world.open(1, acts.reach)
+    staging = stale.stage(2)
+    new = world.open(2)
+    planned: list[Callable[[], object]] = []
+    # Both have passed the check of the job log: the stale owner's commits to types come before those of the new one.
+    acts.at("checked", lambda: planned.append(new.stage({ZERO: 1, ONE: 4}).commit))
+    staging.commit()
+    planned[0]()
+    assert world.state.of(ZERO).position == 0, "A has moved: the slice is planned again"
+    assert world.state.of(ONE).position == 0
+    new.run()
+    world.check()
+
+
+def test_of_two_partitions_only_that_is_planned_again_in_which_a_type_moved(world: ExportWorld, acts: Acts) -> None:
+    world.send("AB")
+    world.send("CC", ONE)
+    stale = world.open(1, acts.reach)
+    staging = stale.stage({ZERO: 2, ONE: 0})
+    new = world.open(2)
+    outcomes: list[Callable[[], object]] = []
+    acts.at("checked", lambda: outcomes.append(new.stage(2).commit))
+    staging.commit()
+    outcomes[0]()
+    assert (world.state.of(ZERO).position, world.state.of(ONE).position) == (0, 2)
+    new.run()
+    world.check()
+
+
+# E2: the job's commit comes last, with the token and with the types that lag
+
+
+@pytest.mark.parametrize("end", [2, 6, 9])
+@pytest.mark.parametrize("visit", [1, 2, 3])
+def test_crash_between_the_commits_of_a_batch_and_a_next_owner_with_any_end(
+    world: ExportWorld, acts: Acts, visit: int, end: int
+) -> None:
+    """After the last of three types the job's commit is all that is missing."""
+    world.send("AbABCBxAC")
+    dying = world.open(1, acts.reach)
+    staging = dying.stage(6)
+    acts.crash("type_committed", visit)
+    with pytest.raises(CrashError):
+        staging.commit()
+    assert world.state.of(ZERO).position == 0
+    world.check_nothing_twice()
+    new = world.open(2)
+    new.stage(end).commit()
+    assert world.state.of(ZERO).position == end
+    new.run()
+    world.check()
+
+
+def test_crash_between_the_types_and_the_job_anywhere(anywhere: ExportWorld, acts: Acts) -> None:
+    anywhere.send("AbAXCB")
+    dying = anywhere.open(1, acts.reach)
+    staging = dying.stage(6)
+    acts.crash("type_committed", 3)
+    with pytest.raises(CrashError):
+        staging.commit()
+    anywhere.send("ABC")
+    anywhere.run(2)
+    anywhere.check()
+
+
+@pytest.mark.parametrize("step", ["committed", "quarantined"])
+def test_crash_after_the_job_commit_loses_no_quarantined_record(world: ExportWorld, acts: Acts, step: str) -> None:
+    world.send("AbaXCB")
+    dying = world.open(1, acts.reach)
+    staging = dying.stage(6)
+    acts.crash(step)
+    with pytest.raises(CrashError):
+        staging.commit()
+    assert world.state.of(ZERO).position == 6
+    world.send("a")
+    world.run(2)
+    world.check()
+
+
+def failing(process: Process, name: str) -> Callable[[], None]:
+    """The commits of a type fail until what is returned is called."""
+    log = process.logs.find_type_log(name)
+    assert log is not None
+
+    def fail(*_: object) -> None:
+        raise UserError("the store refuses")
+
+    log.commit_revised = fail  # type: ignore[method-assign, assignment]
+    return lambda: log.__dict__.pop("commit_revised")
+
+
+def test_type_whose_commit_fails_lags_alone_and_catches_up(anywhere: ExportWorld) -> None:
+    process = anywhere.open()
+    anywhere.send("ABC")
+    process.run()
+    anywhere.send("aABCA")
+    heal = failing(process, "A")
+    process.stage(6).commit()
+    here = anywhere.state.of(ZERO)
+    assert (here.position, here.position_of("A"), here.position_of("B")) == (6, 3, 6)
+    assert (here.lags["A"].deferred, here.lags["A"].cause, here.totals.deferred) == (2, Cause.FAILING, 2)
+    process.stage(8).commit()
+    assert anywhere.state.of(ZERO).lags["A"].deferred == 3
+    anywhere.check_totals()
+    heal()
+    process.run()
+    assert anywhere.state.of(ZERO).lags == {}
+    anywhere.check()
+    assert anywhere.state.types["A"].failed, "the failed write is in the outcomes"
+    assert not anywhere.state.types["B"].failed
+
+
+@pytest.mark.parametrize("path", ["A", "_penstock/export/types/A"])
+def test_type_whose_folder_or_log_is_in_the_way_lags_alone_and_catches_up(plain: ExportWorld, path: str) -> None:
+    _lags_alone(plain, path)
+
+
+def test_type_whose_table_is_in_the_way_lags_alone_and_catches_up(tmp_path: Path) -> None:
+    _lags_alone(ExportWorld(tmp_path, "delta"), "A")
+
+
+def _lags_alone(world: ExportWorld, path: str) -> None:
+    world.send("ABC")
+    process = world.run()
+    with world.broken(path):
+        world.send("aABCA")
+        process.run()
+        # Neither does a process that starts meanwhile wait for it.
+        world.send("ABC")
+        world.run(2)
+        here = world.state.of(ZERO)
+        assert here.position == here.position_of("B") == 11
+        world.send("B")
+    world.run(3)
+    world.check()
+
+
+def test_type_that_cannot_be_created_lags_alone(world: ExportWorld) -> None:
+    with world.broken("A"):
+        world.send("ABACB")
+        world.run()
+        assert world.state.of(ZERO).position_of("B") == 5
+    world.run(2)
+    world.check()
+
+
+# E2: catch-ups
+
+
+def lagging(world: ExportWorld) -> Process:
+    """B and C are at 9, A at 0 with three records left."""
+    process = world.open()
+    heal = failing(process, "A")
+    for _ in range(3):
+        world.send("ABC")
+        process.stage(world.end()).commit()
+    heal()
+    process.table.failing.recovered("A")
+    assert world.state.of(ZERO).lags["A"].deferred == 3
+    return process
+
+
+def test_catch_up_under_an_old_token_is_refused(world: ExportWorld, acts: Acts) -> None:
+    lagging(world)
+    old = world.open(1, acts.reach)
+    late = old.stage_catch_up()
+    new = world.open(2)
+    acts.at("checked", new.run)
+    outcome = late.commit()
+    assert outcome.version is None
+    world.check()
+
+
+def test_stale_catch_up_that_landed_its_type_is_found_by_the_new_owner(world: ExportWorld, acts: Acts) -> None:
+    lagging(world)
+    old = world.open(1, acts.reach)
+    late = old.stage_catch_up()
+    new = world.open(2)
+    acts.at("type_committed", lambda: new.stage_catch_up().commit())
+    assert refused(late.commit()) == [ZERO]
+    new.run()
+    world.check()
+
+
+def test_of_two_catch_ups_only_the_first_counts(world: ExportWorld) -> None:
+    one = lagging(world)
+    two = world.open()
+    first, second = one.stage_catch_up(), two.stage_catch_up()
+    assert not refused(first.commit())
+    assert refused(second.commit()) == [ZERO]
+    world.check()
+
+
+def test_slice_staged_before_a_catch_up_lands_behind_it(world: ExportWorld) -> None:
+    one = lagging(world)
+    two = world.open()
+    world.send("ABC")
+    staging = two.stage(12)
+    one.stage_catch_up().commit()
+    staging.commit()
+    assert world.state.of(ZERO).lags["A"].deferred == 1
+    two.run()
+    world.check()
+
+
+# E3: idle types need no commits, and a type that is ahead skips what it has
+
+
+def test_idle_types_need_no_commits(world: ExportWorld) -> None:
+    world.send("ABC")
+    process = world.run()
+    versions = [world.type_version(name) for name in "BC"]
+    for _ in range(3):
+        world.send("AA")
+        process.run()
+    assert [world.type_version(name) for name in "BC"] == versions
+    assert world.type_position("C") == 3
+    assert world.state.of(ZERO).position_of("C") == 9
+    world.send("C")
+    process.run()
+    assert world.type_position("C") == 10
+    world.check()
+
+
+def test_type_stays_ahead_of_the_job_over_several_batches(world: ExportWorld, acts: Acts) -> None:
+    world.send("CcBACCBABC")
+    dying = world.open(1, acts.reach)
+    staging = dying.stage(10)
+    acts.crash("type_committed", 3)
+    with pytest.raises(CrashError):
+        staging.commit()
+    versions = {name: world.type_version(name) for name in "ABC"}
+    world.send("ABC")
+    new = world.open(2)
+    for end in (1, 3, 4, 8):
+        new.stage(end).commit()
+        assert world.state.of(ZERO).position == end
+        assert {name: world.type_version(name) for name in "ABC"} == versions
+    new.stage(11).commit()
+    assert {name for name in "ABC" if world.type_version(name) > versions[name]} == {"A"}
+    new.run()
+    world.check()
+
+
+def test_type_that_is_ahead_and_fails_is_caught_up_without_doubling(world: ExportWorld, acts: Acts) -> None:
+    world.send("CAC")
+    dying = world.open(1, acts.reach)
+    staging = dying.stage(3)
+    acts.crash("type_committed", 2)
+    with pytest.raises(CrashError):
+        staging.commit()
+    world.send("CBC")
+    new = world.open(2)
+    heal = failing(new, "C")
+    new.stage(6).commit()
+    assert world.state.of(ZERO).lags["C"].deferred == 4, "all of the slice: the job does not know what C has"
+    heal()
+    new.run()
+    world.check()
+
+
+# gaps
+
+
+@pytest.mark.parametrize("sent", ["ABC", "AAA"])
+def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: Acts, sent: str) -> None:
+    """It has read records that are lost since; for the new owner they are a gap, and stay one."""
+    world.sections["on"] = "bad_record: quarantine, gap: record"
+    world.send(sent)
+    stale = world.open(1, acts.reach)
+    staging = stale.stage(3)
+
+    def lose_and_go_on() -> None:
+        world.log.expire(ZERO, 3)
+        world.send("B")
+        world.run(2)
+
+    acts.at("checked", lose_and_go_on)
+    assert staging.commit().version is None
+    assert world.rows() == places("B", 3)
+    assert world.totals().gap == 3
+    world.check_totals()
+
+
+def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportWorld, acts: Acts) -> None:
+    """The records that were left for the type are lost, and are counted as such once."""
+    world.sections["on"] = "bad_record: quarantine, gap: record"
+    lagging(world)
+    stale = world.open(1, acts.reach)
+    staging = stale.stage_catch_up()
+
+    def lose_and_go_on() -> None:
+        world.log.expire(ZERO, 9)
+        world.run(2)
+
+    acts.at("checked", lose_and_go_on)
+    assert staging.commit().version is None
+    assert world.totals().vanished == 3
+    assert world.rows() == places("-BC-BC-BC") - places("-  -  -  ")
+    world.check_totals()
+
+
+# E4: plain files appear after their commit, under names that nothing overwrites
+
+
+def test_staged_files_are_hidden_and_visible_only_after_the_commit(plain: ExportWorld, acts: Acts) -> None:
+    plain.send("ABC")
+    process = plain.open(1, acts.reach)
+    staging = process.stage(3)
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.append(plain.rows())
+        assert not [entry.path for entry in plain.storage.list() if _is_shown(entry.path)]
+
+    acts.at("checked", look)
+    staging.commit()
+    assert len(seen) == 1
+    assert plain.rows() == places("ABC")
+
+
+def _is_shown(path: str) -> bool:
+    """Whether a reader that globs for Parquet files finds it; logs have checkpoints of that name in time."""
+    return path.endswith(".parquet") and "_delta_log" not in path
+
+
+@pytest.mark.parametrize("visit", [1, 2, 3])
+def test_crash_between_renames_is_finished_by_the_next_process(plain: ExportWorld, acts: Acts, visit: int) -> None:
+    plain.send("ABC")
+    dying = plain.open(1, acts.reach)
+    staging = dying.stage(3)
+    acts.crash("renaming", visit)
+    with pytest.raises(CrashError):
+        staging.commit()
+    assert sum(plain.rows().values()) == visit - 1
+    assert len(plain.table.finishing.pending()) == 4 - visit
+    plain.table.finish_pending()
+    assert plain.rows() == places("ABC"), "whoever comes first finishes, without being an owner"
+    plain.run(2)
+    plain.check()
+
+
+def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, acts: Acts) -> None:
+    for day in range(8):
+        plain.send("ABC", day=day)
+    dying = plain.open(1, acts.reach)
+    staging = dying.stage(plain.end())
+    acts.crash("type_committed", 3)
+    with pytest.raises(CrashError):
+        staging.commit()
+    assert not plain.rows()
+    tables = [plain.table for _ in range(6)]
+    pending = [table.finishing.pending() for table in tables]
+    assert all(len(renames) == 24 for renames in pending)
+    with ThreadPoolExecutor(len(tables)) as pool:
+        failed = list(pool.map(lambda table, renames: table.finishing.finish(renames), tables, pending))
+    assert failed == [{}] * 6
+    assert plain.rows() == places("ABC" * 8)
+    plain.run(2)
+    plain.check()
+
+
+def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld) -> None:
+    foreign = "A/day=2026-03-01/events.0.2.parquet"
+    plain.storage.put(foreign, b"not ours")
+    plain.send("ABA")
+    process = plain.run()
+    assert "taken" in process.table.failing.reasons["A"]
+    plain.send("ABA")
+    process.run()
+    assert plain.storage.read(foreign) == b"not ours"
+    assert plain.state.of(ZERO).position_of("B") == 6
+    plain.storage.delete(foreign)
+    process.run()
+    plain.check()
+
+
+def test_a_rename_that_fails_is_carried_on_and_only_its_type_waits(plain: ExportWorld) -> None:
+    plain.send("ABC")
+    process = plain.open()
+    process.run()
+    closed = {"A"}
+
+    def watch(act: str, path: str) -> None:
+        if act in ("put", "rename") and path.partition("/")[0] in closed:
+            raise UserError(f"permission denied: {path}")
+
+    process.logs.storage = WatchedStorage(process.logs.storage, watch)
+    plain.send("ABCA")
+    process.run()
+    assert plain.rows() == places("ABC") + places("-BC-", 3) - places("-  -", 3)
+    plain.send("ABC")
+    process.run()
+    here = plain.state.of(ZERO)
+    assert (here.position_of("B"), here.lags["A"].deferred) == (10, 1)
+    assert len(plain.table.finishing.pending()) == 1
+    closed.clear()
+    process.run()
+    plain.check()
+    assert process.table.failing.reasons == {}
+
+
+class Copying(ObjectStorage):
+    """A disk on which a rename is a copy that leaves its source, as on an object store."""
+
+    @property
+    def _keeps_source(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
+    opened = open_storage(plain.root, {})
+    assert isinstance(opened, ObjectStorage)
+    opened.__class__ = Copying
+    monkeypatch.setattr("penstock.tables.export.logs.open_storage", lambda url, options: opened)
+    monkeypatch.setattr(Finishing, "copies", property(lambda finishing: True))
+    return plain
+
+
+@pytest.mark.parametrize("visit", [1, 2, 3])
+def test_where_a_rename_is_a_copy_no_row_is_seen_twice(copying: ExportWorld, acts: Acts, visit: int) -> None:
+    copying.send("ABC")
+    dying = copying.open(1, acts.reach)
+    staging = dying.stage(3)
+    acts.crash("renaming", visit)
+    with pytest.raises(CrashError):
+        staging.commit()
+    # The copy is made and its source is still there: the process died in between.
+    [pending, *_] = copying.table.finishing.pending()
+    storage = copying.logs.storage
+    assert storage.rename_if_absent(pending.source, pending.target)
+    assert storage.exists(pending.source)
+    copying.check_nothing_twice()
+    copying.run(2)
+    assert not copying.table.finishing.pending()
+    copying.check()
+
+
+# E5: settings
+
+
+def test_settings_changed_while_a_type_is_ahead_stop_the_job(world: ExportWorld, acts: Acts) -> None:
+    before = "bad_record: quarantine"
+    world.sections["on"] = before
+    world.send("ABC")
+    dying = world.open(1, acts.reach)
+    staging = dying.stage(3)
+    acts.crash("type_committed")
+    with pytest.raises(CrashError):
+        staging.commit()
+    world.sections["on"] = f"{before}, new_column: quarantine"
+    with pytest.raises(UserError, match="changed after a process died"):
+        world.run(2)
+    world.sections["on"] = before
+    world.sections["more"] = "limits: {open_writers: 7}\n"
+    world.run(2)
+    world.sections["on"] = f"{before}, new_column: quarantine"
+    world.send("ABC")
+    world.run(2)
+    world.check()
+
+
+def test_routing_cannot_change_while_records_wait_for_a_type(world: ExportWorld) -> None:
+    lagging(world)
+    world.sections["by"] = "header(type)"
+    with pytest.raises(UserError, match="changed while records wait"):
+        world.open(2)
+    del world.sections["by"]
+    world.run(2)
+    world.check()
+
+
+# E6: lost logs
+
+
+@pytest.mark.parametrize("lost", ["job", "type"])
+def test_a_lost_log_stops_the_job_before_it_writes_anything_again(world: ExportWorld, lost: str) -> None:
+    world.send("ABC")
+    world.run()
+    root = Path(world.root)
+    of_type = root / "A" if world.format == "delta" else root / "_penstock/export/types/A"
+    folder = (root / "_penstock/export" if lost == "job" else of_type) / "_delta_log"
+    folder.rename(world.folder / "lost")
+    with pytest.raises(UserError, match="penstock rebuild") as caught:
+        world.run(2)
+    assert caught.value.primary
+    if not folder.exists():
+        (world.folder / "lost").rename(folder)
+        world.run(2)
+        world.check()
+
+
+# E7: days
+
+
+def marker(world: ExportWorld) -> str:
+    return "_penstock/export/complete/A/2026-03-01.json"
+
+
+def closed_day(world: ExportWorld, acts: Acts) -> Process:
+    """A process of which the first day of A is complete: every partition is a day beyond it."""
+    world.sections["days"] = MARKED
+    world.partitions = (ZERO,)
+    world.log.values.pop(ONE)
+    process = world.open(1, acts.reach)
+    for _ in range(3):
+        world.send("AB")
+        process.run()
+    world.send("A", day=2)
+    process.run()
+    assert world.storage.exists(marker(world))
+    return process
+
+
+def test_marker_goes_before_late_rows_are_visible_and_returns(anywhere: ExportWorld, acts: Acts) -> None:
+    process = closed_day(anywhere, acts)
+    seen: list[object] = []
+
+    def watch(act: str, path: str) -> None:
+        if act == "delete" and path == marker(anywhere) and not seen:
+            seen.append(anywhere.rows()["A", 0, 7])
+
+    process.table.markers.storage = WatchedStorage(anywhere.storage, watch)
+    acts.at("type_committed", lambda: seen.append(anywhere.storage.exists(marker(anywhere))))
+    anywhere.send("A")
+    process.run()
+    assert seen == [0, False], "the late row was not visible when the marker went"
+    assert not anywhere.storage.exists(marker(anywhere)), "the watermark has to pass the late row first"
+    anywhere.send("A", day=3)
+    process.run()
+    assert anywhere.storage.exists(marker(anywhere))
+    anywhere.check()
+
+
+def test_crash_before_the_marker_returns_is_made_good(world: ExportWorld, acts: Acts) -> None:
+    process = closed_day(world, acts)
+    world.send("A")
+    staging = process.stage(8)
+    acts.crash("type_committed")
+    with pytest.raises(CrashError):
+        staging.commit()
+    assert not world.storage.exists(marker(world))
+    world.send("A", day=3)
+    world.run(2)
+    assert world.storage.exists(marker(world))
+    world.check()
+
+
+def compact(world: ExportWorld, acts: Acts) -> None:
+    job = job_of(world.job, ExportSpec)
+    environment = Environment(now=world.clock.now, sleep=lambda _: None, reach=acts.reach)
+    kind_of(job).compact(job, CompactWish(), environment, None)
+
+
+@pytest.mark.parametrize("step", ["removing", "removed", "renaming"])
+def test_marker_goes_before_compaction_deletes_a_file_and_returns_after_the_last_rename(
+    plain: ExportWorld, acts: Acts, step: str
+) -> None:
+    closed_day(plain, acts)
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(plain.storage.exists(marker(plain)))
+        raise CrashError
+
+    acts.at(step, look)
+    with pytest.raises(CrashError):
+        compact(plain, acts)
+    assert seen == [False]
+    plain.check_nothing_twice()
+    compact(plain, acts)
+    assert plain.storage.exists(marker(plain))
+    assert len(list(plain.storage.list("A/day=2026-03-01"))) == 1
+    plain.check()
+
+
+# everything at once
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rivals_racing_on_every_step_give_each_row_once(world: ExportWorld, seed: int) -> None:
+    """Three threads that all believe to be the owner, two of them under the same token."""
+    for number in range(6):
+        world.send("ABCaX", day=number % 2)
+        world.send("CBA", ONE, day=number % 3)
+    world.sections["flush"] = "allowed_latency: 1ms, max_messages_per_batch: 8"
+    rng = random.Random(seed)
+
+    def stumble(step: str) -> None:
+        time.sleep(rng.random() * 0.01)
+
+    processes = [world.open(token, stumble) for token in (1, 1, 2)]
+
+    def run(process: Process) -> None:
+        for _ in range(30):
+            if process.round():
+                return
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        list(pool.map(run, processes))
+    world.run(3)
+    world.check()
