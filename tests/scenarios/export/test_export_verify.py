@@ -68,7 +68,7 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
     logs = ExportLogs(job_of(job, ExportSpec), Environment(reach=look))
     compact(ExportTable(logs), 1 << 20, all_days=True, progress=None, effort=EVERYTHING)
     assert wrong == []
-    assert {"type_committed", "removing", "removed", "renaming"} <= set(steps)
+    assert {"compact_committed", "removing", "removed", "renaming"} <= set(steps)
 
 
 @pytest.mark.parametrize("step", ["staged", "type_committed", "renaming", "quarantined"])
