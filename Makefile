@@ -79,7 +79,7 @@ bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench fanout --records $(RECORDS) --json
 	$(BIN)/penstock bench rollup --records $(RECORDS) --json
 
-hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS (92 MB of jars, once)
+hdfs: setup ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 

@@ -1,1 +1,1 @@
-"""Plain Parquet files by type and day, under a ledger that keeps the positions (RULES L1 to L8)."""
+"""Mixed event types of one log into plain Parquet or Delta tables, by type and day (RULES E1 to E7)."""
