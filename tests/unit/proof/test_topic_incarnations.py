@@ -169,3 +169,17 @@ def test_a_log_with_a_missing_entry_is_not_believed() -> None:
     entry(storage, 2, {"a": 2})
     with pytest.raises(TransientError):
         app_transactions(storage, 2)
+
+
+def test_app_transactions_of_an_earlier_version_save_reading_what_it_had(tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    entry(storage, 5, {"a": 5})
+    entry(storage, 6, {"c": 6})
+    assert app_transactions(storage, 6, (4, {"a": 1, "b": 2})) == {"a": 5, "b": 2, "c": 6}
+
+
+def test_app_transactions_begin_at_the_checkpoint_if_entries_were_cleaned_since(tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    checkpoint(storage, f"{6:020}.checkpoint.parquet", {"a": 5, "b": 2}, tmp_path)
+    entry(storage, 7, {"c": 6})
+    assert app_transactions(storage, 7, (4, {"a": 1, "b": 2})) == {"a": 5, "b": 2, "c": 6}

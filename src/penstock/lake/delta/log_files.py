@@ -49,6 +49,9 @@ def app_transactions(
             for action in _actions(storage, f"{LOG_FOLDER}{name}"):
                 found[action["appId"]] = int(action["version"])
     except NotFoundError as error:
+        if known is not None:
+            # Entries since then were cleaned: begin at the checkpoint that replaced them.
+            return app_transactions(storage, version)
         raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
     return found
 
