@@ -282,7 +282,7 @@ def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake
     quarantine = Quarantine(lake.job, table, table.environment)
     first = lake.stage_bad(ZERO, 0, 5)
     commit(table, first)
-    quarantine.append(table, [first])
+    quarantine.append([first])
     pending, orphan = lake.stage_bad(ZERO, 5, 8), lake.stage_bad(ZERO, 5, 8)
     commit(table, pending)
     # The process died here: the data commit lists the files, the quarantine table lacks them.
@@ -303,11 +303,11 @@ def test_quarantine_files_of_a_batch_that_may_still_be_committed_stay(local: Lak
     quarantine = Quarantine(local.job, table, table.environment)
     first = local.stage_bad(ZERO, 0, 5)
     commit(table, first)
-    quarantine.append(table, [first])
+    quarantine.append([first])
     staged = local.stage_bad(ZERO, 5, 8)
     assert vacuum(table).deleted == ()
     commit(table, staged)
-    quarantine.append(table, [staged])
+    quarantine.append([staged])
     assert quarantined(local) == list(range(8))
 
 
@@ -316,11 +316,11 @@ def test_quarantine_files_listed_and_appended_during_a_vacuum_stay(local: Lake) 
     quarantine = Quarantine(local.job, table, table.environment)
     first, second = local.stage_bad(ZERO, 0, 5), local.stage_bad(ZERO, 5, 8)
     commit(table, first)
-    quarantine.append(table, [first])
+    quarantine.append([first])
 
     def commit_second() -> None:
         commit(table, second)
-        quarantine.append(table, [second])
+        quarantine.append([second])
 
     ours = local.open(at_step("vacuum_listed", commit_second))
     assert vacuum(ours).deleted == ()

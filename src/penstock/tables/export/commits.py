@@ -135,8 +135,8 @@ class TypesLanded:
     """Types that could not commit, with the reason: they lag from now on."""
     renames: tuple[Rename, ...] = ()
     """Plain files that are to get their final names."""
-    landed: tuple[tuple[str, Table, tuple[AcceptedPart, ...]], ...] = ()
-    """The parts that each type's log took, for the quarantine."""
+    landed: Mapping[str, tuple[AcceptedPart, ...]] = field(default_factory=dict)
+    """The parts that the logs of types took."""
 
 
 class TypeCommits:
@@ -163,7 +163,7 @@ class TypeCommits:
             frozenset(partition for result in results for partition in result.moved),
             {name: reason for result in results for name, reason in result.failed.items()},
             tuple(rename for result in results for rename in result.renames),
-            tuple(landed for result in results for landed in result.landed),
+            {name: accepted for result in results for name, accepted in result.landed.items()},
         )
 
     def _land_type(self, name: str, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
@@ -182,7 +182,7 @@ class TypeCommits:
             return TypesLanded(failed={name: error.primary})
         self._logs.environment.reach("type_committed")
         moved = partitions - {part.partition for part in outcome.accepted}
-        return TypesLanded(moved, renames=renames, landed=((name, log, outcome.accepted),))
+        return TypesLanded(moved, renames=renames, landed={name: outcome.accepted})
 
     def _commit(
         self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]

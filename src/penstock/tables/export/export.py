@@ -314,7 +314,7 @@ class Export(ExportTable):
             parts = [part.without(name) for part in parts]
         failed = self.finishing.finish(landed.renames)
         self._note_failed(failed)
-        written = {name for name, _, _ in landed.landed}
+        written = set(landed.landed)
         in_tasks = {name for part in parts for name, share in part.shares.items() if share.failed}
         failures = (*in_tasks, *refusing, *landed.failed, *failed)
         outcomes = {**dict.fromkeys(written, True), **dict.fromkeys(failures, False)}
@@ -325,12 +325,10 @@ class Export(ExportTable):
             refused = (*refused, *self.commits.refusals(moved))
         outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
         self.environment.reach("committed")
-        for name, log, accepted in landed.landed:
-            self.quarantine.append(log, accepted, name)
+        self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))
         if outcome.version is None:
             return Landed(outcome)
-        self.quarantine.append(self.logs.job_log, outcome.accepted)
         self.environment.reach("quarantined")
         self._is_settled = True
         return self._landed(outcome, steady, written - failed.keys(), staged.main)

@@ -88,7 +88,7 @@ class KeyedTable(SingleTable):
         self.environment.reach("committed")
         if outcome.version is None:
             return Landed(outcome)
-        self.quarantine.append(self.data, outcome.accepted)
+        self.quarantine.append(outcome.accepted)
         self.environment.reach("quarantined")
         landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
         counts = sum((part.counts for part in landed), Counts())

@@ -131,11 +131,14 @@ class Quarantine:
             self._table = open_quarantine(self._job, self.url, self._environment)
         return self._table
 
-    def append(self, data: Table, accepted: Iterable[AcceptedPart], log: str = "") -> None:
-        """Append the quarantine files of slices that were just committed to `data`."""
+    def append(
+        self, accepted: Iterable[AcceptedPart], types: Mapping[str, Iterable[AcceptedPart]] | None = None
+    ) -> None:
+        """Append the quarantine files of slices that were just committed, to the job's log and to those of types."""
         self.append_listed(
-            Listed(quarantine_key(data.job, part.partition, log), part.piece.end, part.quarantine_files)
-            for part in accepted
+            Listed(quarantine_key(self._job.name, part.partition, log), part.piece.end, part.quarantine_files)
+            for log, parts in {"": accepted, **(types or {})}.items()
+            for part in parts
             if isinstance(part, SlicePart) and part.quarantine_files
         )
 

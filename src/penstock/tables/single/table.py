@@ -78,7 +78,7 @@ class SingleTable:
         self.environment.reach("committed")
         if outcome.version is None:
             return Landed(outcome)
-        self.quarantine.append(self.data, outcome.accepted)
+        self.quarantine.append(outcome.accepted)
         self.environment.reach("quarantined")
         landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
         files = [file for part in landed for file in part.files]

@@ -91,7 +91,7 @@ def replayed(table: Table, quarantine: Table) -> None:
 
 def test_the_quarantine_lies_inside_the_table_under_job_and_table_id(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     table_id = DeltaTable(lake.path).metadata().id
     assert quarantine.url == f"{lake.path}/_quarantine/{JOB}/{table_id}"
     assert sorted(pl.read_delta(quarantine.url)["offset"]) == [0, 1, 2]
@@ -114,7 +114,7 @@ def test_killed_between_data_commit_and_append_the_next_process_appends(lake: La
 def test_two_jobs_on_one_table_have_separate_quarantines(lake: Lake) -> None:
     for job in (JOB, OTHER):
         table, quarantine = start(lake, job)
-        quarantine.append(table, [commit_bad(lake, table, 0, 3 if job == JOB else 5)])
+        quarantine.append([commit_bad(lake, table, 0, 3 if job == JOB else 5)])
     first, second = opened(lake), opened(lake, OTHER)
     assert (count_rows(first), count_rows(second)) == (3, 5)
     assert (list_rows(first, 9).rows, list_rows(second, 9).rows) == (3, 5)
@@ -146,7 +146,7 @@ def test_a_recreated_table_has_an_empty_quarantine_and_old_rows_are_not_replayed
     deleted: str, lake: Lake
 ) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     replayed(table, opened(lake))
     old = Path(quarantine.url)
     shutil.rmtree(Path(lake.path, deleted))
@@ -186,7 +186,7 @@ def test_each_log_has_its_own_position_of_a_partition(tmp_path: Path, lake: Lake
         if name == "logout":
             # This one is killed before the append: the position of the other logs says nothing about it.
             continue
-        quarantine.append(table, [part], name)
+        quarantine.append((), {name: [part]})
     assert rows_of(lake) == [0, 0, 1, 1, 2]
     marks = {key: end for name, table in {"": home, **tables}.items() for key, end in listed_marks(table, name).items()}
     assert marks == {
@@ -204,7 +204,7 @@ def test_each_log_has_its_own_position_of_a_partition(tmp_path: Path, lake: Lake
 
 def test_vacuum_keeps_files_until_the_lowest_position_passes_their_end(lake: Lake) -> None:
     home, quarantine = start(lake)
-    quarantine.append(home, [commit_bad(lake, home, 0, 1)])
+    quarantine.append([commit_bad(lake, home, 0, 1)])
     staged = {end: lake.stage_bad(ZERO, 1, end).quarantine_files[0].path for end in (4, 5, 6)}
     foreign = lake.stage_bad(ONE, 1, 2).quarantine_files[0].path
     positions = {0: 5}
@@ -229,8 +229,8 @@ def test_vacuum_keeps_files_until_the_lowest_position_passes_their_end(lake: Lak
 def test_vacuum_of_the_table_does_not_touch_quarantines_inside_it(lake: Lake) -> None:
     table, quarantine = start(lake)
     other_table, other_quarantine = start(lake, OTHER)
-    other_quarantine.append(other_table, [commit_bad(lake, other_table, 0, 2)])
-    quarantine.append(table, [commit_bad(lake, table, 0, 9)])
+    other_quarantine.append([commit_bad(lake, other_table, 0, 2)])
+    quarantine.append([commit_bad(lake, table, 0, 9)])
     # The batch of the other job is far behind, and may still be committed.
     staged = lake.stage_bad(ZERO, 2, 4, OTHER).quarantine_files[0].path
     foreign = Path(lake.path, "_quarantine", "notes.txt")
@@ -246,7 +246,7 @@ def test_vacuum_of_the_table_does_not_touch_quarantines_inside_it(lake: Lake) ->
 
 def test_vacuum_keeps_listed_files_until_they_are_appended(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 1)])
+    quarantine.append([commit_bad(lake, table, 0, 1)])
     commit_bad(lake, table, 1, 3)
     report = vacuum(table_of(lake, JOB))
     assert (report.deleted, report.kept[Kept.PENDING]) == ((), 1)
@@ -259,7 +259,7 @@ def test_vacuum_keeps_listed_files_until_they_are_appended(lake: Lake) -> None:
 
 def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
     quarantine = Quarantine(lake.job, table, table.environment)
     with pytest.raises(QuarantineGoneError) as gone:
@@ -271,7 +271,7 @@ def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
 
 def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
     version = table.version
     assert discard(lake.job, listings(lake), Environment()) == DiscardReport(unappended=True)
@@ -285,7 +285,7 @@ def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
 
 def test_a_discard_after_the_loss_finishes_replay_runs_that_history_no_longer_has(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     table.commit_actions([], {replay_key(JOB): 7}, {})
     shutil.rmtree(quarantine.url)
     discard(lake.job, listings(lake), Environment())
@@ -295,7 +295,7 @@ def test_a_discard_after_the_loss_finishes_replay_runs_that_history_no_longer_ha
 
 def test_a_quarantine_without_its_log_takes_its_files_again(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(Path(quarantine.url, "_delta_log"))
     Quarantine(lake.job, table, table.environment).append_missing(table, [ZERO])
     assert rows_of(lake) == [0, 1, 2]
@@ -307,7 +307,7 @@ def test_a_quarantine_without_its_log_takes_its_files_again(lake: Lake) -> None:
 @pytest.mark.parametrize(("step", "left"), [("discard_checked", [0, 1, 2]), ("discarded", [])])
 def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     with pytest.raises(CrashError):
         discard(lake.job, listings(lake), Environment(reach=crash_at(step)))
     assert rows_of(lake) == left
@@ -317,7 +317,7 @@ def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], la
 
 def test_a_second_discard_writes_nothing(lake: Lake) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     discard(lake.job, listings(lake), Environment())
     version = opened(lake).version
     assert discard(lake.job, listings(lake), Environment()) == DiscardReport()
@@ -327,7 +327,7 @@ def test_a_second_discard_writes_nothing(lake: Lake) -> None:
 
 def test_the_command_asks_first_and_reports_what_was_discarded(lake: Lake, tmp_path: Path) -> None:
     table, quarantine = start(lake)
-    quarantine.append(table, [commit_bad(lake, table, 0, 3)])
+    quarantine.append([commit_bad(lake, table, 0, 3)])
     job_file = lake.job_file(tmp_path)
     refused = penstock("discard", job_file)
     assert isinstance(refused.exception, UserError) and "--yes" in refused.exception.hint
