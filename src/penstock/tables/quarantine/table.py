@@ -115,12 +115,11 @@ class Quarantine:
     """Appends what data commits list to the quarantine table, which is created with the first bad record.
 
     `home` is the log with the positions of the job: its id tells the quarantine from that of an earlier incarnation.
-    `folder` is where quarantines of the job lie, if not in the folder of `home`. Tasks write bad records to `url`.
-    `data` is a log that lists files, and `log` its name: empty for that of the job, else the name of its type.
+    Tasks write bad records to `url`. `log` names a log that lists files: empty for that of the job, else its type.
     """
 
-    def __init__(self, job: JobSpec, home: Table, environment: Environment, folder: str = "") -> None:
-        self.url = f"{folder}/{home.id}" if folder else home.quarantine_url
+    def __init__(self, job: JobSpec, home: Table, environment: Environment) -> None:
+        self.url = home.quarantine_url
         self._job = job
         self._environment = environment
         self._table: Table | None = None
