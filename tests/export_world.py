@@ -7,6 +7,8 @@ now, commit later) or by acting at a failpoint of one of them.
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -172,7 +174,10 @@ class ExportWorld:
         types = [type_of(name, **({"rotation": text} if text else {})) for name, text in self.types.items()]
         text = export_job("nowhere:9092", Path("ROOT"), *self.topics, types=types, export=export, **self.sections)
         text = text.replace("job: export", f"job: {self.name}").replace('path: "ROOT"', f'path: "{self.root}"')
-        path.write_text(text)
+        # At once: other processes of the test read and write the same file.
+        new = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        new.write_text(text)
+        new.replace(path)
         return load_job(path)
 
     def open(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:

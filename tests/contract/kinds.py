@@ -14,8 +14,10 @@ from penstock.claims import Claims
 from penstock.engine.round import Rounds, Waiting, open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
+from penstock.tables.export.status.status import type_totals
 from penstock.tables.registry import load_job
 from tests.contract.toy import ToyTable
 from tests.scenarios.local_spark import local_session
@@ -66,6 +68,16 @@ def point(partition: Partition, number: int) -> MemoryRecord:
     return MemoryRecord(json.dumps(content).encode(), at=MADE_AT)
 
 
+def totals_of_table(table: Any, partition: Partition) -> Totals:
+    found: Totals = table.state([partition]).of(partition).totals
+    return found
+
+
+def totals_of_export(table: Any, partition: Partition) -> Totals:
+    """The job log counts what was read, the logs of the types what became of it."""
+    return totals_of_table(table, partition) + type_totals(table.logs, partition)
+
+
 @dataclass(slots=True)
 class Subject:
     """One job of some kind, its log, and its rows."""
@@ -74,6 +86,7 @@ class Subject:
     read: Callable[[], list[Place]]
     log: MemoryLog = field(default_factory=lambda: MemoryLog({ZERO: {}, ONE: {}}))
     content: Callable[[Partition, int], MemoryRecord] = record
+    totals: Callable[[Any, Partition], Totals] = totals_of_table
 
     def fill(self, count: int = 6) -> None:
         for each in (ZERO, ONE):
@@ -116,7 +129,7 @@ def export(folder: Path) -> Subject:
         files = sorted((folder / "table").glob("[AB]/day=*/*.parquet"))
         return sorted(place for file in files for place in _places(pl.read_parquet(file)))
 
-    return Subject(_loaded(folder, EXPORT, format="parquet"), read)
+    return Subject(_loaded(folder, EXPORT, format="parquet"), read, totals=totals_of_export)
 
 
 def export_as_delta(folder: Path) -> Subject:
@@ -124,7 +137,7 @@ def export_as_delta(folder: Path) -> Subject:
         there = [each for each in ("A", "B") if (folder / "table" / each / "_delta_log").exists()]
         return sorted(place for name in there for place in _places(pl.read_delta(str(folder / "table" / name))))
 
-    return Subject(_loaded(folder, EXPORT, format="delta"), read)
+    return Subject(_loaded(folder, EXPORT, format="delta"), read, totals=totals_of_export)
 
 
 def rollup(folder: Path) -> Subject:

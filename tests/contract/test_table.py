@@ -69,7 +69,8 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
     assert subject.read() == subject.wanted
     for each in (ZERO, ONE):
         here = state.of(each)
-        assert (here.origin, here.position, here.totals.written, here.totals.conserved) == (0, 12, 12, True)
+        totals = subject.totals(table, each)
+        assert (here.origin, here.position, totals.written, totals.conserved) == (0, 12, 12, True)
         assert table.shown_position(each) == 12
     assert not table.lags([ZERO, ONE])
     assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
