@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import FencedError
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
+from penstock.tables.registry import load_job
+from penstock.verify import verify
 from tests.export_process import export_world
 from tests.exports import event, export_job, places_in, type_of
 from tests.forked import Forked, has_stopped
@@ -68,7 +70,8 @@ def killed_at(step: str) -> str:
 
 
 def assert_proved(job: Path) -> None:
-    """What `penstock verify` says of the job."""
+    """`penstock verify` proves the job."""
+    assert verify(load_job(job)).ok
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
