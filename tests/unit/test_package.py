@@ -51,3 +51,19 @@ def test_spark_knows_paths_by_other_names() -> None:
     assert spark_path("/lake/t") == "/lake/t"
     assert spark_path("hdfs://name/lake/t") == "hdfs://name/lake/t"
     assert spark_path("lake/t") == str(Path("lake/t").absolute())
+
+
+FORK_AFTER_IMPORT = """
+import os, signal, penstock.cli.app
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    import polars
+    polars.concat([polars.DataFrame({"a": [1, 2]})] * 2).lazy().group_by("a").len().collect()
+    os._exit(0)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_importing_penstock_leaves_polars_usable_in_forked_processes() -> None:
+    """Polars starts threads with its first call, and a process that is forked after it hangs: Spark forks its workers."""
+    assert subprocess.run([sys.executable, "-c", FORK_AFTER_IMPORT], check=False).returncode == 0

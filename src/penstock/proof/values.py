@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,9 +31,14 @@ BLOCK_RECORDS = 250
 """A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
 RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
 """What of a quarantined record must be as it is in the log."""
-_NULL = pl.Series([None], dtype=pl.String).hash(7)[0]
 
 Wanted = Mapping[Partition, Ranges]
+
+
+@cache
+def _null_hash() -> int:
+    """The hash of a text that is null; at first use, because Polars starts threads with its first call."""
+    return int(pl.Series([None], dtype=pl.String).hash(7)[0])
 
 
 def column_hashes(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
@@ -234,5 +240,5 @@ def _read(source: RowSource, file: DataFile, wanted: Wanted) -> Iterator[tuple[D
             hashes = column_hashes(fitted).with_columns(constants)
             if place.topic is not None and (topic := f"={place.topic}") in hashes.columns:
                 # Rows from before the column was kept do not tell their topic.
-                hashes = hashes.with_columns(pl.when(pl.col(topic) != _NULL).then(pl.col(topic)))
+                hashes = hashes.with_columns(pl.when(pl.col(topic) != _null_hash()).then(pl.col(topic)))
             yield file, places, hashes
