@@ -65,5 +65,5 @@ raise SystemExit(os.waitpid(child, 0)[1])
 
 
 def test_importing_penstock_leaves_polars_usable_in_forked_processes() -> None:
-    """Polars starts threads with its first call, and a process that is forked after it hangs: Spark forks its workers."""
+    """Polars starts threads with its first call, and a process that is forked after it hangs, such as Spark workers."""
     assert subprocess.run([sys.executable, "-c", FORK_AFTER_IMPORT], check=False).returncode == 0
