@@ -95,7 +95,7 @@ class SmallTable:
         outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), (part,)))
         assert not outcome.refused
         if quarantined:
-            self.quarantine.append(self.table, outcome.accepted)
+            self.quarantine.append(outcome.accepted)
 
     def stage(self, partition: Partition, load: Load, offsets: Sequence[int]) -> tuple[StagedFile, ...]:
         """Write a Parquet file of rows with these offsets."""

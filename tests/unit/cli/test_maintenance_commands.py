@@ -48,7 +48,7 @@ def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> 
     orphan = local.stage(ZERO, 0, 10)
     bad = local.stage_bad(ZERO, 0, 10)
     commit(table, bad)
-    Quarantine(local.job, table, table.environment).append(table, [bad])
+    Quarantine(local.job, table, table.environment).append([bad])
     bad_orphan = local.stage_bad(ZERO, 0, 10)
     job = local.job_file(tmp_path)
     dry = CliRunner().invoke(app, ["vacuum", job, "--dry-run"]).stdout

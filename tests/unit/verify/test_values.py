@@ -83,7 +83,7 @@ class Lake:
         share = decode_report(done.column(0)[0].as_py()).shares["orders", 0][UNROUTED]
         part = SlicePart(piece, 1, share.counts, share.files, share.quarantine_files)
         outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
-        self.quarantine.append(self.table, outcome.accepted)
+        self.quarantine.append(outcome.accepted)
 
     def log(self, first: int = 0) -> MemoryLog:
         return MemoryLog({ONLY: dict(self.records)}, {ONLY: first})
