@@ -286,12 +286,18 @@ def test_sparks_vacuum_passes_over_the_quarantine_inside_the_table(pipe: Pipe, t
     stray.write_bytes(b"of another writer")
     for path in Path(pipe.table).rglob("*"):
         os.utime(path, (0, 0))
-    check = "spark.databricks.delta.retentionDurationCheck.enabled"
-    pipe.spark.conf.set(check, "false")
+    # By default Delta lists folders with 10,000 tasks.
+    settings = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    }
+    for name, setting in settings.items():
+        pipe.spark.conf.set(name, setting)
     try:
         pipe.spark.sql(f"VACUUM delta.`{pipe.table}` RETAIN 0 HOURS")
     finally:
-        pipe.spark.conf.unset(check)
+        for name in settings:
+            pipe.spark.conf.unset(name)
     assert not stray.exists()
     assert pipe.quarantined("offset") == [(20,)]
     assert pipe.verified()
