@@ -17,6 +17,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_rounds
 from penstock.environment import Environment
@@ -227,7 +228,7 @@ class ExportWorld:
     def _rows_of(self, name: str) -> Iterator[Place]:
         if self.format == "delta":
             if any(entry.path.endswith(".json") for entry in self.storage.list(f"{name}/_delta_log")):
-                frame = pl.read_delta(f"{self.root}/{name}", storage_options=dict(self.options))
+                frame = self._delta_frame(f"{self.root}/{name}")
                 for number, offset in frame.select("kafka_partition", "kafka_offset").rows():
                     yield name, number, offset
             return
@@ -241,11 +242,17 @@ class ExportWorld:
                 for number, offset in zip(columns["kafka_partition"], columns["kafka_offset"], strict=True):
                     yield name, number, offset
 
+    def _delta_frame(self, url: str) -> pl.DataFrame:
+        """Read through the library of Delta, which knows every store; Polars does not know HDFS."""
+        frame = pl.from_arrow(DeltaTable(url, storage_options=dict(self.options)).to_pyarrow_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
     def quarantined(self) -> Counter[Place]:
         url = export_quarantine(self.job)
         if not any(open_storage(url, self.options).list("_delta_log")):
             return Counter()
-        frame = pl.read_delta(url, storage_options=dict(self.options)).select("partition", "offset")
+        frame = self._delta_frame(url).select("partition", "offset")
         return Counter((QUARANTINE, number, offset) for number, offset in frame.rows())
 
     def found(self) -> Counter[Place]:
