@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
-from penstock.flow.columns.fitting import conflict, fit_columns, folded, grown
+from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.lake.storage import Storage
@@ -59,20 +59,6 @@ def merge_files(
     if read != written:
         raise InvariantError(f"a compaction in {storage.url} read {read} rows and wrote {written}")
     return outputs
-
-
-def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """All columns of the files, in the order and the spelling in which they came up."""
-    whole = pa.schema([])
-    for schema in schemas:
-        found = conflict(whole, schema)
-        if found is not None:
-            raise InvariantError(
-                "files of one type have columns that do not fit together",
-                detail=f"{found.path} is {found.one} and {found.other}",
-            )
-        whole = grown(whole, schema.remove_metadata())
-    return whole
 
 
 class OneFile:

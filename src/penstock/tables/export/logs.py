@@ -2,7 +2,7 @@
 
 With `format: delta` the log of a type is that of its table, `<root>/<type>`. With `format: parquet` it lies below
 `_penstock/` and only Penstock reads it: it names plain files by their final paths, each with the name under which it
-was staged as a partition value. A staged file that an active entry names is renamed by whoever comes first
+was staged as a partition value. A staged file that an active entry names is renamed by the first process that finds it
 (`finishing`).
 """
 
