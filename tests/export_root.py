@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -280,9 +283,6 @@ class ExportRoot:
         for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
             here = {key: [each for each in of if piece[0] <= each < piece[1]] for key, of in rows.items()}
             wanted = {key: of for key, of in here.items() if of}
-            types: dict[str, list[int]] = {}
-            for (name, _), offsets in wanted.items():
-                types.setdefault(name, []).extend(offsets)
             for (name, day), offsets in wanted.items():
                 facts = {
                     "v": 1,
@@ -300,11 +300,8 @@ class ExportRoot:
                     "last": max(offsets),
                     "main": takes is None,
                     "from": (takes or {}).get(name, place[0]),
-                    "after": self.logs.files_end(name, partition),
-                    "types": {
-                        each: {"files": sum(key[0] == each for key in wanted), "first": min(of), "last": max(of)}
-                        for each, of in types.items()
-                    },
+                    "after": self.logs.files_ends([name], partition).get(name),
+                    "types": Counter(key[0] for key in wanted),
                 }
                 staged = staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex)
                 file = self._file(partition, staged, name, day, offsets, facts)
@@ -329,6 +326,7 @@ class ExportRoot:
                 "day": day,
                 "first": min(offsets),
                 "last": max(offsets),
+                "after": self.logs.files_ends([name], partition).get(name),
                 "run": run,
                 "offsets": ranges_of(offsets),
             }
@@ -378,7 +376,25 @@ class ExportRoot:
 
 
 def filled(folder: Path, storage: Storage | None = None, **texts: str) -> ExportRoot:
-    """Two partitions with three batches each of Monday, then Wednesday: Monday is complete, with 6 files a type."""
+    """Two partitions with three batches each of Monday, then Wednesday: Monday is complete, with 6 files a type.
+
+    A root on a disk is made once for each job file, and copied for every test.
+    """
+    if storage is not None or (folder / "lake").exists():
+        return _filled(folder, storage, **texts)
+    made, _ = _made(**texts)
+    shutil.copytree(made.lake, folder / "lake")
+    return ExportRoot(job_file(folder, **texts), expected=made.expected.copy())
+
+
+@cache
+def _made(**texts: str) -> tuple[ExportRoot, TemporaryDirectory[str]]:
+    """With its folder, which is there as long as this process."""
+    folder = TemporaryDirectory(prefix="penstock-tests-")
+    return _filled(Path(folder.name), None, **texts), folder
+
+
+def _filled(folder: Path, storage: Storage | None, **texts: str) -> ExportRoot:
     root = ExportRoot(job_file(folder, **texts), storage=storage)
     root.start(ZERO, ONE)
     for partition in (ZERO, ONE):

@@ -266,24 +266,25 @@ class ExportWorld:
         """Every record of the log is in its place once, and every count adds up."""
         sent, found = self.sent(), self.found()
         assert found == sent, f"missing {sorted(sent - found)}, too many {sorted(found - sent)}"
+        state = self.state
         for partition in self.partitions:
-            assert self.state.of(partition).position_of() == self.end(partition)
-        self.check_totals()
+            assert state.of(partition).position_of() == self.end(partition)
+        self.check_totals(found)
 
     def check_nothing_twice(self) -> None:
         rows = self.rows()
         assert set(rows.values()) <= {1}, f"twice: {[place for place, count in rows.items() if count > 1]}"
         assert not rows - self.sent(), "rows in a wrong place"
 
-    def check_totals(self) -> None:
-        """The job log and the logs of the types count the same records, and these are there."""
-        logs, found = self.logs, self.found()
+    def check_totals(self, found: Counter[Place]) -> None:
+        """The job log and the logs of the types count the same records, and these are the ones that were found."""
+        logs = self.logs
         state = logs.state()
         for partition in self.partitions:
             here = state.of(partition)
             job = here.totals
             types = [log.known_state([partition]).of(partition).totals for _, log in logs.type_logs()]
-            surplus = self.surplus(partition)
+            surplus = self.surplus(partition, logs)
             assert surplus == 0 or 0 < surplus <= job.gap, (job, types)
             assert job.deferred == sum(lag.deferred for lag in here.lags.values()), here
             assert job.offsets == (here.position or 0) - (here.origin or 0), here
@@ -292,17 +293,17 @@ class ExportWorld:
             at = Counter(place[0] == QUARANTINE for place in found.elements() if place[1] == partition.number)
             assert (at[False], at[True]) == (rows, bad), (job, types)
 
-    def surplus(self, partition: Partition) -> int:
+    def surplus(self, partition: Partition, logs: ExportLogs | None = None) -> int:
         """Records that types count and the job does not, which should be none.
 
         Only a gap makes some: types had landed records beyond the job's position when a process died, and the log lost
         them before the next process could count them. Their offsets are in the job's `gap`.
         """
-        logs = self.logs
+        logs = logs or self.logs
         job = logs.state().of(partition).totals
         landed = sum(log.known_state([partition]).of(partition).totals.read for _, log in logs.type_logs())
         unrouted = job.quarantined + job.filtered + job.skipped
-        return landed + unrouted + job.deferred + job.vanished - job.read - job.backfilled
+        return landed + unrouted + job.deferred + job.vanished - job.read
 
     # faults, on a local disk
 

@@ -263,7 +263,7 @@ def test_type_whose_commit_fails_lags_alone_and_catches_up(world: ExportWorld) -
     assert (here.lags["A"].deferred, here.lags["A"].cause, here.totals.deferred) == (2, Cause.FAILING, 2)
     process.stage(8).commit()
     assert world.state.of(ZERO).lags["A"].deferred == 3
-    world.check_totals()
+    world.check_totals(world.found())
     heal()
     process.run()
     assert world.state.of(ZERO).lags == {}
@@ -441,7 +441,7 @@ def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: A
     assert staging.commit().version is None
     assert world.rows() == places("B", 3)
     assert world.totals().gap == 3
-    world.check_totals()
+    world.check_totals(world.found())
 
 
 def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportWorld, acts: Acts) -> None:
@@ -459,7 +459,7 @@ def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportW
     assert staging.commit().version is None
     assert world.totals().vanished == 3
     assert world.rows() == places("-BC-BC-BC") - places("-  -  -  ")
-    world.check_totals()
+    world.check_totals(world.found())
 
 
 # E4: plain files appear after their commit, under names that nothing overwrites

@@ -74,7 +74,7 @@ def test_a_replay_of_an_export_that_is_killed_loses_and_doubles_nothing(
     export.run_to_end()
     assert export.offsets("A") == [0]
 
-    types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B", start="now")]
+    types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B")]
     export.describe(name, types=types, export=f"format: {form}", more=more)
     killed_replay(export.path, step)
     assert export.offsets("A") == seen

@@ -32,7 +32,7 @@ KEYS = {
 def types_section(*, mended: bool) -> str:
     """The types of the job file, before and after it names them all."""
     stated = [f"{name}: {{{KEYS.get(name, '')}schema: {FIELDS}}}" for name in STATED]
-    later = [f"{UNNAMED}: {{schema: {FIELDS}, start: now}}"] if mended else []
+    later = [f"{UNNAMED}: {{schema: {FIELDS}}}"] if mended else []
     return ", ".join([*stated, f"{INFERRED}: {{schema: infer}}", *later])
 
 

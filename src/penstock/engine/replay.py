@@ -119,7 +119,7 @@ class _Replay(Generic[F]):
         self.target.refresh()
         number = self.target.runs.last()
         self._finish(quarantine)
-        for chunk in chunks_of(quarantine, self.target.choice(quarantine), self.options):
+        for chunk in chunks_of(quarantine, self.options):
             if self._carry(quarantine, chunk, number + 1):
                 number += 1
 

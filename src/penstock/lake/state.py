@@ -29,8 +29,8 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """Of an export: read, and left to a type that lags; it goes down as the type catches up."""
     vanished: int = 0
     """Of the deferred, those that the log no longer had when their type came back for them."""
-    backfilled: int = 0
-    """Read again for a type that was added later; they were counted as something else before."""
+    restored: int = 0
+    """Of an export: counted by the logs of its types before its job log was restored."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
@@ -47,7 +47,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     @property
     def unaccounted(self) -> int:
         """Records whose fate is not known; negative if more are told of than were read."""
-        return self.read + self.backfilled - self.accounted
+        return self.read + self.restored - self.accounted
 
     @property
     def conserved(self) -> bool:

@@ -10,8 +10,6 @@ from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.write.manifest import Counts, Reason
 
 REASONS_SHOWN_MAX = 3
-_EPOCH_FUNCTIONS = {10: "timestamp_seconds", 13: "timestamp_millis", 16: "timestamp_micros"}
-"""By how many digits the number of an instant of our decades has."""
 _TYPE = r"(?P<type>[a-z]+(?:\(\d+,\d+\))?)"
 _NUMBERS = ("byte", "short", "int", "long", "float", "double", "decimal")
 
@@ -44,11 +42,11 @@ def hint_for(reason: Reason) -> str:
 def _misfit(found: re.Match[str], reason: Reason) -> str:
     field, wanted, kind = found["field"], found["type"], found["kind"]
     if wanted in ("timestamp", "date") and kind == "number":
-        function = _epoch_function(reason.example)
-        instant = f"{function}({field})" if wanted == "timestamp" else f"day({function}({field}))"
+        instant = f"timestamp_millis({field})" if wanted == "timestamp" else f"day(timestamp_millis({field}))"
         return (
             f"{field} holds numbers since 1970: declare it as `long` under `schema`, and take the time from it "
-            f"under `columns`, as in `{field.rsplit('.', 1)[-1]}_at: {instant}`"
+            f"under `columns`, as in `{field.rsplit('.', 1)[-1]}_at: {instant}` "
+            "(or `timestamp_seconds`, `timestamp_micros`)"
         )
     if wanted in ("timestamp", "date"):
         return f"{field}: times are texts such as 2026-03-01T12:00:00Z; declare other texts as `string`"
@@ -70,12 +68,6 @@ def _misfit(found: re.Match[str], reason: Reason) -> str:
     return f"{field} holds values of the kind {kind}: change its type under `schema`"
 
 
-def _epoch_function(example: str) -> str:
-    """The function for a number of so many digits."""
-    found = re.search(r"found number -?(\d+)", example)
-    return _EPOCH_FUNCTIONS.get(len(found[1]) if found else 0, "timestamp_millis")
-
-
 def _always(text: str) -> Callable[[re.Match[str], Reason], str]:
     return lambda found, reason: text
 
@@ -89,7 +81,7 @@ _HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Reason], str]], ..
         ),
     ),
     (
-        re.compile(r"not JSON|not UTF-8|^expected an object|more than one value|value is empty"),
+        re.compile(r"not JSON|not UTF-8|^expected an object|value is empty"),
         _always("the records are not JSON objects: see `decode.format`, and `decode.payload` if they are compressed"),
     ),
     (re.compile(re.escape(TOMBSTONE)), _always("records without a value: set `on.tombstone` to `filter` or `row`")),

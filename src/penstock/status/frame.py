@@ -79,7 +79,6 @@ def _partition_status(partition: Partition, state: PartitionState, log: LogView)
         lag_seconds=log.ages.get(partition),
         mirrored=log.mirrored.get(partition),
         owner=log.owners.get(partition),
-        needed_position=state.position,
         shown_position=state.position,
     )
 
@@ -135,16 +134,16 @@ def _identity_alerts(fingerprints: Mapping[str, int], topic_ids: Mapping[str, st
 
 
 def _partition_alerts(each: PartitionStatus) -> Iterator[Alert]:
-    needed, shown = each.needed_position, each.shown_position
-    if each.position is None or needed is None or shown is None or each.first is None or each.end is None:
+    lowest = each.shown_position
+    if each.position is None or lowest is None or each.first is None or each.end is None:
         return
     if each.position > each.end:
         text = f"{each.partition}: position {each.position} is beyond the log's end {each.end}"
         yield Alert(AlertKind.BEYOND_END, text)
-    if needed < each.first:
-        yield Alert(AlertKind.GAP_AHEAD, f"{each.partition}: the log no longer has offsets [{needed}, {each.first})")
+    if lowest < each.first:
+        yield Alert(AlertKind.GAP_AHEAD, f"{each.partition}: the log no longer has offsets [{lowest}, {each.first})")
     # Before its first slice a job mirrors nothing.
-    if each.totals.offsets and (each.mirrored or 0) < shown:
+    if each.totals.offsets and (each.mirrored or 0) < lowest:
         group = "none" if each.mirrored is None else str(each.mirrored)
-        text = f"{each.partition}: the consumer group shows {group}, the position is {shown}"
+        text = f"{each.partition}: the consumer group shows {group}, the position is {lowest}"
         yield Alert(AlertKind.MIRROR_LAGGING, text)

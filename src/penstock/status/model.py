@@ -80,10 +80,8 @@ class PartitionStatus:
     """The offset that the job's consumer group shows."""
     owner: str | None = None
     """The client id that holds the partition's claim."""
-    needed_position: int | None = None
-    """The lowest offset that is still to be read."""
     shown_position: int | None = None
-    """What the consumer group should show."""
+    """The lowest offset that is still to be read, which the consumer group should show."""
     further: tuple[PartitionColumn, ...] = ()
 
     @property

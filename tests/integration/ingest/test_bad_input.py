@@ -16,23 +16,23 @@ from tests.quarantined import run_once
 TEN_MEGABYTES = 10_000_000
 
 BAD = [
-    (b'{"text": "\xff\xfe"}', "value is not UTF-8 at byte 10"),
-    (b'{"id": 1, "text": "a', "not JSON at character 20: the record ends too early"),
+    (b'{"text": "\xff\xfe"}', "value is not UTF-8"),
+    (b'{"id": 1, "text": "a', "not JSON: input data was truncated"),
     (b'{"id": ' + b"[" * 200_000, "nested deeper than 500"),
     (b'{"id": 1, "deep": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested deeper than 500"),
     (b'{"id": 1, "id": 2}', "id: given twice"),
-    (b'{"id": NaN}', "id: expected long, found number NaN"),
-    (b'{"id": 9223372036854775808}', "id: expected long, found number 9223372036854775808"),
-    (b'{"id": -9223372036854775809}', "id: expected long, found number -9223372036854775809"),
+    (b'{"id": NaN}', "id: expected long, found number out of range"),
+    (b'{"id": 9223372036854775808}', "id: expected long, found number out of range"),
+    (b'{"id": -9223372036854775809}', "id: expected long, found number out of range"),
     (b"", "value is empty"),
-    (b"   ", "not JSON at character 3: the record ends too early"),
+    (b"   ", "not JSON: input data was truncated"),
     (b"[1]", "expected an object, found array"),
-    (b'{"id": 1}{"id": 2}', "more than one value in the record, the second at character 9"),
-    (b'{"id": "7"}', 'id: expected long, found string "7"'),
-    (b'{"user": {"age": "old"}}', 'user.age: expected int, found string "old"'),
-    (b'{"tags": [1, 2.5]}', "tags[1]: expected int, found number 2.5"),
-    (b'{"share": 1e400}', "share: the number 1e400 is too large"),
-    (b"\x00" * 100, "not JSON at character 0: Expecting value"),
+    (b'{"id": 1}{"id": 2}', "not JSON: trailing characters (byte 9)"),
+    (b'{"id": "7"}', "id: expected long, found string"),
+    (b'{"user": {"age": "old"}}', "user.age: expected int, found string"),
+    (b'{"tags": [1, 2.5]}', "tags[1]: expected int, found number"),
+    (b'{"share": 1e400}', "share: expected double, found number out of range"),
+    (b"\x00" * 100, "not JSON: invalid character (byte 0)"),
 ]
 
 

@@ -73,7 +73,7 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     assert (export.rows("A", "id"), len(export.quarantined())) == ([(0,)], 4)
 
     # What nobody knew is of a type now; one type's table does not answer while the first replay runs.
-    types = [type_of("A", schema=MENDED), type_of("B", start="now")]
+    types = [type_of("A", schema=MENDED), type_of("B")]
     export.describe(name, types=types, export="format: delta", on=strict)
     log = export.root / "A" / "_delta_log"
     log.rename(log.with_name("away"))

@@ -33,7 +33,7 @@ def test_lost_logs_are_restored_and_a_doubt_is_named(tmp_path: Path, bootstrap: 
     told = json.loads(done.stdout)
     assert (done.exit_code, told["job"], told["ok"], told["doubts"]) == (0, "shop", True, [])
     assert told["types"] == {name: {"files": 2, "rows": 10} for name in ("click", "order")}
-    assert told["partitions"] == {str(partition): {"position": 20, "read_again": {}}}
+    assert told["positions"] == {str(partition): 20}
     assert root.open().state([partition]).of(partition).position == 20
     shutil.rmtree(root.lake / "_penstock")
     (root.lake / "click" / f"day={MONDAY}" / f"{partition.topic}.0.9.parquet").unlink()

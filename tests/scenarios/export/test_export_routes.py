@@ -95,9 +95,9 @@ def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
     export.run_to_end()
     assert reasons(export) == {
         0: "has no event time",
-        1: "at: expected string, found number 1772366400000",
+        1: "at: expected string, found number",
         2: "at: expected string, found object",
-        3: "at: expected string, found boolean true",
+        3: "at: expected string, found boolean",
         4: "type: given twice",
     }
     produce(name, [json.dumps(good)])

@@ -108,7 +108,7 @@ def test_bad_record_fail_stops_at_the_first_and_names_its_place_and_nothing_is_c
     job = job_of(tmp_path, bootstrap, name, on="bad_record: fail")
     with pytest.raises(UserError) as raised:
         run_once(job, spark)
-    assert f"{name}/0 offset 1: user.age: expected int, found boolean true" in raised.value.primary
+    assert f"{name}/0 offset 1: user.age: expected int, found boolean" in raised.value.primary
     assert rows(job.table.path) == []
     run_once(job_of(tmp_path, bootstrap, name), spark)
     assert [row["offset"] for row in rows(job.table.path)] == [0, 2]

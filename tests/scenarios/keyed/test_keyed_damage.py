@@ -54,8 +54,9 @@ class Kind:
         return "-".join(names) or "plain"
 
 
-KINDS = [Kind(*each) for each in product([False, True], repeat=4)]
-FEW = [KINDS[number] for number in (0b0000, 0b1100, 0b0011, 0b1111)]
+KINDS = [Kind(*each) for each in product([False, True], repeat=4) if sum(each) % 2 == 0]
+"""Any three of the four properties in every combination."""
+FEW = [kind for kind in KINDS if kind.sequence == kind.loaded]
 """With and without each of the four properties, alone with its neighbour and with all."""
 
 

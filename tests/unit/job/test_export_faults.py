@@ -54,7 +54,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("click: {schema: infer}", "click: {schema: infer, values: [a, a]}", 9, "types.click.values[1]", "twice"),
         ("click: {schema: infer}", "click: {schema: infer, values: [order]}", 9, "types.click.values[0]", "type order"),
         ("click: {schema: infer}", "click: {schema: infer, values: [1.10]}", 9, "types.click.values[0]", "in quotes"),
-        ("click: {schema: infer}", "click: {schema: infer, start: later}", 9, "types.click.start", "beginning, now"),
         ("click: {schema: infer}", "click: {schema: infer, rotation: {}}", 9, "types.click.rotation", "events, every"),
         (
             "click: {schema: infer}",

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.job.expressions import Call, Field, KafkaField
 from penstock.job.spec import DaysSpec, MessageName, OutsidePolicy, RouteSpec, UnknownTypePolicy, job_of
-from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec, TypeStart
+from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import BASE, Load
 from tests.unit.job.descriptors import GARMADON
@@ -61,8 +61,7 @@ types:
     message: g.FsEvent
     event_time: kafka.timestamp
     rotation: {events: 10000, every: 30m, size: 64MiB}
-    start: now
-  spark_task: {values: [3003], message: "spark.proto:g.TaskEvent", rotation: {every: 1h}, start: beginning}
+  spark_task: {values: [3003], message: "spark.proto:g.TaskEvent", rotation: {every: 1h}}
 days: {not_before: 2015-06-30, late: 30d, early: 12h, outside: drop, complete_after: 3h, idle: 1m}
 columns: {application: upper(application_id), source: kafka.partition}
 table:
@@ -126,7 +125,6 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
                 KafkaField("timestamp"),
                 MessageName("g.FsEvent"),
                 Rotation(10_000, 1_800.0, 64 * 1024 * 1024),
-                TypeStart.NOW,
             ),
             "spark_task": TypeSpec(
                 "spark_task",
@@ -135,7 +133,6 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
                 Call("timestamp_millis", (Field(("timestamp",)),)),
                 MessageName("g.TaskEvent", "spark.proto"),
                 Rotation(seconds=3_600.0),
-                TypeStart.BEGINNING,
             ),
         },
         format="delta",

@@ -82,7 +82,7 @@ def bad_of(*values: str) -> list[Reason]:
 def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
     (epochs,) = bad_of(*(f'{{"at": {1_700_000_000_000 + number}}}' for number in range(40)))
     assert (epochs.kind, epochs.count) == ("at: expected timestamp, found number", 40)
-    assert epochs.example.endswith("at: expected timestamp, found number 1700000000000")
+    assert epochs.example.endswith("at: expected timestamp, found number")
     kinds = error_kinds(
         pa.array(
             [
@@ -104,9 +104,7 @@ def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ('{"at": 1700000000}', ("`long`", "timestamp_seconds(at)")),
-        ('{"at": 1700000000000}', ("`long`", "timestamp_millis(at)")),
-        ('{"at": 1700000000000000}', ("timestamp_micros(at)",)),
+        ('{"at": 1700000000000}', ("`long`", "timestamp_millis(at)", "timestamp_seconds")),
         ('{"day": 1700000000000}', ("day(timestamp_millis(day))",)),
         ('{"at": "yesterday"}', ("2026-03-01T12:00:00Z",)),
         ('{"name": 7}', ("`long`", "`double`")),

@@ -36,7 +36,7 @@ def found(tmp_path: Path) -> JobStatus:
 
     def leveled(each: PartitionStatus) -> PartitionStatus:
         level = PartitionColumn("level", "level", "position", 4)
-        return replace(each, further=(level,), needed_position=4, shown_position=4)
+        return replace(each, further=(level,), shown_position=4)
 
     common = job_status(small_job("127.0.0.1:1", "orders", tmp_path), table, log, leveled)
     tanks = Section("tanks", [{"tank": "north"}], ("tank", "litres"), (("north", "12"),), ("a tank leaks",))

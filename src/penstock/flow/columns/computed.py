@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import column_at
 from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
-from penstock.flow.decode.json.times import UTC_MICROS, days, hours, timestamps_or_null
+from penstock.flow.columns.times import UTC_MICROS, days, hours, timestamps_or_null
 from penstock.flow.decode.misfit import quoted
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.columns.computed import Faults, evaluate, is_time, output_type, times_of
 from penstock.flow.columns.kafka_fields import MICROS_OF_DAY
-from penstock.flow.decode.json.times import UTC_MICROS
+from penstock.flow.columns.times import UTC_MICROS
 from penstock.flow.rows import DecodedRows, groups, take
 from penstock.job.expressions import Expression, to_text
 from penstock.job.schema import job_type_name

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.decode.garmadon.events import GarmadonDecoder
-from penstock.flow.decode.json.convert import check_schema
-from penstock.flow.decode.json.loose_text import loosened
+from penstock.flow.decode.json.column_types import check_schema
+from penstock.flow.decode.json.rewriting import loosened
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields

@@ -1,32 +1,21 @@
-"""The word of the exact path: why a record cannot be a row."""
+"""Why a record cannot be a row, and where in it the problem is."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from penstock.flow.decode.json.text import JsonNumber, JsonObject
-
 SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120
 _QUOTE = json.JSONEncoder(ensure_ascii=False).encode
-_KINDS: dict[type, str] = {
-    type(None): "null",
-    bool: "boolean",
-    JsonNumber: "number",
-    str: "string",
-    list: "array",
-    JsonObject: "object",
-}
 
 
 class MisfitError(Exception):
     """A problem and the place where it is; the place grows outwards as the error leaves structs, lists and maps."""
 
-    def __init__(self, problem: str, *, unknown_field: bool = False) -> None:
+    def __init__(self, problem: str) -> None:
         # `Exception` has kept its arguments already.
         self.problem = problem
-        self.unknown_field = unknown_field
         self._path = ""
 
     def inside(self, name: str) -> MisfitError:
@@ -46,26 +35,6 @@ class MisfitError(Exception):
 def place(path: str) -> str:
     """A path as reasons show it."""
     return clipped(path, _PATH_CHARACTERS_MAX)
-
-
-def expected(wanted: str, value: Any) -> MisfitError:
-    return MisfitError(f"expected {wanted}, found {shown(value)}")
-
-
-def kind_of(value: Any) -> str:
-    return _KINDS[type(value)]
-
-
-def shown(value: Any) -> str:
-    """The kind of a value and, if it is short to say, the value."""
-    kind = kind_of(value)
-    if isinstance(value, bool):
-        return f"{kind} {str(value).lower()}"
-    if isinstance(value, JsonNumber):
-        return f"{kind} {clipped(value, SHOWN_CHARACTERS_MAX)}"
-    if isinstance(value, str):
-        return f"{kind} {quoted(value[:SHOWN_CHARACTERS_MAX])}"
-    return kind
 
 
 def quoted(value: Any) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from penstock.flow.decode.json.leaves import HALF_PAIR, well_formed
+from penstock.flow.decode.json_text import HALF_PAIR, well_formed
 from penstock.flow.decode.misfit import MisfitError, quoted
 from penstock.job.spec import MetricNames
 

@@ -17,10 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.columns.computed import evaluate
-from penstock.flow.decode.json.exact import members_of
-from penstock.flow.decode.json.leaves import well_formed
 from penstock.flow.decode.json.rows import JsonDecoder
-from penstock.flow.decode.json.text import JsonNumber, JsonObject
+from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse_object, well_formed
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
@@ -112,7 +110,7 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
 
     Raises `MisfitError` if the record is no JSON object or gives a name on the path twice.
     """
-    value: object = members_of(record)
+    value: object = parse_object(record)
     for depth, name in enumerate(path):
         if not isinstance(value, JsonObject):
             return None, False

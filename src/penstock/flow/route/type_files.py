@@ -63,7 +63,6 @@ class TypeFiles(FilePool[PileKey]):
         self._by_type: dict[TypeKey, Staged] = {}
         self._storages: dict[str, Storage] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
-        self._extents: dict[TypeKey, _Span] = {}
         self._totals: Counter[TypeKey] | None = None
         """Files of each in all, once they can be told."""
 
@@ -93,8 +92,6 @@ class TypeFiles(FilePool[PileKey]):
         span.cover(*ends)
         if self._flow.replay_run is not None:
             span.offsets.extend(offsets.tolist())
-        if day is not None:
-            self._extents.setdefault(type_key, _Span(*ends)).cover(*ends)
         self._add(key, rows)
 
     def finish(self) -> dict[TypeKey, Staged]:
@@ -156,10 +153,12 @@ class TypeFiles(FilePool[PileKey]):
             "day": key.day,
             "first": span.first,
             "last": span.last,
+            "after": piece.after.get(type_key.type),
         }
         if self._flow.replay_run is not None:
             offsets = ranges_of(span.offsets)
-            return {**place, "kind": REPLAYED, "run": self._flow.replay_run, "offsets": offsets, "source": path}
+            replay = {"kind": REPLAYED, "run": self._flow.replay_run, "offsets": offsets, "source": path}
+            return place | replay
         facts: dict[str, Any] = {
             **place,
             "slice": [piece.start, piece.end],
@@ -167,15 +166,11 @@ class TypeFiles(FilePool[PileKey]):
             "pieces": max(1, len(piece.pieces)),
             "main": piece.main,
             "from": self._start(type_key),
-            "after": piece.after.get(type_key.type),
         }
         if self._totals is not None:
             # By type: one that fails after this is left out of the batch, and the others are whole without it.
-            facts["types"] = {
-                each.type: {"files": count, "first": self._extents[each].first, "last": self._extents[each].last}
-                for each, count in sorted(self._totals.items())
-                if each.partition == type_key.partition
-            }
+            counts = sorted(self._totals.items())
+            facts["types"] = {other.type: count for other, count in counts if other.partition == type_key.partition}
         return facts
 
     def _start(self, type_key: TypeKey) -> int:

@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
-from penstock.flow.columns.fitting import grown
+from penstock.flow.columns.fitting import grown, null_mask
 from penstock.flow.columns.seen_types import NewFields, addable, column_types
 from penstock.flow.decode import decoder_for
-from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.field import field_at, widened
@@ -89,7 +88,7 @@ class TypeReader:
     def _narrowed(self, rows: DecodedRows) -> DecodedRows:
         if not self._narrow:
             return rows
-        arrays = [fit(rows.columns.column(field.name), field.type) for field in self._schema]
+        arrays = [_narrowed(rows.columns.column(field.name), field.type) for field in self._schema]
         return DecodedRows(pa.RecordBatch.from_arrays(arrays, schema=self._schema), rows.kafka)
 
 
@@ -128,3 +127,11 @@ def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[p
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
     wide = widened(list(schema), path, pa.int64() if numeric else pa.string())
     return (schema, False) if wide is None else (pa.schema(wide), True)
+
+
+def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array without the fields of structs that `kind` lacks."""
+    if not pa.types.is_struct(kind):
+        return array
+    children = [_narrowed(array.field(child.name), child.type) for child in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))

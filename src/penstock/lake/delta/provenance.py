@@ -61,7 +61,7 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     replayed: int = 0
     deferred: int = 0
     vanished: int = 0
-    backfilled: int = 0
+    restored: int = 0
     quarantine: tuple[ListedFile, ...] = ()
 
     @classmethod

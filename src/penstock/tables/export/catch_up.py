@@ -47,8 +47,8 @@ def is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
 
 
 def lost_lags(here: JobPartition, bounds: Bounds) -> dict[str, Lag]:
-    """The types that left records at offsets that the log no longer has; a backfill takes what is there."""
-    return {name: lag for name, lag in here.lags.items() if lag.position < bounds.first and not lag.in_backfill}
+    """The types that left records at offsets that the log no longer has."""
+    return {name: lag for name, lag in here.lags.items() if lag.position < bounds.first}
 
 
 def catch_up(
@@ -56,19 +56,16 @@ def catch_up(
 ) -> tuple[Slice, dict[str, int]] | None:
     """The next slice below a partition's position, with the types that take part, each from its own position.
 
-    None if nothing below it is due. A backfill ends where counting began, so that its records and those that were
-    deferred are never in one slice. A type that lost records stands still where `on.gap` says so.
+    None if nothing below it is due. A type that lost records stands still where `on.gap` says so.
     """
     stopped = lost_lags(here, bounds) if terms.gap is GapPolicy.FAIL else {}
     due = {name: lag for name, lag in here.lags.items() if name not in stopped and is_due(name, lag, terms)}
     if not due or here.position is None:
         return None
-    group = {name: lag for name, lag in due.items() if lag.in_backfill} or due
-    start = min(lag.position for lag in group.values())
-    end_max = min((lag.counted_from for lag in group.values() if lag.in_backfill), default=here.position)
-    read_from = min(max(start, bounds.first), end_max)
-    end = min(end_max, read_from + terms.records_max)
-    takes = {name: lag.position for name, lag in group.items() if lag.position < end}
+    start = min(lag.position for lag in due.values())
+    read_from = min(max(start, bounds.first), here.position)
+    end = min(here.position, read_from + terms.records_max)
+    takes = {name: lag.position for name, lag in due.items() if lag.position < end}
     return Slice(partition, start, end, read_from), takes
 
 
@@ -78,7 +75,7 @@ def check_residue(piece: Slice, here: JobPartition, taken: Mapping[str, int], ma
         return
     for name, count in taken.items():
         lag = here.lags.get(name)
-        if lag is None or lag.gap or lag.position < piece.read_from or piece.end <= lag.counted_from:
+        if lag is None or lag.gap or lag.position < piece.read_from:
             continue
         if lag.deferred != count:
             raise InvariantError(

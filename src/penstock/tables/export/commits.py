@@ -352,8 +352,7 @@ class JobCommits:
             numbers[field_key(job, old, "deferred")] = here.totals.deferred - gone
             numbers[field_key(job, old, "vanished")] = here.totals.vanished + gone
             for name, lag in here.lags.items():
-                over = replace(lag, deferred=0, position=max(lag.position, lag.counted_from))
-                numbers |= lag_numbers(job, old, name, over)
+                numbers |= lag_numbers(job, old, name, replace(lag, deferred=0))
         return numbers
 
     def _refuse_unknown_types(self, parts: Sequence[RoutedPart], state: ExportState) -> None:

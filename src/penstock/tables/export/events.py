@@ -49,10 +49,6 @@ class RecordsVanished(Event, level=Level.WARNING):
     records: int
 
 
-class DuplicateQuarantineRecords(Event):
-    records: int
-
-
 class ExportRules(RulesMeasured, name=RulesMeasured.name):
     """The monitoring rules of seed 000, by partition or by type."""
 

@@ -290,8 +290,7 @@ class Export(ExportTable):
         is_next: bool = True,
     ) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        ends = {name: self.logs.files_end(name, piece.partition) for name in takes if is_next}
-        after = {name: end for name, end in ends.items() if end is not None}
+        after = self.logs.files_ends(takes, piece.partition) if is_next else {}
         return Roles(takes, taken_from, lagging or {}, after)
 
     # commit

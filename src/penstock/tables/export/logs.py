@@ -8,7 +8,7 @@ was staged as a partition value. A staged file that an active entry names is ren
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -28,18 +28,8 @@ from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days import Days, parse_days
 from penstock.tables.export.names import NameSpace, Places
-from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
-from penstock.tables.export.state import (
-    EVENT_MS,
-    Cause,
-    ExportState,
-    Lag,
-    backfill_key,
-    lag_numbers,
-    parse_state,
-    routing_key,
-    type_key,
-)
+from penstock.tables.export.spec import ExportSpec, TypeSpec
+from penstock.tables.export.state import EVENT_MS, ExportState, parse_state, routing_key, type_key
 
 STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
@@ -183,10 +173,11 @@ class ExportLogs:
         log = self._readable(name)
         return None if log is None else log.known_state([partition]).of(partition).position
 
-    def files_end(self, name: str, partition: Partition) -> int | None:
-        """Where the last slice ends that has files of a type, as of the version that is loaded."""
-        log = self._readable(name)
-        return None if log is None else log.known_state([partition]).of(partition).numbers.get(FILES_END)
+    def files_ends(self, names: Iterable[str], partition: Partition) -> dict[str, int]:
+        """Where the last slice ends that has files of a type, as of the versions that are loaded."""
+        logs = {name: log for name in names if (log := self._readable(name)) is not None}
+        numbers = {name: log.known_state([partition]).of(partition).numbers for name, log in logs.items()}
+        return {name: known[FILES_END] for name, known in numbers.items() if FILES_END in known}
 
     def taken_from(self, name: str, partition: Partition, start: int) -> int:
         """From which offset on a type lacks records: a process that died after its commit left it ahead (RULES E3)."""
@@ -207,7 +198,7 @@ class ExportLogs:
         """Stands for all of the job file that decides which records become rows of a type (RULES E5)."""
         job, on = self.job, self.job.on
         policies = (on.bad_record, on.tombstone, on.new_column, on.mixed_types)
-        kind = replace(self.export.all_types[name], rotation=None, start=None)
+        kind = replace(self.export.all_types[name], rotation=None)
         return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
 
     def routing(self) -> int:
@@ -281,16 +272,14 @@ class ExportLogs:
             self.enter_types()
 
     def enter_types(self) -> None:
-        """Let the job log know the types, each where the job file says it begins, and what routes records to them."""
+        """Let the job log know the types, and what routes records to them; a new type begins where the job is."""
 
         def decide() -> Change | None:
             state = self.known_state()
             self._refuse_unnamed_types(state)
             self._refuse_rerouted(state)
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}
-            for name, spec in self.export.all_types.items():
-                if name not in state.types:
-                    numbers |= self._beginning(spec, state)
+            for name in self.export.all_types:
                 log_id = self.log_id(name)
                 if name not in state.types or (log_id and log_id != state.types[name].log_id):
                     numbers[type_key(self.job.name, name)] = log_id
@@ -301,25 +290,6 @@ class ExportLogs:
     def log_id(self, name: str) -> int:
         log = self._readable(name)
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
-
-    def _beginning(self, spec: TypeSpec, state: ExportState) -> dict[str, int]:
-        """The numbers of a type that is new: with `start: beginning` it lags by all that was read before."""
-        numbers: dict[str, int] = {}
-        started = {key: here for key, here in state.current() if here.origin is not None and here.position is not None}
-        if started and spec.start is None:
-            raise UserError(
-                f"type {spec.name} is new to a table that already has positions",
-                hint=f"say where it begins: types.{spec.name}.start: beginning, or now",
-            )
-        for (topic_id, number), here in started.items() if spec.start is TypeStart.BEGINNING else ():
-            partition = Partition("", topic_id, number)
-            origin, position = here.origin or 0, here.position or 0
-            if origin < position:
-                since_ms = int(self.environment.now() * 1000)
-                lag = Lag(origin, Cause.BACKFILL, position, since_ms=since_ms)
-                numbers |= lag_numbers(self.job.name, partition, spec.name, lag)
-                numbers[backfill_key(self.job.name, partition, spec.name)] = position
-        return numbers
 
     def _refuse_unnamed_types(self, state: ExportState) -> None:
         unnamed = sorted(state.types.keys() - self.export.all_types.keys())

@@ -23,7 +23,7 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.files import Quarantine, RowSource, data_file
-from penstock.proof.findings import NO_TABLE, Proof
+from penstock.proof.findings import NO_TABLE, Proof, Unproven, conclude
 from penstock.proof.frame import prove
 from penstock.proof.subject import Depth, Rewrite, Subject
 from penstock.tables.export.export import ExportTable
@@ -34,12 +34,20 @@ from penstock.tables.export.type_proof import DeletedDays, TypeFacts, type_sourc
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
+BEHIND = conclude(
+    "restored",
+    "the job log was restored, and the job has not read again what its types have",
+    False,
+    unproven=[Unproven("which records the types lack", "run the job up to the end of the log, then verify")],
+)
+
 
 def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
     table = ExportTable(ExportLogs(job, Environment()))
     if table.logs.find_job_log() is None:
         return NO_TABLE
-    return prove(subject_of(table), depth, open_log)
+    subject = subject_of(table)
+    return prove(subject, depth, open_log) if not _is_behind(table.logs, subject) else Proof(subject.version, (BEHIND,))
 
 
 def subject_of(table: ExportTable) -> Subject:
@@ -56,7 +64,14 @@ def subject_of(table: ExportTable) -> Subject:
         logs.job,
         facts.table.version,
         {
-            partition: _combined(state, types, partition, ahead[partition], deleted.by_partition[partition])
+            partition: _combined(
+                state,
+                types,
+                partition,
+                ahead[partition],
+                deleted.by_partition[partition],
+                logs.known_state().of(partition).former_quarantined,
+            )
             for partition, state in facts.states.items()
         },
         {},
@@ -81,15 +96,28 @@ def subject_of(table: ExportTable) -> Subject:
     )
 
 
+def _is_behind(logs: ExportLogs, subject: Subject) -> bool:
+    """Whether types are ahead of a job log that was restored: up to where they counted their records is unknown."""
+    restored = {place: state.position or 0 for place, state in subject.states.items() if state.totals.restored}
+    return any(
+        position < (log.known_state([place]).of(place).position or 0)
+        for place, position in restored.items()
+        for _, log in logs.type_logs()
+    )
+
+
 def _read_only(totals: Totals) -> Totals:
     """The offsets that the job log counts, whatever types made of their records."""
     return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap, given_up=totals.given_up)
 
 
 def _combined(
-    state: DeltaPartition, types: Iterable[TypeFacts], partition: Partition, ahead: Totals, deleted: int
+    state: DeltaPartition, types: Iterable[TypeFacts], partition: Partition, ahead: Totals, deleted: int, former: int
 ) -> DeltaPartition:
     """The totals of all logs up to the position of the job, without rows that a person deleted.
+
+    If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
+    them again, its holes may have been records, and bad records of before are not in the new quarantine.
 
     A slice of a type that ends beyond the position may hold records below it: the job was started again, with smaller
     batches. Which of them were dropped cannot be told: they may be rows or not, as deferred ones.
@@ -103,9 +131,10 @@ def _combined(
     if 0 < below <= ahead.read:
         maybe = min(below, ahead.filtered)
         totals += Totals(written=below - maybe, deferred=maybe)
-    # What a backfill has landed half may be there, and is not counted by the job log.
-    again = sum(of_type.ahead(partition).read for of_type in types if of_type.in_backfill(partition))
-    totals += Totals(backfilled=again, deferred=again)
+    if totals.restored:
+        read_again = min(max(totals.unaccounted, 0), totals.restored)
+        totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
+        totals += Totals(holes=-totals.holes, given_up=totals.holes)
     return replace(state, totals=totals + Totals(written=-deleted, filtered=deleted))
 
 
@@ -146,13 +175,12 @@ def _job_faults(logs: ExportLogs) -> Iterator[str]:
 
 
 def _lag_faults(state: ExportState, here: JobPartition) -> Iterator[str]:
-    """Types that lag by what was deferred, or by a backfill that was begun."""
+    """Types lag by what was deferred."""
     deferred = sum(lag.deferred for lag in here.lags.values())
     if deferred != here.totals.deferred:
         yield f"{here.totals.deferred} records are deferred, types lag by {deferred}"
     for name, lag in here.lags.items():
-        unknown = lag.in_backfill and here.backfills.get(name) != lag.counted_from
-        if unknown or name not in state.types or lag.position > (here.position or 0):
+        if name not in state.types or lag.position > (here.position or 0):
             yield f"type {name} lags at {lag.position} without a reason"
 
 

@@ -1,8 +1,8 @@
 """Restores lost logs: those of plain types from their files, the job log from the logs of types (RULES E6).
 
-The position of a type is the end of its last slice; the job's is the highest of its types. Records between the two are
-read again for the type, as in a backfill: the log of a type has all its records below its own position, and none above.
-The logs of types come first and the job log last, so a rebuild that was interrupted is run again.
+The log of a type has all its records below its own position and none above. The job log starts over at the lowest
+position of its types: types that are ahead skip what they have. The logs of types come first and the job log last, so a
+rebuild that was interrupted is run again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.environment import new_batch_id
 from penstock.flow.columns.fitting import folded
+from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import StartAt
 from penstock.lake.delta.keys import (
     field_key,
+    flow_key,
     jobs_with_positions,
     position_key,
     replay_key,
@@ -26,24 +29,15 @@ from penstock.lake.delta.keys import (
 )
 from penstock.lake.delta.provenance import CommitStart, Provenance, placed, provenance_of
 from penstock.lake.delta.table import QUARANTINE_FOLDER, Change, Table
-from penstock.logs.log import Bounds, Partition
+from penstock.lake.proposal import Proposal, SlicePart
+from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.days import day_key
-from penstock.tables.export.file_proof import Doubt, PlainFiles, prove, read_files
 from penstock.tables.export.known_files import own_files
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs
 from penstock.tables.export.names import parse_final_name, type_and_day
-from penstock.tables.export.spec import TypeStart
-from penstock.tables.export.state import (
-    UNKNOWN_TOPIC,
-    Cause,
-    Lag,
-    backfill_key,
-    incarnation_key,
-    lag_numbers,
-    parse_state,
-    type_key,
-)
+from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
 from penstock.tables.export.status.status import type_totals
+from penstock.tables.export.written_files import Doubt, PlainFiles, prove, read_files
 from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, discard, listed_marks
 
@@ -57,8 +51,8 @@ class RebuildReport:
     doubts: tuple[Doubt, ...] = ()
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Types whose logs were restored, with files and rows."""
-    partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the job log: positions, and from where on types are read again."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Of the job log, by partition."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,9 +65,8 @@ class RebuildReport:
     def lines(self) -> Iterator[str]:
         for name, counts in self.types.items():
             yield f"type {name}: restored from {counts['files']} files with {counts['rows']} rows"
-        for partition, facts in self.partitions.items():
-            again = [f"; {name} is read again from {start}" for name, start in facts["read_again"].items()]
-            yield f"{partition}: position {facts['position']}{''.join(again)}"
+        for partition, position in self.positions.items():
+            yield f"{partition}: position {position}"
         yield from self.notes
         yield from (f"doubt: {doubt}" for doubt in self.doubts)
         if self.doubts:
@@ -81,7 +74,7 @@ class RebuildReport:
 
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Restore the logs that are missing, or say what prevents it; `bounds` are of the topics as they are now."""
+    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now."""
     state, existing = logs.state(), dict(logs.type_logs())
     intact = {name: log for name, log in existing.items() if _has_positions(log)}
     files = _plain_files(logs, intact) if logs.is_plain else PlainFiles()
@@ -117,7 +110,7 @@ def _has_positions(log: Table) -> bool:
 
 
 def _plain_files(logs: ExportLogs, intact: Mapping[str, Table]) -> PlainFiles:
-    """The files that no log names; all, if some are of a type without a log: other types tell of its batches."""
+    """The files that no log names; all, if some are of a type without a log: the files of other types count its own."""
     entries = sorted(own_files(logs, ""), key=lambda entry: entry.path)
     named = {file.path for log in intact.values() for file in log.active_files()}
     unnamed = [entry for entry in entries if entry.path not in named]
@@ -158,47 +151,65 @@ def _restore_type(
 
 
 def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Create the job log, and enter positions, types and what is to be read again with one commit."""
+    """Create the job log, and enter positions and types with one commit."""
     job, job_log = logs.job.name, logs.create_job_log()
     types = dict(logs.type_logs())
+    topics = _topics(logs, types, bounds)
     run = max(map(run_number, types.values()), default=0)
     numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.all_types} | {replay_key(job): run}
-    topics, current = _topics(logs, types, bounds), {}
     for topic, (topic_id, incarnation) in topics.items():
-        current[topic_id] = topic
         numbers |= {topic_key(job, topic): topic_fingerprint(topic_id), incarnation_key(job, topic): incarnation}
+    current = {topic_id: topic for topic, (topic_id, _) in topics.items()}
     own = {name: parse_state(log.version, log.transactions(), job).partitions for name, log in types.items()}
-    report: dict[str, Mapping[str, Any]] = {}
+    partitions = [
+        Partition(current.get(key[0], UNKNOWN_TOPIC), *key)
+        for key in sorted({key for known in own.values() for key, here in known.items() if here.position is not None})
+    ]
+    for name, log in types.items():
+        _go_on_from(logs, name, log, partitions)
+    positions: dict[str, int] = {}
     notes = list(_quarantine_notes(logs, job_log, run))
-    for key in sorted({key for known in own.values() for key, here in known.items() if here.position is not None}):
-        partition = Partition(current.get(key[0], UNKNOWN_TOPIC), *key)
-        known = {name: parts[key] for name, parts in own.items() if key in parts}
-        position = max(here.position or 0 for here in known.values())
-        totals = {"origin": position, "backfilled": type_totals(logs, partition).accounted}
-        numbers |= {field_key(job, partition, what): number for what, number in totals.items()}
-        numbers[position_key(job, partition)] = position
-        # Where no log of a type says how far it was, it is read from where the job began.
-        begun = min(here.origin for here in known.values() if here.origin is not None)
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
-        again: dict[str, int] = {}
-        for name, spec in logs.export.all_types.items() if key[0] in current else ():
-            replayed = types[name].transaction(field_key(job, partition, REPLAYED_END)) if name in types else None
-            start = max((known[name].position if name in known else None) or 0, replayed or 0) or None
-            if start is None and spec.start is TypeStart.NOW:
-                notes.append(f"{partition}: type {name} began `now` and left no file: it counts as up to date")
-            elif (start or begun) < position:
-                again[name] = start = start or begun
-                lag = Lag(start, Cause.BACKFILL, position, since_ms=int(logs.environment.now() * 1000))
-                numbers |= lag_numbers(job, partition, name, lag) | {backfill_key(job, partition, name): position}
+    for partition in partitions:
+        key = (partition.topic_id, partition.number)
+        origins = [parts[key].origin for parts in own.values() if key in parts]
+        # Where no log of a type has a position, it is read from where the job began.
+        begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origin for origin in origins if origin is not None)
+        ends = {name: logs.position(name, partition) or begun for name in logs.export.all_types}
+        position = max(ends.values())
         if key[0] in current:
-            report[str(partition)] = {"position": position, "read_again": again}
+            first = bounds[partition].first if partition in bounds else 0
+            position = positions[str(partition)] = min(max(min(ends.values()), first), position)
+            notes += [
+                f"{partition}: offsets {end} to {position - 1} are gone from the topic, type {name} may lack some"
+                for name, end in ends.items()
+                if end < position
+            ]
+        totals = type_totals(logs, partition)
+        known = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
+        known[FORMER_QUARANTINED] = totals.quarantined - totals.replayed
+        numbers |= {field_key(job, partition, what): number for what, number in known.items()}
+        numbers[position_key(job, partition)] = position
 
     def decide() -> Change | None:
         record = Provenance(kind="rebuild", job=job).metadata
         return None if logs.known_state().partitions else Change([], numbers, record)
 
     job_log.swap(decide, "rebuilding")
-    return RebuildReport(partitions=report, notes=tuple(notes))
+    return RebuildReport(positions=positions, notes=tuple(notes))
+
+
+def _go_on_from(logs: ExportLogs, name: str, log: Table, partitions: list[Partition]) -> None:
+    """Let a type pass the rows that were replayed into it, and take further ones under the job file as it is."""
+    state, parts = log.known_state(partitions), []
+    for partition in partitions:
+        known = state.of(partition)
+        start, end = known.position or 0, known.numbers.get(REPLAYED_END, 0)
+        if start < end:
+            parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=known.position is None))
+    log.commit_revised(
+        lambda: Proposal(log.job, new_batch_id(), tuple(parts), {flow_key(log.job): logs.settings_of(name)}),
+        logs.columns_of(name),
+    )
 
 
 def _quarantine_notes(logs: ExportLogs, job_log: Table, run: int) -> Iterator[str]:

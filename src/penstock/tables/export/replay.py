@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError
@@ -29,14 +28,13 @@ from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares
 from penstock.tables.export.commits import committed_file
 from penstock.tables.export.days import day_key
-from penstock.tables.export.events import DuplicateQuarantineRecords, TypeCannotBeWritten
+from penstock.tables.export.events import TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs
 from penstock.tables.export.names import day_folder, output_name
 from penstock.tables.export.state import ExportState
 from penstock.tables.quarantine.replay import (
-    Choice,
     Chunk,
     OvertakenError,
     ReplayRun,
@@ -46,7 +44,6 @@ from penstock.tables.quarantine.replay import (
     run_change,
     run_number,
 )
-from penstock.tables.quarantine.rows import at_places, repeated_places
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""
@@ -113,14 +110,6 @@ class ExportTarget(Target[RunShares]):
         self._logs.refresh_types()
         self._export.finish_pending()
 
-    def choice(self, quarantine: Table) -> Choice:
-        """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
-        repeated = repeated_places(quarantine)
-        if not len(repeated):
-            return lambda rows: rows
-        self.listener.event(DuplicateQuarantineRecords(records=len(repeated)))
-        return lambda rows: rows.filter(pc.invert(at_places(rows, repeated)))
-
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._logs.state()
         slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
@@ -131,7 +120,10 @@ class ExportTarget(Target[RunShares]):
         names = self._logs.export.all_types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
         takes = {name: piece.start for name in names if name not in self._logs.unreadable}
-        return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
+        after = self._logs.files_ends(takes, piece.partition)
+        return RoutedSlice(
+            piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after
+        )
 
     def _writable(self, chunk: Chunk, batch_id: str, number: int, found: Shares) -> StagedRun[RunShares]:
         """What can be committed: a type that cannot be written now leaves its records where they are."""
@@ -232,14 +224,8 @@ def _has_run(log: Table, run: ReplayRun) -> bool:
 def left_to_log(state: ExportState, partition: Partition, name: str) -> Ranges:
     """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
 
-    A type that began at the beginning reads them again, or has; one that lags may be yet to read them.
+    A type that lags may be yet to read them. So may all types if the job log was restored and starts over.
     """
     here = state.of(partition)
-    if here.position is None or here.origin is None:
-        return ((0, _NO_END),)
-    ranges: list[tuple[int, int]] = []
-    if (end := here.backfills.get(name)) is not None:
-        ranges.append((here.origin, end))
-    if (lag := here.lags.get(name)) is not None:
-        ranges.append((lag.position, _NO_END))
-    return tuple(ranges)
+    start = 0 if here.position is None else here.position_of(name)
+    return ((start or 0, _NO_END),)

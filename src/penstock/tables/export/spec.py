@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -15,13 +14,6 @@ from penstock.job.spec import DaysSpec, MessageName, RouteSpec, TableSpec, Unkno
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
-
-
-class TypeStart(StrEnum):
-    """Where a type begins that is added to a table which already has positions."""
-
-    BEGINNING = "beginning"
-    NOW = "now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,6 @@ class TypeSpec:
     """Of `protobuf` and `garmadon`."""
     rotation: Rotation | None = None
     """None: it goes with the job's own flush."""
-    start: TypeStart | None = None
 
 
 @dataclass(frozen=True, slots=True)

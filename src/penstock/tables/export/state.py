@@ -1,7 +1,7 @@
 """What the job log of an export says: positions, types that lag and event times, and how slices change them. Pure.
 
 A type that does not lag in a partition is complete up to the partition's position, also if its own log ends lower: so
-idle types need no commits. A type lags while records are left to it, or while it reads what was there before it.
+idle types need no commits. A type lags while records are left to it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from penstock.logs.log import Partition
 MILLIS_PER_SECOND = 1000
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
+FORMER_QUARANTINED = "former_quarantined"
+"""The number of a partition that counts bad records in the quarantine of a job log that was lost."""
 UNKNOWN_TOPIC = "?"
 """Stands for a topic that was recreated since."""
 OUTCOMES_KEPT = 62
@@ -29,7 +31,6 @@ class Cause(StrEnum):
 
     ROTATION = "rotation"
     FAILING = "failing"
-    BACKFILL = "backfill"
 
 
 _CAUSES = tuple(Cause)
@@ -41,24 +42,15 @@ class Lag:
 
     position: int
     cause: Cause
-    counted_from: int
-    """Records of the type from this offset on are in `deferred`; those below belong to a backfill."""
     deferred: int = 0
+    """How many records are left to it."""
     size_bytes: int = 0
     since_ms: int = 0
     """When the first of them was left."""
     gap: int = 0
-    """Offsets since `counted_from` that the log had lost: some of `deferred` may never come."""
+    """Offsets that the log had lost: some of `deferred` may never come."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to."""
-
-    @property
-    def is_over(self) -> bool:
-        return not self.deferred and not self.in_backfill
-
-    @property
-    def in_backfill(self) -> bool:
-        return self.position < self.counted_from
 
     def numbers(self) -> dict[str, int]:
         """As the job log keeps it. A watermark that is not known yet was never known in this partition."""
@@ -76,8 +68,7 @@ class JobPartition:
     totals: Totals = field(default_factory=Totals)
     watermark_ms: int | None = None
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    backfills: Mapping[str, int] = field(default_factory=dict)
-    """Types that began at the beginning, with the offset up to which they read what others had read before."""
+    former_quarantined: int = 0
 
     def watermark_of(self, name: str) -> int | None:
         lag = self.lags.get(name)
@@ -185,10 +176,6 @@ def lag_numbers(job: str, partition: Partition, name: str, lag: Lag) -> dict[str
     return {field_key(job, partition, f"lag/{name}/{what}"): number for what, number in lag.numbers().items()}
 
 
-def backfill_key(job: str, partition: Partition, name: str) -> str:
-    return field_key(job, partition, f"backfill/{name}")
-
-
 def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:
     """The state from all app transactions of the job log."""
     prefix = re.escape(job)
@@ -216,24 +203,21 @@ def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportSta
 
 
 def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
-    lags: dict[str, dict[str, int]] = {}
-    backfills: dict[str, int] = {}
+    by_type: dict[str, dict[str, int]] = {}
     for name, number in numbers.items():
         kind, _, rest = name.partition("/")
         if kind == "lag":
-            of, _, what = rest.rpartition("/")
-            lags.setdefault(of, {})[what] = number
-        elif kind == "backfill":
-            backfills[rest] = number
-    found = {name: Lag(**{**known, "cause": _CAUSES[known["cause"]]}) for name, known in lags.items()}  # type: ignore[arg-type]
+            type_name, _, what = rest.rpartition("/")
+            by_type.setdefault(type_name, {})[what] = number
+    lags = {name: Lag(**{**known, "cause": _CAUSES[known["cause"]]}) for name, known in by_type.items()}  # type: ignore[arg-type]
     return JobPartition(
         numbers.get("position"),
         numbers.get("origin"),
         numbers.get("token", 0),
         Totals(*(numbers.get(name, 0) for name in TOTAL_NAMES)),
         numbers.get(EVENT_MS),
-        {name: lag for name, lag in found.items() if not lag.is_over},
-        backfills,
+        {name: lag for name, lag in lags.items() if lag.deferred},
+        numbers.get(FORMER_QUARANTINED, 0),
     )
 
 
@@ -266,10 +250,10 @@ def deferred_lags(here: JobPartition, left: Mapping[str, Deferred], now_ms: int)
     for name, more in left.items():
         lag = here.lags.get(name)
         if lag is None:
-            lag = Lag(more.first, more.cause, more.first, since_ms=now_ms, watermark_ms=here.watermark_ms)
+            lag = Lag(more.first, more.cause, since_ms=now_ms, watermark_ms=here.watermark_ms)
         lags[name] = replace(
             lag,
-            cause=more.cause if lag.cause is not Cause.BACKFILL else lag.cause,
+            cause=more.cause,
             deferred=lag.deferred + more.count,
             size_bytes=lag.size_bytes + more.size_bytes,
         )
@@ -277,32 +261,23 @@ def deferred_lags(here: JobPartition, left: Mapping[str, Deferred], now_ms: int)
 
 
 def caught_up(here: JobPartition, taken: Mapping[str, Taken]) -> tuple[dict[str, Lag], Totals]:
-    """The lags of types after a catch-up, and what it adds to the totals; nothing is left at the partition's position.
-
-    A slice of a backfill ends where counting began, so a slice is of a backfill or of deferred records, never both.
-    """
+    """The lags of types after a catch-up, and what it adds to the totals; at the partition's position none is left."""
     lags: dict[str, Lag] = {}
     totals = Totals()
     for name, took in taken.items():
         lag = here.lags[name]
-        if took.end <= lag.counted_from:
-            totals += Totals(backfilled=took.count)
-            left, gap = lag.deferred, lag.gap
-        else:
-            totals += Totals(deferred=-took.count)
-            left, gap = lag.deferred - took.count, lag.gap + took.gap
+        left = lag.deferred - took.count
+        totals += Totals(deferred=-took.count)
         if took.end >= (here.position or 0):
             totals += Totals(deferred=-left, vanished=left)
             left = 0
-        over = lag.cause is Cause.BACKFILL and took.end >= lag.counted_from
         marks = [mark for mark in (lag.watermark_ms, took.watermark_ms) if mark is not None]
         lags[name] = replace(
             lag,
             position=took.end,
-            cause=Cause.ROTATION if over else lag.cause,
             deferred=left,
             size_bytes=lag.size_bytes if left else 0,
-            gap=gap if left else 0,
+            gap=lag.gap + took.gap if left else 0,
             watermark_ms=max(marks, default=None),
         )
     return lags, totals

@@ -36,8 +36,6 @@ class TypeFacts:
     known: TopicIncarnations
     due: Mapping[Partition, int]
     """Up to where the type is complete by the job log."""
-    again: Mapping[Partition, int]
-    """Up to where it read again what other types had read before."""
 
     @classmethod
     def read(cls, logs: ExportLogs, name: str, log: Table, places: Iterable[Partition]) -> TypeFacts:
@@ -51,16 +49,12 @@ class TypeFacts:
             read_history(history, job),
             find_incarnations(log.transactions(), job),
             {partition: known.position_of(name) or 0 for partition, known in here.items()},
-            {partition: known.backfills.get(name, 0) for partition, known in here.items()},
         )
 
     @property
     def ends(self) -> dict[Partition, int]:
         """No row is at or beyond them."""
         return {partition: max(self.states[partition].position or 0, due) for partition, due in self.due.items()}
-
-    def in_backfill(self, partition: Partition) -> bool:
-        return self.due[partition] < self.again[partition]
 
     def ahead(self, partition: Partition) -> Totals:
         """What those slices count that end beyond what the job log knows of: a batch is half landed."""
@@ -140,7 +134,6 @@ def type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) ->
         logs.columns_of(name) or log.schema,
         name,
         of_type.ends,
-        of_type.again,
     )
     return examined(rows, files_now(log))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Generic, Protocol, TypeVar
@@ -44,7 +44,6 @@ _KIND = "replay"
 
 F = TypeVar("F")
 """What a run leaves for its commit."""
-Choice = Callable[[pa.Table], pa.Table]
 """Which of the rows of a quarantine are replayed at all."""
 
 
@@ -222,22 +221,21 @@ class Chunk:
         return run
 
 
-def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[Chunk]:
+def chunks_of(quarantine: Table, options: ReplayOptions) -> Iterator[Chunk]:
     """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
     rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
     size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
-    for pieces in gather(_pieces(quarantine, choose, options), rows, size):
+    for pieces in gather(_pieces(quarantine, options), rows, size):
         yield from map(_chunk, _split_incarnations(pa.concat_tables(pieces)))
 
 
-def _pieces(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[pa.Table]:
-    """The chosen rows, cut so that a piece fits into a run."""
+def _pieces(quarantine: Table, options: ReplayOptions) -> Iterator[pa.Table]:
+    """The rows, cut so that a piece fits into a run."""
     for rows in read_rows(quarantine):
         if options.error_contains:
             rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
-        chosen = choose(rows)
-        for start in range(0, chosen.num_rows, options.run_rows_max):
-            yield chosen.slice(start, options.run_rows_max)
+        for start in range(0, rows.num_rows, options.run_rows_max):
+            yield rows.slice(start, options.run_rows_max)
 
 
 def _split_incarnations(rows: pa.Table) -> Iterator[pa.Table]:
@@ -291,10 +289,6 @@ class Target(ABC, Generic[F]):
     @abstractmethod
     def refresh(self) -> None:
         """Load the newest version of the table."""
-
-    def choice(self, quarantine: Table) -> Choice:
-        """Which records may be replayed, of the version that is loaded."""
-        return lambda rows: rows
 
     def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[F]:
         """Write the rows that fit; again if records brought columns that their table had to take first."""

@@ -112,13 +112,6 @@ def places_of(rows: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/")
 
 
-def repeated_places(table: Table) -> pa.Array:
-    """The places of which the loaded version has more than one row."""
-    places = [chunk for rows in read_rows(table, PLACE) for chunk in places_of(rows).chunks]
-    counted = pa.chunked_array(places, pa.string()).value_counts()
-    return counted.filter(pc.greater(counted.field("counts"), 1)).field("values")
-
-
 def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
     """Which rows are at these places."""
     return pc.is_in(places_of(rows), value_set=places)

@@ -1,12 +1,14 @@
 """A second JSON decoder, written for clarity and from Python's own parts only: what each record must become.
 
-It knows nothing of Arrow's reader, of batches or of neighbours. A record is one strict JSON object (with `NaN` and the
-infinities), read field by field; numbers are exact until their column is known.
+It knows nothing of Arrow's reader, of batches or of neighbours. A record is one strict JSON object, read by field;
+numbers are exact until their column is known. `NaN` and the infinities may stand where no column asks for a value. Half
+of a surrogate pair and an exponent that no double has make a record bad anywhere.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import re
@@ -24,7 +26,9 @@ DEPTH_MAX = 500
 _TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2})(?::(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)?(Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
 )
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?0*(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?", re.ASCII)
+_DECIMAL_DIGITS_MAX = 76
+"""As written: a decimal with more digits, or with as many zeros before its point, is not read."""
 _FLOAT_LIMIT = Fraction(2**128) - Fraction(2**103)
 """Half a step beyond the largest number of 32 bits: from here on it would be rounded to infinity."""
 
@@ -66,7 +70,23 @@ def _parsed(record: bytes) -> Members:
         raise BadError from None
     if not isinstance(value, Members):
         raise BadError
+    _check_readable(value)
     return value
+
+
+def _check_readable(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise BadError from None
+    elif isinstance(value, Number):
+        exponent = re.fullmatch(r"-?\d+(?:\.(\d+))?[eE]\+?(\d{2,})", value.text)
+        if exponent and int(exponent[2]) > 308 + len(exponent[1] or ""):
+            raise BadError
+    elif isinstance(value, list | Members):
+        for part in value if isinstance(value, list) else itertools.chain.from_iterable(value.pairs):
+            _check_readable(part)
 
 
 def _long_spelling(found: re.Match[str]) -> str:
@@ -142,9 +162,7 @@ def _floating(kind: pa.DataType, value: Any) -> str:
     if not isinstance(value, Number):
         raise BadError
     number = float(value.text)
-    if value.text in ("NaN", "Infinity", "-Infinity"):
-        return repr(number)
-    if math.isinf(number):
+    if not math.isfinite(number):
         raise BadError
     if pa.types.is_float64(kind):
         return repr(number)
@@ -167,7 +185,12 @@ def _nearest_float(exact: Fraction, rough: float) -> float:
 
 def _decimal(kind: pa.DataType, value: Any) -> Decimal:
     text = value.text if isinstance(value, Number) else value
-    if type(text) is not str or not _DECIMAL.fullmatch(text):
+    if type(text) is not str or not re.search("[0-9]", text):
+        raise BadError
+    parts = _DECIMAL.fullmatch(text)
+    if parts is None or len(parts[1]) + len(parts[2]) > _DECIMAL_DIGITS_MAX:
+        raise BadError
+    if int(parts[3] or 0) - len(parts[2]) > _DECIMAL_DIGITS_MAX:
         raise BadError
     try:
         number = Decimal(text)

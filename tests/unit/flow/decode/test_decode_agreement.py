@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.flow.columns.seen_types import NewFields
+from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode import decoder_for
-from penstock.flow.decode.json.arrow_json import ArrowReader
-from penstock.flow.decode.json.exact import members_of
-from penstock.flow.decode.json.new_types import known_fields, note_members
+from penstock.flow.decode.json import rows
+from penstock.flow.decode.json.column_types import known_fields
+from penstock.flow.decode.json.new_fields import in_record
+from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.tries import tries
+from tests.unit.bench.bad_records import ORDERS, orders
 from tests.unit.flow.decode.hostile_records import HOSTILE, NESTED, hostile_records
 from tests.unit.flow.decode.json_oracle import comparable, oracle
 from tests.unit.flow.kafka_batches import decode_json, good_offsets, kafka_batch, types_of
@@ -132,7 +134,7 @@ def check_agreement(schema: pa.Schema, values: list[bytes], policy: NewColumnPol
     if policy is NewColumnPolicy.ADD:
         singly: NewFields = {}
         for n in good:
-            note_members(singly, members_of(values[n]), known_fields(schema))
+            add_fields(singly, in_record(parse_object(values[n]), known_fields(schema)))
         assert types_of(decoded.new_fields) == types_of(singly)
 
 
@@ -193,16 +195,15 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
     """However many they are: Arrow's reader sees a batch a few times at most, and no record alone."""
     reads: list[int] = []
 
-    def counted(reader: ArrowReader, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
+    def counted(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         reads.append(len(texts))
-        return whole(reader, texts, schema, unexpected)
+        return whole(texts, schema, unexpected)
 
-    whole = ArrowReader._table
-    monkeypatch.setattr(ArrowReader, "_table", counted)
-    values = hostile_records(random.Random(7), 1500, bad_share)
-    decoder = decoder_for(DecodeSpec("json"), NESTED, Policies(new_column=NewColumnPolicy.IGNORE))
-    bad = len(decoder.decode(kafka_batch(values)).bad.errors)
-    assert bad > 1500 * bad_share / 2
+    whole = rows._table
+    monkeypatch.setattr(rows, "_table", counted)
+    values, count = orders(1500, bad_share, differing=True)
+    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
+    assert len(decoder.decode(kafka_batch(values)).bad.errors) == count
     assert len(reads) <= 8
 
 

@@ -30,16 +30,14 @@ def test_integers_reach_to_the_ends_of_their_types() -> None:
     assert values_of(pa.int8(), "-128", "127", "-0") == [-128, 127, 0]
     assert values_of(pa.int16(), "-32768", "32767") == [-32768, 32767]
     assert values_of(pa.int64(), "-9223372036854775808", "9223372036854775807") == [-(2**63), 2**63 - 1]
-    assert refused(pa.int64(), "9223372036854775808") == "a: expected long, found number 9223372036854775808"
+    assert refused(pa.int64(), "9223372036854775808") == "a: expected long, found number out of range"
 
 
 def test_doubles_and_floats() -> None:
-    assert values_of(pa.float64(), "1", "0.1", "1e308", "Infinity", "-Infinity", "null") == [
+    assert values_of(pa.float64(), "1", "0.1", "1e308", "null") == [
         1.0,
         0.1,
         1e308,
-        float("inf"),
-        float("-inf"),
         None,
     ]
     assert values_of(pa.float32(), "0.5", "16777217") == [0.5, 16777216.0]
@@ -48,23 +46,19 @@ def test_doubles_and_floats() -> None:
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
 @pytest.mark.parametrize("value", ["1e309", "-1e309", "9" * 310, "-" + "9" * 310, "0.5e310", "1" + "0" * 309 + ".0"])
 def test_a_number_beyond_its_column_is_bad_however_it_is_written(kind: pa.DataType, value: str) -> None:
-    assert refused(kind, value).endswith("is too large")
-    assert "a[0]: the number" in error_of(pa.schema([("a", pa.list_(kind))]), b'{"a":[%b]}' % value.encode())
+    assert refused(kind, value).endswith("found number out of range")
+    reason = error_of(pa.schema([("a", pa.list_(kind))]), b'{"a":[%b]}' % value.encode())
+    assert reason.startswith("a[0]: expected")
 
 
-def test_a_number_beyond_32_bits_is_bad_in_a_float_and_an_infinite_one_is_not() -> None:
-    assert refused(pa.float32(), "3.5e38") == "a: the number 3.5e38 is too large"
-    assert values_of(pa.float32(), "3.4028235e38", "Infinity", "-Infinity", "-0e999") == [
-        3.4028234663852886e38,
-        float("inf"),
-        float("-inf"),
-        0.0,
-    ]
+def test_a_number_beyond_32_bits_is_bad_in_a_float() -> None:
+    assert refused(pa.float32(), "3.5e38") == "a: expected float, found number out of range"
+    assert values_of(pa.float32(), "3.4028235e38", "-0e99") == [3.4028234663852886e38, 0.0]
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.list_(pa.decimal128(5, 2))], ids=str)
-@pytest.mark.parametrize("zero", ["0e-400", "-0e-77", '"0e-400"', "0e400", '"0e99999"', "0." + "0" * 100])
-def test_a_zero_is_a_decimal_whatever_its_exponent_and_its_neighbours(kind: pa.DataType, zero: str) -> None:
+@pytest.mark.parametrize("zero", ["0e-400", "-0e-77", '"0e-400"', "0e76", "0." + "0" * 76])
+def test_a_zero_of_76_digits_is_a_decimal_whatever_its_neighbours(kind: pa.DataType, zero: str) -> None:
     value = b'{"a":[%b]}' if pa.types.is_list(kind) else b'{"a":%b}'
     schema = pa.schema([("a", kind)])
     for neighbours in ([], [value % b"1.5"] * 3, [value % b'"bad"'] * 3, [b"{"] * 40):
@@ -92,15 +86,20 @@ def test_a_decimal_that_would_be_rounded_or_overflow_is_bad(value: str) -> None:
     assert refused(pa.decimal128(10, 2), value).startswith("a: expected decimal(10,2), found ")
 
 
+@pytest.mark.parametrize("value", ["0e400", '"0e99999"', "0." + "0" * 77, "1." + "0" * 76])
+def test_a_decimal_of_more_than_76_digits_is_bad_even_if_it_is_zero(value: str) -> None:
+    assert refused(pa.decimal128(5, 2), value).startswith("not readable: ")
+
+
 def test_dates_are_iso_text() -> None:
     assert values_of(pa.date32(), '"2021-03-24"', '"2400-02-29"', "null") == [
         date(2021, 3, 24),
         date(2400, 2, 29),
         None,
     ]
-    assert refused(pa.date32(), '"2021-02-29"') == 'a: expected date, found string "2021-02-29"'
+    assert refused(pa.date32(), '"2021-02-29"') == "a: expected date, found string"
     assert refused(pa.date32(), '"2021-03-24T00:00:00Z"').startswith("a: expected date")
-    assert refused(pa.date32(), "18710") == "a: expected date, found number 18710"
+    assert refused(pa.date32(), "18710") == "a: expected date, found number"
 
 
 def test_timestamps_are_utc_whatever_their_spelling() -> None:
@@ -132,7 +131,7 @@ def test_what_is_not_a_time_is_bad(value: str) -> None:
 
 def test_binary_is_base64_text() -> None:
     assert values_of(pa.binary(), '"AAH/"', '""', "null") == [b"\x00\x01\xff", b"", None]
-    assert refused(pa.binary(), '"AAH"') == 'a: expected binary, found string "AAH"'
+    assert refused(pa.binary(), '"AAH"') == "a: expected binary, found string"
     assert refused(pa.binary(), '"ä==="').startswith("a: expected binary")
 
 
@@ -149,7 +148,7 @@ def test_types_inside_structs_and_lists_are_converted_there() -> None:
         [],
     ]
     assert refused(kind, '[{"amounts":[1]},{"amounts":[2,"x"]}]') == (
-        'a[1].amounts[1]: expected decimal(5,1), found string "x"'
+        "a[1].amounts[1]: expected decimal(5,1), found string"
     )
 
 
@@ -160,7 +159,7 @@ def test_maps_keep_every_key() -> None:
         [],
         None,
     ]
-    assert refused(kind, '{"x":[1]}') == "a.x[0]: expected date, found number 1"
+    assert refused(kind, '{"x":[1]}') == "a[...][0]: expected date, found number"
     assert refused(kind, '{"x":[],"x":[]}') == "a.x: given twice"
 
 

@@ -180,7 +180,7 @@ def test_a_type_that_keeps_a_table_of_its_own_is_staged_in_its_days_folder(tmp_p
 def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> None:
     values = [record("order", "x"), record("visit", 1), record("visit", "y"), {"type": "order", "n": 1}]
     outcome = run(fanout_flow(tmp_path, [orders(), visits()]), kafka_part(values))
-    assert outcome.bad("orders") == {100: 'n: expected long, found string "x"', 103: "has no event time"}
+    assert outcome.bad("orders") == {100: "n: expected long, found string", 103: "has no event time"}
     assert set(outcome.bad("visits")) == {102}
     assert outcome.shares["orders"].counts == Counts(read=2, quarantined=2)
     assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected long")
@@ -225,7 +225,7 @@ def test_records_that_show_no_field_of_a_type_without_a_schema_are_bad(tmp_path:
     outcome = run(flow, kafka_part(values, keys=[b"orders"] * 3))
     share = outcome.shares["orders"]
     assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), "")
-    reasons = {offset: why.split(" at ")[0] for offset, why in outcome.bad("orders").items()}
+    reasons = {offset: why.split(": ")[0] for offset, why in outcome.bad("orders").items()}
     assert reasons == {100: SHOWS_NOTHING, 101: "not JSON", 102: SHOWS_NOTHING}
 
 
@@ -256,12 +256,11 @@ def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.FAIL])
-def test_a_name_of_a_field_that_is_no_text_reaches_the_driver(tmp_path: Path, policy: NewColumnPolicy) -> None:
+def test_a_record_with_a_name_that_is_no_text_is_quarantined(tmp_path: Path, policy: NewColumnPolicy) -> None:
     """JSON can hold half a surrogate pair, which UTF-8 cannot."""
     flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column=policy))
     share = run(flow, kafka_part([{**record("order", 0), "\ud800": 1}])).shares["orders"]
-    assert list(from_json(share.new_fields)) == (["\ud800"] if policy is NewColumnPolicy.ADD else [])
-    assert bool(share.failed) is (policy is NewColumnPolicy.FAIL)
+    assert (share.counts, share.new_fields, share.failed) == (Counts(read=1, quarantined=1), "", "")
 
 
 def test_a_folder_that_cannot_be_written_fails_its_type_alone(tmp_path: Path) -> None:

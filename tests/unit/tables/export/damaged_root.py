@@ -6,7 +6,9 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -61,15 +63,11 @@ def event(name: str, day: str = MONDAY, number: int | str = 0) -> bytes:
     return json.dumps({"type": name, "at": f"{day}T12:00:00Z", "id": number}).encode()
 
 
-def make_job(
-    folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", unknown: str = "drop", view: bool = False
-) -> Path:
-    """With `view` the job has a third type, which was added later and begins at the beginning."""
+def make_job(folder: Path, kind: Kind, name: str = "shop", topic: str = "shop", unknown: str = "drop") -> Path:
     path = job_file(folder, name=name, topic=topic, export=f"format: {kind.format}")
     text = path.read_text().replace("field(type)}", f"field(type), unknown: {unknown}}}")
-    added = "  view: {schema: {type: string, at: string, id: long}, start: beginning}\n" if view else ""
     more = "on: {bad_record: quarantine, bad_share: 1}\n" + ("" if kind.places else "place: none\n")
-    path.write_text(text.replace("table:\n", f"{added}table:\n") + more)
+    path.write_text(text + more)
     return path
 
 
@@ -125,11 +123,10 @@ class Lake:
         self._land(Slice(partition, start, end, start), takes, causes, True, table)
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
-        """Commit what a type that lags has left; a backfill ends where the type's records began to be counted."""
+        """Commit what a type that lags has left."""
         here = (table or self.root.table).logs.state().of(partition)
         lag = here.lags[name]
-        if end is None:
-            end = lag.counted_from if lag.in_backfill else here.position or 0
+        end = here.position or 0 if end is None else end
         read_from = max(lag.position, self.log.bounds([partition])[partition].first)
         self._land(Slice(partition, lag.position, end, read_from), {name: lag.position}, {}, False, table)
 
@@ -200,7 +197,22 @@ def started(path: Path, kind: Kind, *partitions: Partition) -> Lake:
 
 
 def made(folder: Path, kind: Kind) -> Lake:
-    """Monday is complete, Wednesday is not. Partition 0 has bad and dropped records, partition 1 neither, and a lag."""
+    """Monday is complete, Wednesday is not. Partition 0 has bad and dropped records, partition 1 neither, and a lag.
+
+    It is made once for each kind, and copied for every test.
+    """
+    lake, _ = _made(kind)
+    return lake.copied(folder)
+
+
+@cache
+def _made(kind: Kind) -> tuple[Lake, TemporaryDirectory[str]]:
+    """With its folder, which is there as long as this process."""
+    folder = TemporaryDirectory(prefix="penstock-tests-")
+    return _written(Path(folder.name), kind), folder
+
+
+def _written(folder: Path, kind: Kind) -> Lake:
     lake = started(make_job(folder, kind), kind)
     orders, clicks = ([event(name, MONDAY, number) for number in range(6)] for name in ("order", "click"))
     # Offsets 10 and 11 are quarantined, one of no type and one of orders; 12 is of a type that is dropped.

@@ -33,9 +33,9 @@ def with_bad(folder: Path, **texts: str) -> ExportRoot:
 
 
 def with_later_type(root: ExportRoot) -> ExportRoot:
-    """The same root under a job file that names one more type, which begins at the beginning."""
+    """The same root under a job file that names one more type."""
     text = root.job_path.read_text()
-    view = "  view: {schema: {at: string, id: long}, start: beginning}\n"
+    view = "  view: {schema: {at: string, id: long}}\n"
     root.job_path.write_text(text.replace("table:", f"{view}table:"))
     return ExportRoot(root.job_path, expected=root.expected)
 

@@ -19,7 +19,7 @@ NOW = CatchUpTerms({}, now=0.0, flush_now=True)
 
 
 def waiting(position: int, deferred: int = 1, cause: Cause = Cause.ROTATION, **more: int) -> Lag:
-    return Lag(position, cause, position, deferred, **more)
+    return Lag(position, cause, deferred, **more)
 
 
 def at(position: int, **lags: Lag) -> JobPartition:
@@ -46,13 +46,6 @@ def test_a_type_beyond_the_end_of_a_bounded_slice_takes_no_part() -> None:
     assert planned(at(20, A=waiting(4), B=waiting(9)), terms=replace(NOW, records_max=3)) == (4, 4, 7, {"A": 4})
 
 
-def test_a_backfill_ends_where_counting_began_and_goes_first() -> None:
-    new = Lag(0, Cause.BACKFILL, 12, deferred=2)
-    assert planned(at(20, A=waiting(4), N=new)) == (0, 0, 12, {"N": 0})
-    then = replace(new, position=12, cause=Cause.ROTATION)
-    assert planned(at(20, A=waiting(4), N=then)) == (4, 4, 20, {"A": 4, "N": 12})
-
-
 def test_a_type_that_could_not_be_written_lately_rests() -> None:
     here = at(20, A=waiting(4, cause=Cause.FAILING), B=waiting(9))
     assert planned(here, terms=replace(NOW, resting=frozenset("A"))) == (9, 9, 20, {"B": 9})
@@ -69,12 +62,6 @@ def test_a_type_whose_records_the_log_lost_stands_still_and_the_others_go_on() -
     assert planned(replace(here, lags={"B": here.lags["B"]}), bounds) is None
 
 
-def test_a_backfill_takes_what_the_log_still_has() -> None:
-    here = at(8, N=Lag(0, Cause.BACKFILL, 8))
-    assert lost_lags(here, Bounds(3, 8)) == {}
-    assert planned(here, Bounds(3, 8)) == (0, 3, 8, {"N": 0})
-
-
 def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None:
     """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
     here = at(8, B=waiting(1, deferred=4))
@@ -85,7 +72,7 @@ def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None
         start, read_from, end, _ = expected
         check_residue(Slice(EVENTS, start, end, read_from), here, {"B": count}, may_vanish=False)
         lags, more = caught_up(here, {"B": Taken(end, count, read_from - start, None)})
-        here = replace(here, lags={name: lag for name, lag in lags.items() if not lag.is_over})
+        here = replace(here, lags={name: lag for name, lag in lags.items() if lag.deferred})
         vanished += more.vanished
     assert (here.lags, vanished) == ({}, 2)
 

@@ -15,9 +15,8 @@ from penstock.logs.log import Partition
 from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import Cause
 from penstock.tables.registry import load_job
-from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from tests.export_root import WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import quiet
 
 FORMATS = pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
@@ -38,34 +37,15 @@ def logs_of(path: Path) -> ExportLogs:
 # types
 
 
-def test_a_type_that_begins_at_the_beginning_lags_by_all_that_was_read_before(tmp_path: Path) -> None:
-    later = ExportRoot(with_view(filled(tmp_path), ", start: beginning"))
-    here = later.state.of(ZERO)
-    lag = here.lags["view"]
-    assert (lag.position, lag.counted_from, lag.cause, lag.deferred) == (0, 34, Cause.BACKFILL, 0)
-    assert here.backfills == {"view": 34}
-    later.catch_up(ZERO, {"view": 0}, 34, {("view", MONDAY): range(4)})
-    assert later.state.of(ZERO).lags == {}
-    assert later.state.of(ZERO).totals.backfilled == 4
-    assert later.state.of(ZERO).totals.conserved
-
-
-def test_a_type_that_begins_now_is_where_the_others_are(tmp_path: Path) -> None:
-    later = ExportRoot(with_view(filled(tmp_path), ", start: now"))
+def test_a_type_that_is_added_later_is_where_the_others_are(tmp_path: Path) -> None:
+    later = ExportRoot(with_view(filled(tmp_path)))
     assert later.state.of(ZERO).lags == {}
     assert later.state.position_of(ZERO, "view") == 34
 
 
-def test_a_new_type_has_to_state_where_it_begins(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    with pytest.raises(UserError, match="type view is new") as refused:
-        logs_of(with_view(root)).agree_on_types()
-    assert "types.view.start" in refused.value.hint
-
-
 def test_a_job_file_without_a_type_of_the_table_is_refused(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    ExportRoot(with_view(root, ", start: now"))
+    ExportRoot(with_view(root))
     with pytest.raises(UserError, match="does not name: view"):
         logs_of(root.job_path).agree_on_types()
 
@@ -73,7 +53,7 @@ def test_a_job_file_without_a_type_of_the_table_is_refused(tmp_path: Path) -> No
 def test_a_process_that_does_not_know_a_type_cannot_commit(tmp_path: Path) -> None:
     """It would hide the records of that type for ever."""
     root = filled(tmp_path)
-    ExportRoot(with_view(root, ", start: now"))
+    ExportRoot(with_view(root))
     with pytest.raises(UserError, match="does not know: view"):
         root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34, 35]})
     assert root.state.of(ZERO).position == 34

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from penstock.errors import PenstockError
 from penstock.tables.export.replay import ExportRuns, left_to_log
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.replay import OvertakenError, finish_replay
-from penstock.tables.quarantine.rows import repeated_places
 from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.export_root import rows_in as plain_rows
@@ -231,7 +230,6 @@ def test_replayed_files_are_compacted_with_the_others(root: ExportRoot) -> None:
 
 def test_a_type_whose_first_rows_are_replayed_has_them_and_those_that_follow(root: ExportRoot) -> None:
     later = with_later_type(root)
-    later.catch_up(ZERO, {"view": 0}, 14, {})
     replay(later, {("view", MONDAY): [3]})
     later.write(ZERO, 14, 16, {("view", WEDNESDAY): [14, 15]})
     assert rows_of(later) == later.expected
@@ -251,31 +249,10 @@ def test_a_quarantine_that_was_deleted_knows_no_run_and_nothing_is_owed_to_it(ro
     assert in_quarantine(root) == [14, 15]
 
 
-def test_a_type_that_reads_the_log_again_takes_nothing_of_that_out_of_quarantine(tmp_path: Path) -> None:
-    """An unknown type that is named with `start: beginning` gets its earlier records from the log."""
-    later = with_later_type(with_bad(tmp_path))
-    assert left_to_log(later.state.job, ZERO, "order") == ()
-    reread, lag = left_to_log(later.state.job, ZERO, "view")
-    assert (reread, lag[0]) == ((0, 14), 0)
-    later.catch_up(ZERO, {"view": 0}, 14, {("view", MONDAY): [3, 4]})
-    assert left_to_log(later.state.job, ZERO, "view") == ((0, 14),)
-    later.write(ZERO, 14, 16, {("view", MONDAY): [14, 15]})
-    assert left_to_log(later.state.job, ZERO, "view") == ((0, 14),)
-
-
 def test_a_type_that_lags_takes_nothing_that_it_has_yet_to_read(tmp_path: Path) -> None:
     root = with_bad(tmp_path)
     root.write(ZERO, 14, 20, {("order", WEDNESDAY): [14]}, left={"click": [16, 17]})
     ((start, _),) = left_to_log(root.state.job, ZERO, "click")
     assert start == 16
-    assert left_to_log(root.state.job, ZERO, "order") == ()
-
-
-@pytest.mark.parametrize("again", [(), (4,)])
-def test_records_that_are_in_quarantine_twice_are_found(tmp_path: Path, again: Sequence[int]) -> None:
-    root = with_bad(tmp_path)
-    write_with_bad(root, ZERO, (14, 16), {}, (14, 15, *again))
-    quarantine = open_quarantine(root.job, export_quarantine(root.job))
-    assert quarantine is not None
-    places = [f"{ZERO.topic_id}/{ZERO.number}/{offset}" for offset in again]
-    assert sorted(repeated_places(quarantine).to_pylist()) == sorted(places)
+    ((start, _),) = left_to_log(root.state.job, ZERO, "order")
+    assert start == 20

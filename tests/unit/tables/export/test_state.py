@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.state import (
     EVENT_MS,
+    FORMER_QUARANTINED,
     OUTCOMES_KEPT,
     UNKNOWN_TOPIC,
     Cause,
@@ -23,7 +23,6 @@ from penstock.tables.export.state import (
     Lag,
     Taken,
     TypeState,
-    backfill_key,
     caught_up,
     deferred_lags,
     incarnation_key,
@@ -51,16 +50,16 @@ def state_of(partitions: Mapping[Partition, JobPartition]) -> ExportState:
 
 
 def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
-    lag = Lag(7, Cause.FAILING, 9, deferred=3, size_bytes=50, since_ms=11, gap=2, watermark_ms=1_000)
+    lag = Lag(7, Cause.FAILING, deferred=3, size_bytes=50, since_ms=11, gap=2, watermark_ms=1_000)
     totals = Totals(*range(1, len(TOTAL_NAMES) + 1))
     numbers = {
         position_key(JOB, ZERO): 20,
         field_key(JOB, ZERO, "origin"): 2,
         field_key(JOB, ZERO, "token"): 4,
         field_key(JOB, ZERO, EVENT_MS): 5_000,
+        field_key(JOB, ZERO, FORMER_QUARANTINED): 6,
         **{field_key(JOB, ZERO, name): getattr(totals, name) for name in TOTAL_NAMES},
         **lag_numbers(JOB, ZERO, "order.new", lag),
-        backfill_key(JOB, ZERO, "view"): 9,
         topic_key(JOB, "events"): topic_fingerprint("topic-A"),
         incarnation_key(JOB, "events"): 2,
         type_key(JOB, "order.new"): 77,
@@ -72,7 +71,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
     }
     assert parse_state(6, numbers, JOB) == ExportState(
         6,
-        {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag}, {"view": 9})},
+        {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag}, 6)},
         {"events": topic_fingerprint("topic-A")},
         {"events": 2},
         {"order.new": TypeState(77, 0b110), "view": TypeState(0)},
@@ -81,7 +80,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
 
 
 def test_a_lag_that_is_over_is_none() -> None:
-    over = Lag(9, Cause.ROTATION, 9, since_ms=11, watermark_ms=1_000)
+    over = Lag(9, Cause.ROTATION, since_ms=11, watermark_ms=1_000)
     numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, "order", over)}
     assert parse_state(1, numbers, JOB).of(ZERO).lags == {}
 
@@ -93,7 +92,7 @@ def test_a_lag_that_is_over_is_none() -> None:
     watermark_ms=st.none() | st.integers(0, 2**45),
 )
 def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, watermark_ms: int | None) -> None:
-    lag = Lag(position, cause, position, deferred, watermark_ms=watermark_ms)
+    lag = Lag(position, cause, deferred, watermark_ms=watermark_ms)
     assert parse_state(1, lag_numbers(JOB, ZERO, "order", lag), JOB).of(ZERO).lags == {"order": lag}
 
 
@@ -156,38 +155,19 @@ def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> 
 def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
     here = JobPartition(10, 0, watermark_ms=500)
     lags = deferred_lags(here, {"a": Deferred(3, 12, 60, Cause.ROTATION)}, now_ms=8)
-    assert lags == {"a": Lag(12, Cause.ROTATION, 12, 3, 60, 8, watermark_ms=500)}
+    assert lags == {"a": Lag(12, Cause.ROTATION, 3, 60, 8, watermark_ms=500)}
     here = replace(here, position=20, watermark_ms=900, lags=lags)
     more = deferred_lags(here, {"a": Deferred(2, 21, 40, Cause.FAILING)}, now_ms=9)
-    assert more == {"a": Lag(12, Cause.FAILING, 12, 5, 100, 8, watermark_ms=500)}
-
-
-def test_records_left_to_a_backfill_leave_it_a_backfill() -> None:
-    lag = Lag(0, Cause.BACKFILL, 10, since_ms=1)
-    here = JobPartition(10, 0, lags={"a": lag})
-    assert deferred_lags(here, {"a": Deferred(2, 11, 40, Cause.ROTATION)}, 9) == {
-        "a": replace(lag, deferred=2, size_bytes=40)
-    }
-
-
-def test_a_backfill_counts_as_backfilled_and_then_the_type_catches_up_with_what_was_left() -> None:
-    here = JobPartition(20, 0, lags={"a": Lag(0, Cause.BACKFILL, 10, deferred=4)})
-    lags, totals = caught_up(here, {"a": Taken(10, 6, 0, 300)})
-    assert totals == Totals(backfilled=6)
-    assert lags == {"a": Lag(10, Cause.ROTATION, 10, 4, watermark_ms=300)}
-    lags, totals = caught_up(replace(here, lags=lags), {"a": Taken(20, 4, 0, 200)})
-    assert totals == Totals(deferred=-4)
-    assert lags["a"].is_over
-    assert lags["a"].watermark_ms == 300, "an event time never falls"
+    assert more == {"a": Lag(12, Cause.FAILING, 5, 100, 8, watermark_ms=500)}
 
 
 def test_what_is_not_found_below_the_position_has_vanished() -> None:
-    here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, 3, deferred=5)})
+    here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, deferred=5)})
     lags, totals = caught_up(here, {"a": Taken(10, 1, 4, None)})
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
     lags, totals = caught_up(replace(here, lags=lags), {"a": Taken(20, 2, 0, None)})
     assert totals == Totals(deferred=-4, vanished=2)
-    assert (lags["a"].is_over, lags["a"].gap) == (True, 0)
+    assert (lags["a"].deferred, lags["a"].gap) == (0, 0)
 
 
 NAMES = ("a", "b")
@@ -223,24 +203,19 @@ class Model:
         lag = self.here.lags.get(name)
         if lag is None:
             return
-        end = min(lag.position + count, lag.counted_from if lag.in_backfill else self.here.position or 0)
+        end = min(lag.position + count, self.here.position or 0)
         read_from = min(max(lag.position, self.lost_below), end)
         found = self.of(name, read_from, end)
         self.landed[name] += found
         lags, more = caught_up(self.here, {name: Taken(end, len(found), read_from - lag.position, None)})
-        known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if not lag.is_over}
+        known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if lag.deferred}
         self.here = replace(self.here, lags=known, totals=self.here.totals + more)
 
 
-@pytest.mark.parametrize("origin", [0, 12])
 @given(data=st.data())
-def test_whatever_was_read_is_landed_left_or_vanished(origin: int, data: st.DataObject) -> None:
-    """`a` begins at the beginning when others are at `origin`; the log may lose records at any time."""
-    kinds = data.draw(st.text("ab", min_size=40, max_size=40))
-    lags = {"a": Lag(0, Cause.BACKFILL, origin)} if origin else {}
-    before = kinds[:origin].count("b")
-    model = Model(kinds, JobPartition(origin, 0, totals=Totals(read=before), lags=lags))
-    model.landed["b"] += model.of("b", 0, origin)
+def test_whatever_was_read_is_landed_left_or_vanished(data: st.DataObject) -> None:
+    """The log may lose records at any time."""
+    model = Model(data.draw(st.text("ab", min_size=40, max_size=40)), JobPartition(0, 0))
     for _ in range(data.draw(st.integers(1, 25))):
         if data.draw(st.booleans()):
             model.read(data.draw(st.integers(1, 8)), data.draw(st.frozensets(st.sampled_from(NAMES))))
@@ -249,9 +224,9 @@ def test_whatever_was_read_is_landed_left_or_vanished(origin: int, data: st.Data
         if data.draw(st.integers(0, 9)) == 0:
             model.lost_below = max(model.lost_below, (model.here.position or 0) - 5)
         here, totals = model.here, model.here.totals
-        assert min(totals.read, totals.deferred, totals.vanished, totals.backfilled) >= 0
+        assert min(totals.read, totals.deferred, totals.vanished) >= 0
         landed = sum(map(len, model.landed.values()))
-        assert totals.read + totals.backfilled == landed + totals.deferred + totals.vanished
+        assert totals.read == landed + totals.deferred + totals.vanished
         assert totals.deferred == sum(lag.deferred for lag in here.lags.values())
         for name in NAMES:
             lag, own = here.lags.get(name), model.landed[name]

@@ -1,207 +1,179 @@
-"""Looks at records before Arrow's JSON reader sees them: at a whole array of them, and at each.
+"""Finds the records of a batch that cannot be rows, and why, with a msgspec parser made from the schema.
 
-The look at each is a typed parser in C. What it lets through is syntax without a fault, values of the right kinds,
-numbers in their ranges, times and dates that exist. It does not count digits of decimals (`arrow_json` does) nor see
-that a name is given twice; for that there is a second look.
+It takes every record that Arrow's reader takes, and few others: names that are given twice, texts that are not times,
+decimals of too many digits, and odd spellings of numbers. Those are found when Arrow reads the rest.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import length_hint
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.text import DEPTH_MAX, too_deep
+from penstock.flow.decode.json.column_types import ANY_TEXT, OUT_OF_RANGE, Known, MapOf
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, JsonObject, too_deep, without_constants
+from penstock.flow.decode.misfit import MisfitError, place
+from penstock.job.schema import job_type_name
 
-_BLANKS = " \t\r\n"
-_FLOAT_MAX = float(np.finfo(np.float32).max)
+UNKNOWN_FIELD = "field is not in the schema"
+GIVEN_TWICE = "given twice"
 _SCREENS_KEPT_MAX = 512
-_REFUSALS_KEPT_MAX = 4_096
-WHOLE = ""
-_LOOK_AT_ONCE = 500
-_PATH_FOLLOWS = " - at `$."
+_REASONS_KEPT_MAX = 4_096
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z"
 _ITEM = re.compile(r"\[\d+\]")
-_REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
-"""Its own, and those of the Python types that it makes: text that is not UTF-8, numbers of endless digits."""
-
-Look = Callable[[bytes], object]
-"""Raises one of `_REFUSALS` for a record that may be bad."""
-
-Doubts = Mapping[int, str | None]
-"""The numbers of doubtful records, each with the path of the field that may be at fault, or `WHOLE`, or not known."""
+_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_FOUND = re.compile(r", got `(?P<kind>\w+)`$")
+_KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
+"""Words of msgspec, and ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records of type binary; `rows` are their numbers in the batch, ascending."""
+class Screen:
+    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad."""
 
-    records: pa.Array
-    rows: npt.NDArray[np.int64]
+    def __init__(self, schema: pa.Schema, *, known_only: bool) -> None:
+        self._types = dict(_type_names("", pa.struct(list(schema))))
+        self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
+        try:
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
+        except ValueError:
+            # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
+            self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def bad(self, records: pa.Array) -> dict[int, str]:
+        """The numbers of the bad records, each with the reason."""
+        texts: list[bytes] = records.to_numpy(zero_copy_only=False).tolist()
+        reasons = _refused(texts, self._decode, self._reason)
+        try:
+            records.cast(pa.string())
+        except pa.ArrowInvalid:
+            # msgspec does not look at the texts that it skips.
+            reasons |= _refused(texts, bytes.decode, self._reason)
+        for number in pc.indices_nonzero(pc.greater(pc.binary_length(records), DEPTH_MAX)).to_pylist():
+            if too_deep(texts[number]):
+                reasons[number] = TOO_DEEP
+        return reasons
 
-    def each(self) -> list[bytes]:
-        """The records one by one; by way of NumPy that is four times as fast."""
-        records: list[bytes] = self.records.to_numpy(zero_copy_only=False).tolist()
-        return records
+    def _reason(self, record: bytes, error: Exception) -> str | None:
+        if not record:
+            return "value is empty"
+        if isinstance(error, msgspec.ValidationError):
+            return self._misfit(str(error))
+        if isinstance(error, RecursionError):
+            return TOO_DEEP
+        if isinstance(error, UnicodeDecodeError):
+            return "value is not UTF-8"
+        plain = without_constants(record)
+        if plain is not record:
+            # NaN and infinities make a record bad only where a column asks for a number.
+            return _refused([plain], self._decode, self._reason).get(0)
+        problem = str(error).removeprefix("JSON is malformed: ")
+        return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
-    def only(self, numbers: Sequence[int]) -> Piece:
-        places = np.array(numbers, np.int64)
-        return Piece(self.records.take(pa.array(places)), self.rows[places])
-
-    def without(self, numbers: Collection[int]) -> Piece:
-        if not numbers:
-            return self
-        kept = np.ones(len(self), np.bool_)
-        kept[list(numbers)] = False
-        # Where most are kept, a filter is faster than to take them one by one.
-        return Piece(self.records.filter(pa.array(kept)), self.rows[kept])
-
-
-def texts_of(records: pa.Array) -> pa.Array:
-    """The records as strings. Raises `pa.ArrowInvalid` unless Arrow's reader may see them all.
-
-    It may see valid UTF-8 that is one object by its first and last character and does not nest deeper than its stack.
-    """
-    texts = records.cast(pa.string())
-    # Most records have no blanks around them, so the look without them comes first.
-    if not _in_braces(texts) and not _in_braces(pc.utf8_trim(texts, _BLANKS)):
-        raise pa.ArrowInvalid("not an object")
-    # Where Arrow's reader infers types it descends by recursion: 50,000 open brackets end the process.
-    lengths = pc.binary_length(texts)
-    if (pc.max(lengths).as_py() or 0) > 2 * DEPTH_MAX:
-        long = texts.filter(pc.greater(lengths, 2 * DEPTH_MAX))
-        if any(too_deep(bytes(text.as_buffer())) for text in long):
-            raise pa.ArrowInvalid(f"nested deeper than {DEPTH_MAX}")
-    return texts
-
-
-def _in_braces(texts: pa.Array) -> bool:
-    whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    return bool(pc.all(whole, min_count=0).as_py())
+    def _misfit_reason(self, message: str) -> str:
+        """The reason of a value that is not of its type, from the words of msgspec."""
+        parts = _PLACE.fullmatch(message)
+        assert parts is not None
+        path, problem = parts["path"] or "", parts["problem"]
+        unknown = _UNKNOWN.fullmatch(problem)
+        if unknown is not None:
+            path = f"{path}.{unknown['name']}".strip(".")
+            return f"{place(path)}: {UNKNOWN_FIELD}" if path else UNKNOWN_FIELD
+        found = _FOUND.search(problem)
+        kind = _KINDS.get(found["kind"], found["kind"]) if found else OUT_OF_RANGE
+        if not path:
+            return f"expected an object, found {kind}"
+        expected = self._types.get(_ITEM.sub("[]", path), "another value")
+        if expected.startswith("decimal") and "regex" in problem:
+            kind = "string"
+        return f"{place(path)}: expected {expected}, found {kind}"
 
 
 @lru_cache(maxsize=_SCREENS_KEPT_MAX)
-def first_look(schema: pa.Schema, known_only: bool) -> Look:
-    """The look at kinds and ranges, with `known_only` at unknown fields too."""
-    try:
-        return msgspec.json.Decoder(_struct(list(schema), known_only)).decode
-    except ValueError:
-        # A name that has to be escaped in JSON: the typed parser cannot look for it.
-        return _doubt
+def screen_for(schema: pa.Schema, known_only: bool) -> Screen:
+    """Parsers cannot be pickled, so decoders do not hold them."""
+    return Screen(schema, known_only=known_only)
 
 
-def second_look(record: bytes) -> None:
-    """The look at all names: read and written again a record has as many quotes, unless one was given twice."""
-    if msgspec.json.encode(msgspec.json.decode(record)).count(b'"') != record.count(b'"'):
-        _doubt(record)
-
-
-def _doubt(_: bytes) -> None:
-    raise ValueError
-
-
-def sifted(piece: Piece, look: Look | None, twice: Sequence[str] = ()) -> Doubts:
-    """The doubtful records; those that have one of the names `twice` more than once are among them.
-
-    Where such a name also stands nested or quoted it may be there twice by right. Without a look that is all.
-    """
-    doubts = {} if look is None else _looked_at(piece, look)
-    for name in twice:
-        for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
-            doubts.setdefault(number, None)
-    return doubts
-
-
-def _looked_at(piece: Piece, look: Look) -> dict[int, str | None]:
-    doubts: dict[int, str | None] = {}
-    for start in range(0, len(piece), _LOOK_AT_ONCE):
-        # A part at a time: what one part took of memory is there for the next, and new memory is slow.
-        few = Piece(piece.records[start : start + _LOOK_AT_ONCE], piece.rows[start : start + _LOOK_AT_ONCE])
-        doubts.update((start + number, doubt) for number, doubt in _refused(few.each(), look).items())
-    for number in pc.indices_nonzero(pc.greater(pc.binary_length(piece.records), DEPTH_MAX)).to_pylist():
-        if number not in doubts and too_deep(piece.records[number].as_py()):
-            doubts[number] = WHOLE
-    return doubts
-
-
-def _refused(records: list[bytes], look: Look) -> dict[int, str | None]:
-    """The records that the look refuses; between two of them there is no step in Python."""
-    doubts: dict[int, str | None] = {}
+def _refused(
+    records: list[bytes], read: Callable[[bytes], object], reason_of: Callable[[bytes, Exception], str | None]
+) -> dict[int, str]:
+    """The records that `read` refuses for a reason; between two of them there is no step in Python."""
+    reasons: dict[int, str] = {}
     rest = iter(records)
-    looks = map(look, rest)
+    results = map(read, rest)
     while True:
         try:
-            deque(looks, maxlen=0)
-            return doubts
-        except msgspec.ValidationError as error:
-            doubt: str | None = _path_in(str(error))
-        except _REFUSALS:
-            doubt = WHOLE
-        doubts[len(records) - length_hint(rest) - 1] = doubt
+            deque(results, maxlen=0)
+            return reasons
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            number = len(records) - length_hint(rest) - 1
+            reason = reason_of(records[number], error)
+            if reason is not None:
+                reasons[number] = reason
 
 
-def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:
-    """The records that hold this text more than once; all in one go, which is twice as fast as to count in each."""
-    _, offsets, data = records.buffers()
-    ends = np.frombuffer(offsets, np.int32)[records.offset : records.offset + len(records) + 1]
-    text = np.frombuffer(data or b"", np.uint8)[: ends[-1]]
-    # First the letter after the quote, which is rarer than a quote.
-    starts = np.flatnonzero(text[1 : max(text.size - len(quoted) + 2, 0)] == quoted[1])
-    for place, byte in enumerate(quoted):
-        starts = starts[text[starts + place] == byte]
-    holders = np.searchsorted(ends, starts[starts >= ends[0]], side="right") - 1
-    return np.flatnonzero(np.bincount(holders) > 1).tolist()
-
-
-@lru_cache(maxsize=_REFUSALS_KEPT_MAX)
-def _path_in(refusal: str) -> str:
-    """The path of the field that was refused: `user.age`, `lines[].count`."""
-    return _ITEM.sub("[]", refusal.partition(_PATH_FOLLOWS)[2].rstrip("`"))
-
-
-def _struct(fields: Sequence[pa.Field], known_only: bool) -> type[msgspec.Struct]:
-    members = [(f"f{number}", _kind(each.type, known_only) | None, None) for number, each in enumerate(fields)]
-    names = {f"f{number}": each.name for number, each in enumerate(fields)}
+def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
+    names = {f"f{number}": field.name for number, field in enumerate(fields)}
+    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _kind(kind: pa.DataType, known_only: bool) -> Any:
+def _type(kind: pa.DataType, known_only: bool) -> Any:
+    if kind.equals(ANY_TEXT):
+        return msgspec.Raw
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only)
+        return _struct(list(kind), known_only) | None
     if pa.types.is_list(kind):
-        return list[_kind(kind.value_type, known_only) | None]  # type: ignore[misc]
+        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
+    if pa.types.is_map(kind):
+        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
-        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
-    if pa.types.is_float32(kind):
-        return Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
     if pa.types.is_decimal(kind):
-        # Numbers as floats, which are quicker to make: here they only have to be of the right size.
-        bound = float(10 ** (kind.precision - kind.scale))
-        return Annotated[float, msgspec.Meta(ge=-bound, le=bound)] | Decimal
-    return _PLAIN[kind]
+        # Floats are quick to make, and here they only have to be of the right size.
+        size = float(10 ** (kind.precision - kind.scale))
+        return Annotated[float, msgspec.Meta(ge=-size, le=size)] | Annotated[str, msgspec.Meta(pattern=_DECIMAL)] | None
+    if pa.types.is_floating(kind):
+        return float | None
+    return bool | None if pa.types.is_boolean(kind) else str | None
 
 
-_PLAIN: dict[pa.DataType, type] = {
-    pa.string(): str,
-    pa.bool_(): bool,
-    pa.float64(): float,
-    pa.date32(): date,
-    pa.timestamp("us", "UTC"): datetime,
-    pa.binary(): bytes,
-}
+def _type_names(path: str, kind: pa.DataType) -> Iterator[tuple[str, str]]:
+    """The types of the schema's fields by their path, as msgspec writes it, in the words of job files."""
+    if pa.types.is_struct(kind):
+        yield path, "object"
+        for child in kind:
+            yield from _type_names(f"{path}.{child.name}".lstrip("."), child.type)
+    elif pa.types.is_list(kind):
+        yield path, "array"
+        yield from _type_names(f"{path}[]", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield path, "object"
+        yield from _type_names(f"{path}[...]", kind.item_type)
+    else:
+        yield path, "any value" if kind.equals(ANY_TEXT) else job_type_name(kind)
+
+
+def refuse_duplicates(value: Any, known: Known | MapOf | None) -> None:
+    """Raise a `MisfitError` if an object gives the name of a known field twice, or a map a key, at any depth."""
+    if isinstance(value, list) and known is not None:
+        for item in value:
+            refuse_duplicates(item, known)
+    elif isinstance(value, JsonObject) and known is not None:
+        for name in value:
+            if isinstance(known, MapOf) or name in known:
+                try:
+                    if name in value.doubled:
+                        raise MisfitError(GIVEN_TWICE)
+                    refuse_duplicates(value[name], known.values if isinstance(known, MapOf) else known[name])
+                except MisfitError as misfit:
+                    raise misfit.inside(name) from None

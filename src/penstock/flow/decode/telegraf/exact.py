@@ -6,15 +6,22 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.flow.decode.json.exact import parsed
-from penstock.flow.decode.json.text import ConstantError, JsonNumber, JsonObject, parse_plain
-from penstock.flow.decode.misfit import MisfitError, expected, kind_of, shown
+from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse
+from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, MisfitError, clipped, quoted
 from penstock.flow.points.metrics import Metric, OtherValue
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.times import exact_ms
 from penstock.job.spec import MetricNames, PointTimes
 
 BATCH = "metrics"
+_KINDS: dict[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    JsonNumber: "number",
+    str: "string",
+    list: "array",
+    JsonObject: "object",
+}
 
 
 def read_metrics(record: bytes, names: MetricNames, unit: PointTimes) -> Iterator[Metric]:
@@ -32,7 +39,7 @@ def read_metrics(record: bytes, names: MetricNames, unit: PointTimes) -> Iterato
 def read_metric(value: Any, names: MetricNames, unit: PointTimes, path: str = "") -> Metric:
     """One metric from its parsed object. Raises `MisfitError`."""
     if type(value) is not JsonObject:
-        raise MisfitError(f"expected an object, found {kind_of(value)}")
+        raise MisfitError(f"expected an object, found {_kind(value)}")
     place = next(iter(value.doubled), "")
     try:
         if value.doubled:
@@ -54,7 +61,7 @@ def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
     """The JSON values of a record; where each line is one, with the number of the line."""
     lines = [(number, line) for number, line in enumerate(record.split(b"\n"), 1) if line.strip()]
     try:
-        document = _parsed(record)
+        document = parse(record)
     except MisfitError:
         if len(lines) < 2 or not _is_json(lines[0][1]):
             raise
@@ -63,17 +70,10 @@ def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
         return
     for number, line in lines:
         try:
-            document = _parsed(line)
+            document = parse(line)
         except MisfitError as misfit:
             raise misfit.inside(f"line {number}") from None
         yield number, document
-
-
-def _parsed(text: bytes) -> Any:
-    try:
-        return parsed(text, parse_plain)
-    except ConstantError as error:
-        raise MisfitError(f"not JSON: {error} is no number there") from None
 
 
 def _is_json(line: bytes) -> bool:
@@ -92,7 +92,7 @@ def _values_of(document: Any) -> Iterator[tuple[str, Any]]:
             raise MisfitError("given twice").inside(BATCH)
         document, path = document[BATCH], BATCH
         if type(document) is not list:
-            raise expected("array", document).inside(BATCH)
+            raise _expected("array", document).inside(BATCH)
     if type(document) is not list:
         yield path, document
         return
@@ -108,19 +108,19 @@ def _required(members: JsonObject, name: str) -> Any:
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise expected("string", value)
+        raise _expected("string", value)
     return value
 
 
 def _number(value: Any) -> str:
     if type(value) is not JsonNumber:
-        raise expected("number", value)
+        raise _expected("number", value)
     return value
 
 
 def _object(value: Any) -> JsonObject:
     if type(value) is not JsonObject:
-        raise expected("object", value)
+        raise _expected("object", value)
     for name in value.doubled:
         raise MisfitError("given twice").inside(name)
     return value
@@ -135,7 +135,7 @@ def _tags(value: Any) -> dict[str, str]:
         elif isinstance(tag, str):
             tags[key] = str(tag)
         elif tag is not None:
-            raise expected("string", tag).inside(key)
+            raise _expected("string", tag).inside(key)
     return tags
 
 
@@ -146,4 +146,24 @@ def _fields(value: Any) -> list[tuple[str, float | OtherValue]]:
 def _field(value: Any) -> float | OtherValue:
     if type(value) is JsonNumber:
         return float(value)
-    return OtherValue(shown(value), value if type(value) is str else None)
+    return OtherValue(_shown(value), value if type(value) is str else None)
+
+
+def _expected(expected: str, value: Any) -> MisfitError:
+    return MisfitError(f"expected {expected}, found {_shown(value)}")
+
+
+def _kind(value: Any) -> str:
+    return _KINDS[type(value)]
+
+
+def _shown(value: Any) -> str:
+    """The kind of a value and, if it is short to say, the value."""
+    kind = _kind(value)
+    if isinstance(value, bool):
+        return f"{kind} {str(value).lower()}"
+    if isinstance(value, JsonNumber):
+        return f"{kind} {clipped(value, SHOWN_CHARACTERS_MAX)}"
+    if isinstance(value, str):
+        return f"{kind} {quoted(value[:SHOWN_CHARACTERS_MAX])}"
+    return kind

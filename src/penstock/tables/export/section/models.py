@@ -14,7 +14,7 @@ from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.scalars import Date, Duration, Message, Positive, Size, Text, one_of, text
 from penstock.job.sections.section import Section
 from penstock.job.spec import OutsidePolicy, RouteSpec, Secret, UnknownTypePolicy
-from penstock.tables.export.spec import Compression, ExportFormat, TypeStart
+from penstock.tables.export.spec import Compression, ExportFormat
 
 INFER = "infer"
 
@@ -90,7 +90,6 @@ class TypeSection(Section):
     schema_: Any = Field(None, alias="schema")
     event_time: Text = None
     rotation: RotationSection | None = None
-    start: Annotated[TypeStart | None, one_of(TypeStart)] = None
 
 
 class DaysSection(Section):

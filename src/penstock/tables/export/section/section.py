@@ -103,5 +103,4 @@ def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
         event_time=parts.event_times[name],
         message=section.message,
         rotation=filled(Rotation(), section.rotation, every="seconds", size="size_bytes") if section.rotation else None,
-        start=section.start,
     )

@@ -71,7 +71,7 @@ def measure(state: ExportState, partitions: Iterable[Partition], ends: Offsets, 
             (each, name): lag.deferred
             for each, offset in expiring.items()
             for name, lag in sorted(state.of(each).lags.items())
-            if lag.deferred and max(lag.position, lag.counted_from) < offset
+            if lag.position < offset
         },
     )
 

@@ -108,10 +108,8 @@ def _with_types(each: PartitionStatus, state: ExportState) -> PartitionStatus:
     """`position` is what is read; below the global position every type is written."""
     here = state.of(each.partition)
     lowest = here.position_of()
-    needed = [max(lag.position, lag.counted_from) for lag in here.lags.values()]
     return replace(
         each,
-        needed_position=None if each.position is None else min([each.position, *needed]),
         shown_position=lowest,
         further=(
             PartitionColumn("global_position", "global", "position", lowest),

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.columns.partition_values import NULL_FOLDER, partition_value
-from penstock.flow.decode.json.times import timestamps
+from penstock.flow.columns.times import timestamps
 from penstock.job.schema import job_type_name
 from penstock.lake.delta.active_files import active_files, refuse_deletion_vectors
 from penstock.lake.delta.keys import fingerprint

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from penstock.lake.delta.keys import topic_fingerprint
@@ -35,7 +33,7 @@ def outcomes_of(text: str) -> TypeState:
 
 def export(position: int, lagging: dict[str, int] | None = None, **outcomes: str) -> ExportState:
     """One partition of the three types, of which some lag."""
-    lags = {name: Lag(offset, Cause.ROTATION, offset, deferred=1) for name, offset in (lagging or {}).items()}
+    lags = {name: Lag(offset, Cause.ROTATION, deferred=1) for name, offset in (lagging or {}).items()}
     return ExportState(
         version=1,
         partitions={(ZERO.topic_id, ZERO.number): JobPartition(position, 0, lags=lags)},
@@ -197,13 +195,6 @@ def test_a_type_whose_oldest_waiting_record_has_used_up_its_share_of_the_retenti
         Alert(Rule.RETENTION, f"type {name} in events/0: 1 records wait, 50 % of the topic's retention is over")
         for name in broken
     ]
-
-
-def test_records_that_a_backfill_has_yet_to_read_are_not_counted_as_waiting() -> None:
-    here = JobPartition(100, 0, lags={"a": Lag(0, Cause.BACKFILL, 50, deferred=1)})
-    state = replace(export(100), partitions={(ZERO.topic_id, ZERO.number): here})
-    assert measure(state, [ZERO], {}, {ZERO: 50}).expiring_records == {}
-    assert measure(state, [ZERO], {}, {ZERO: 51}).expiring_records == {(ZERO, "a"): 1}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ A date alone is its midnight, a time without a zone is UTC, up to nine fraction 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
@@ -25,6 +27,10 @@ _ONE_TIME = re.compile(
     rf"{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}(?::{_SIXTY}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)?)?", re.ASCII
 )
 _ONE_DAY = re.compile(_DATE, re.ASCII)
+_MONTH_AND_DAY = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+_CERTAIN_DAY = rf"^\d{{4}}-{_MONTH_AND_DAY}$"
+_CERTAIN_TIME = rf"^\d{{4}}-{_MONTH_AND_DAY}[T ]{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.\d{{1,6}})?Z?$"
+"""Usual spellings that are right in any year, which one cast can read."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
@@ -70,19 +76,39 @@ def day_number(text: str) -> int:
 
 def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     """Like `timestamps`, but a text that is not a time becomes null and its row number is returned."""
-    try:
-        return timestamps(text), []
-    except pa.ArrowInvalid:
-        pass
-    values: list[int | None] = []
+    with suppress(pa.ArrowInvalid):
+        return text.cast(UTC_MICROS), []
+    return _or_null(text, _CERTAIN_TIME, _NAIVE_MICROS, pa.int64(), timestamp_micros, UTC_MICROS)
+
+
+def dates_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
+    """Texts `YYYY-MM-DD` as dates; one that is not a date becomes null and its row number is returned."""
+    with suppress(pa.ArrowInvalid):
+        return text.cast(pa.date32()), []
+    return _or_null(text, _CERTAIN_DAY, pa.date32(), pa.int32(), day_number, pa.date32())
+
+
+def _or_null(
+    text: pa.Array,
+    certain: str,
+    cast: pa.DataType,
+    number: pa.DataType,
+    read_one: Callable[[str], int],
+    kind: pa.DataType,
+) -> tuple[pa.Array, list[int]]:
+    """The texts as `kind`: those that match `certain` by one cast, the others one by one."""
+    is_certain = pc.match_substring_regex(text, certain).fill_null(True)
+    others = pc.indices_nonzero(pc.invert(is_certain))
+    numbers: list[int | None] = []
     unreadable: list[int] = []
-    for row, each in enumerate(text.to_pylist()):
+    for row, spelled in zip(others.to_pylist(), text.take(others).to_pylist(), strict=True):
         try:
-            values.append(None if each is None else timestamp_micros(each))
+            numbers.append(read_one(spelled))
         except ValueError:
-            values.append(None)
+            numbers.append(None)
             unreadable.append(row)
-    return pa.array(values, pa.int64()).cast(UTC_MICROS), unreadable
+    read = pc.utf8_rtrim(pc.if_else(is_certain, text, None), "Z").cast(cast).cast(number)
+    return pc.replace_with_mask(read, pc.invert(is_certain), pa.array(numbers, number)).cast(kind), unreadable
 
 
 def days(times: pa.Array) -> pa.Array:

@@ -1,15 +1,14 @@
 """What the names and footers of plain files prove of a type whose log was lost (RULES E6).
 
-Every batch must be whole: of each piece of its slice, a file says how many files of each type its task wrote. And no
-slice may be missing: footers name the end of the last slice before theirs that has files of the type. Where processes
-share a partition range by range, that slice may land later; then slices of other types must cover the offsets between.
+Every batch must be whole: of each piece of its slice, a file counts the files of each type that its task wrote. And no
+slice may be missing: footers name the end of the last slice before theirs that has files of the type.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -45,14 +44,6 @@ class Doubt:
         return ": ".join(part for part in (f"{self.partition}{place}", ", ".join(self.files), self.reason) if part)
 
 
-class TaskCount(msgspec.Struct, frozen=True):
-    """What a task wrote of a type."""
-
-    files: int
-    first: int
-    last: int
-
-
 class WrittenFile(
     msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
 ):
@@ -75,7 +66,8 @@ class WrittenFile(
     pieces: int = 1
     start: int = 0
     after: int | None = None
-    types: Mapping[str, TaskCount] | None = None
+    types: Mapping[str, int] | None = None
+    """How many files of each type its task wrote; None if it was closed before the task ended."""
     run: int = 0
     offsets: Ranges = ()
 
@@ -86,7 +78,7 @@ class WrittenFile(
 
 @dataclass(slots=True)
 class PlainFiles:
-    """The plain files of a job by type, as logs name them, and what their footers say."""
+    """The plain files of a job by type, as logs name them, and what their footers record."""
 
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     written: list[WrittenFile] = field(default_factory=list)
@@ -96,7 +88,7 @@ class PlainFiles:
 
 def read_files(logs: ExportLogs, entries: Sequence[Entry]) -> PlainFiles:
     """Read the footers of files; those of other jobs and programs are left out."""
-    found, spaces = PlainFiles(), {logs.space.of(topic) for topic in logs.job.log.topics}
+    read, spaces = PlainFiles(), {logs.space.of(topic) for topic in logs.job.log.topics}
 
     def footer_of(entry: Entry) -> Footer | str:
         try:
@@ -109,31 +101,31 @@ def read_files(logs: ExportLogs, entries: Sequence[Entry]) -> PlainFiles:
     for entry, footer in zip(entries, footers, strict=True):
         final, facts = parse_final_name(entry.path), {} if isinstance(footer, str) else footer.facts
         if final is None or final.space in spaces or facts.get("job") == logs.job.name:
-            reasons = [footer] if isinstance(footer, str) else _take(logs, found, entry, footer)
-            found.doubts += [Doubt(reason, (entry.path,)) for reason in reasons if reason]
-    for path, count in Counter(file.path for file in found.written).items():
+            reasons = [footer] if isinstance(footer, str) else _take(logs, read, entry, footer)
+            read.doubts += [Doubt(reason, (entry.path,)) for reason in reasons if reason]
+    for path, count in Counter(file.path for file in read.written).items():
         if count > 1:
-            found.doubts.append(Doubt("its rows are also in a compacted file: move one of the two away", (path,)))
-    return found
+            read.doubts.append(Doubt("its rows are also in a compacted file: move one of the two away", (path,)))
+    return read
 
 
-def _take(logs: ExportLogs, found: PlainFiles, entry: Entry, footer: Footer) -> list[str]:
-    """Take what a footer says of its file, or of those that it replaces; the reasons not to believe it."""
+def _take(logs: ExportLogs, read: PlainFiles, entry: Entry, footer: Footer) -> list[str]:
+    """Take what a footer records of its file, or of those that it replaces; the reasons not to believe it."""
     name, day = type_and_day(entry.path) or ("", "")
     originals = footer.replaced(entry.path, entry.size_bytes)
-    reasons = [_take_original(logs, found, original) for original in originals]
+    reasons = [_take_original(logs, read, original) for original in originals]
     if sum(original["rows"] for original in originals) != footer.rows:
         reasons.append("it has not as many rows as the files that it replaces")
     if name not in logs.export.all_types:
         reasons.append(f"the job file does not name the type {name}")
     values: dict[str, str | None] = {"day": day, STAGED: entry.path.rsplit("/", 1)[-1]}
     stats = json.dumps({"numRecords": footer.rows})
-    found.files[name].append(StagedFile("", 0, entry.path, footer.rows, entry.size_bytes, values, stats))
-    found.schemas[name] = grown(found.schemas[name], footer.schema)
+    read.files[name].append(StagedFile("", 0, entry.path, footer.rows, entry.size_bytes, values, stats))
+    read.schemas[name] = grown(read.schemas[name], footer.schema)
     return reasons
 
 
-def _take_original(logs: ExportLogs, found: PlainFiles, facts: Mapping[str, Any]) -> str:
+def _take_original(logs: ExportLogs, read: PlainFiles, facts: Mapping[str, Any]) -> str:
     try:
         file = msgspec.convert(facts, WrittenFile)
     except msgspec.ValidationError as error:
@@ -148,12 +140,12 @@ def _take_original(logs: ExportLogs, found: PlainFiles, facts: Mapping[str, Any]
         agree = named == (file.number, file.last) and file.start <= file.first <= file.last < file.place[1]
     if not agree or file.job != logs.job.name or file.path.rpartition("/")[0] != day_folder(file.type, file.day):
         return "its name and its footer disagree"
-    found.written.append(file)
+    read.written.append(file)
     return ""
 
 
 def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, dict[str, int]], list[Doubt]]:
-    """The numbers of a type in each partition, if there are no doubts; files of other types tell of its batches."""
+    """The numbers of a type in each partition, if there are no doubts; files of other types count its own."""
     numbers: dict[Partition, dict[str, int]] = {}
     doubts: list[Doubt] = []
     for partition in sorted({file.partition for file in written if file.type == name}):
@@ -161,13 +153,13 @@ def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, di
         replayed = [file for file in written if file.partition == partition and file.run and file.type == name]
         own = sorted((file for file in slices if file.type == name), key=lambda file: (file.start, file.batch))
         doubts += _broken(str(partition), name, own, slices)
-        origin = own[0].start if own else min((file.place[0] for file in slices), default=0)
+        origin = own[0].start if own else min((file.first for file in replayed), default=0)
         end = max((file.place[1] for file in own), default=origin)
+        for file in replayed:
+            if file.after is not None and file.after > end:
+                doubts.append(_missing(name, [file], str(partition), end, file.after))
         # The type was beyond bad records that were replayed later.
         position = max([end, *(file.offsets[-1][1] for file in replayed)])
-        if position > end and not _passed(name, slices, (end, position)):
-            paths = tuple(file.path for file in replayed)
-            doubts.append(Doubt("it has rows beyond the last slice", paths, str(partition), (end, position)))
         rows = sum(file.rows for file in own)
         known = {"origin": origin, "read": rows, "written": rows, "holes": position - origin - rows}
         known |= {"position": position, "replayed": sum(file.rows for file in replayed)}
@@ -183,34 +175,22 @@ def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Seque
     end: int | None = None
     for batch, files in batches.items():
         first, paths = files[0], tuple(file.path for file in files)
-        place = (first.start, first.place[1])
         if end is not None and first.start < end:
             yield Doubt(f"two batches wrote rows of {name}", paths, partition, (first.start, end))
-        elif first.after is not None and (end is None or end < first.after):
-            yield Doubt(f"files of {name} are missing before this", paths, partition, (end or 0, first.after))
-        elif end not in (None, first.after, first.start) and not _passed(name, slices, (end or 0, first.start)):
-            yield Doubt(f"files of {name} may be missing before this", paths, partition, (end or 0, first.start))
+        elif first.after != end:
+            yield _missing(name, files, partition, end or 0, first.after or first.start)
         end = first.place[1]
         pieces = {file.piece: file.types for file in slices if file.batch == batch}
         pieces |= {file.piece: file.types for file in slices if file.batch == batch and file.types is not None}
         counts = Counter(file.piece for file in files)
         for piece, types in sorted(pieces.items()):
-            written = "an unknown number" if types is None else types[name].files if name in types else 0
-            if counts[piece] != written:
-                yield Doubt(f"{counts[piece]} files of {name} exist, {written} were written", paths, partition, piece)
-        if len(pieces) < first.pieces and not _covers(pieces, place):
-            yield Doubt("a part of the slice left no file", paths, partition, place)
+            expected = "an unknown number" if types is None else types.get(name, 0)
+            if counts[piece] != expected:
+                yield Doubt(f"{counts[piece]} files of {name} exist, {expected} were written", paths, partition, piece)
+        if len(pieces) < first.pieces:
+            yield Doubt("a part of the slice left no file", paths, partition, first.place)
 
 
-def _passed(name: str, slices: Iterable[WrittenFile], gap: Range) -> bool:
-    """Whether slices cover offsets, and wrote no rows of the type there."""
-    counts = [file.types[name] for file in slices if file.types is not None and name in file.types]
-    rows = any(count.first < gap[1] and gap[0] <= count.last for count in counts)
-    return not rows and _covers([file.place for file in slices], gap)
-
-
-def _covers(ranges: Iterable[Range], whole: Range) -> bool:
-    start = whole[0]
-    for low, high in sorted(ranges):
-        start = max(start, high) if low <= start else start
-    return start >= whole[1]
+def _missing(name: str, files: Sequence[WrittenFile], partition: str, start: int, end: int) -> Doubt:
+    paths = tuple(file.path for file in files)
+    return Doubt(f"files of {name} are missing before this", paths, partition, (start, end))
