@@ -27,7 +27,7 @@ BAD = [
     (b"", "value is empty"),
     (b"   ", "not JSON: input data was truncated"),
     (b"[1]", "expected an object, found array"),
-    (b'{"id": 1}{"id": 2}', "not JSON: trailing characters (byte 9)"),
+    (b'{"id": 1}{"id": 2}', "not JSON: trailing characters (byte 10)"),
     (b'{"id": "7"}', "id: expected long, found string"),
     (b'{"user": {"age": "old"}}', "user.age: expected int, found string"),
     (b'{"tags": [1, 2.5]}', "tags[1]: expected int, found number"),

@@ -46,8 +46,8 @@ def test_a_payload_that_is_not_wrapped_as_the_job_says_is_quarantined_as_it_came
         (event("A", 2).encode(), "payload is not gzip"),
         (good[:-9], "payload is not gzip: it ends too early"),
         (b"", "payload is not gzip"),
-        (gzip.compress(b"not JSON"), "not JSON at character 0"),
-        (good + good, "more than one value"),
+        (gzip.compress(b"not JSON"), "not JSON"),
+        (good + good, "not JSON"),
         (gzip.compress(event("../x", 3).encode()), 'its type "../x" is not known'),
         (good, ""),
     ]
