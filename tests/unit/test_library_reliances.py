@@ -1,0 +1,86 @@
+"""What Penstock relies on beyond the documented interface of a library: error texts and layouts in memory.
+
+`pyproject.toml` bounds the version of each such library. If a test fails after an upgrade, the named place in the source
+has to follow the library before the bound is raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
+import msgspec
+import obstore
+import pyarrow as pa
+import pyarrow.json as pj
+import pytest
+from deltalake import DeltaTable
+from obstore.store import LocalStore
+
+from penstock.errors import UserError
+from penstock.flow.decode.json import rows, screen
+from penstock.lake.delta.library import library_errors
+from penstock.lake.storage.failures import translate_errors
+from penstock.logs.kafka.native import messages
+
+
+class Record(msgspec.Struct, forbid_unknown_fields=True):
+    status: int | None = None
+
+
+def test_pyarrow_names_the_column_that_a_json_record_gives_twice() -> None:
+    options = pj.ParseOptions(explicit_schema=pa.schema([("status", pa.int64())]))
+    with pytest.raises(pa.ArrowInvalid) as refused:
+        pj.read_json(io.BytesIO(b'{"status":1,"status":2}'), parse_options=options)
+    match = rows._GIVEN_TWICE.search(str(refused.value))
+    assert match is not None, f"flow/decode/json/rows.py cannot read {refused.value}"
+    assert match[1] == "status"
+
+
+def test_msgspec_names_the_field_and_the_kind_that_do_not_fit() -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.json.decode(b'{"status":"x"}', type=Record)
+    parts = screen._PLACE.fullmatch(str(refused.value))
+    assert parts is not None, f"flow/decode/json/screen.py cannot read {refused.value}"
+    kind = screen._FOUND.search(parts["problem"])
+    assert kind is not None, f"flow/decode/json/screen.py cannot read {refused.value}"
+    assert (parts["path"], kind["kind"]) == ("status", "str")
+
+
+def test_msgspec_names_an_unknown_field() -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.json.decode(b'{"other":1}', type=Record)
+    match = screen._UNKNOWN.fullmatch(str(refused.value))
+    assert match is not None, f"flow/decode/json/screen.py cannot read {refused.value}"
+    assert match["name"] == "other"
+
+
+def test_msgspec_says_where_json_is_malformed() -> None:
+    with pytest.raises(msgspec.DecodeError) as refused:
+        msgspec.json.decode(b'{"status":1}x', type=Record)
+    assert str(refused.value) == "JSON is malformed: trailing characters (byte 13)"
+
+
+def test_librdkafka_keeps_the_length_of_a_header_key_before_it() -> None:
+    """Its interface gives keys as C strings, and those of Kafka may hold NULs: without the length they would be cut."""
+    assert messages._key_length_is_before(), "logs/kafka/native/messages.py has to find the length of header keys again"
+
+
+def test_obstore_writes_the_number_of_an_os_error_into_its_text(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UserError) as refused, translate_errors("file/below"):
+        obstore.put(LocalStore(str(tmp_path)), "file/below", b"")
+    assert f"(os error {errno.ENOTDIR})" in refused.value.detail, "lake/storage/failures.py reads this number"
+
+
+def test_deltalake_says_that_a_path_is_no_place_for_a_table(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UserError) as refused, library_errors("file/below"):
+        DeltaTable(str(tmp_path / "file" / "below"))
+    assert refused.value.primary == "no table can be at file/below", "lake/delta/library.py reads these texts"
+
+
+def test_this_librdkafka_is_one_whose_messages_are_read_in_one_go() -> None:
+    """Any other is read call by call: slower, and right."""
+    assert messages.READS_AT_ONCE, "add the version to logs/kafka/native/messages.py once its layout is checked"
