@@ -1,7 +1,7 @@
 """What Penstock relies on beyond the documented interface of a library: error texts and layouts in memory.
 
-`pyproject.toml` bounds the version of each such library. If a test fails after an upgrade, the named place in the source
-has to follow the library before the bound is raised.
+`pyproject.toml` bounds the version of each such library. If a test fails after an upgrade, the named place in the
+source has to follow the library before the bound is raised.
 """
 
 from __future__ import annotations
