@@ -19,7 +19,7 @@ TESTS_FAILED = 1
 """Pytest's exit code for a run in which tests failed."""
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 SAVED = Path(".pytest_cache/run_again.json")
-"""The tests that passed alone in the last run, and how often each did in all runs."""
+"""The tests that passed alone in the last run, or did so before and failed again; how often each did in all runs."""
 
 
 def main(exit_code: int) -> int:
@@ -38,7 +38,7 @@ def main(exit_code: int) -> int:
     for test in passed:
         print(f"FAILED FIRST, PASSED ALONE: {test} ({counts[test]} times so far)", flush=True)
     SAVED.parent.mkdir(exist_ok=True)
-    SAVED.write_text(json.dumps({"last": passed, "counts": counts}))
+    SAVED.write_text(json.dumps({"last": [*passed, *again], "counts": counts}))
     return exit_code
 
 
