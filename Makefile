@@ -55,8 +55,8 @@ test: $(PACKAGES) ## all checks and all tests
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 
 lint: $(PACKAGES)
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/lint-imports
 
 types: $(PACKAGES)
@@ -74,10 +74,10 @@ demo: setup ## a broker, a topic, a killed process, and the proof that every rec
 	$(BIN)/penstock demo
 
 bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
-	$(BIN)/penstock bench ingest --records $(RECORDS) --json
-	$(BIN)/penstock bench startup --commits 10000 --json
-	$(BIN)/penstock bench fanout --records $(RECORDS) --json
-	$(BIN)/penstock bench rollup --records $(RECORDS) --json
+	$(BIN)/python -m benchmarks ingest --records $(RECORDS) --json
+	$(BIN)/python -m benchmarks startup --commits 10000 --json
+	$(BIN)/python -m benchmarks fanout --records $(RECORDS) --json
+	$(BIN)/python -m benchmarks rollup --records $(RECORDS) --json
 
 hdfs: setup ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
@@ -94,8 +94,8 @@ chaos: setup ## claims on a real broker: kills, pauses, joins and broker restart
 	PENSTOCK_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/soak/test_claims_chaos.py -q -s --timeout 3000
 
 fmt: $(PACKAGES) ## rewrite the format and what lint can mend
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
 
 lock: $(PACKAGES) ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \

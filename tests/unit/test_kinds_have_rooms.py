@@ -17,9 +17,6 @@ ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.
 
 NOT_THE_KIND = {
     "penstock.spark.jars": "the jars of the Delta format",
-    "penstock.bench.keyed.compare": "the name of a benchmark",
-    "penstock.bench.rollup": "the name of a benchmark",
-    "penstock.cli.bench": "the names of benchmarks",
 }
 """Where the word is something else, as the format in `spark.read.format("delta")`."""
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from penstock.cli import bench, broker, quarantine, wal
+from penstock.cli import broker, quarantine, wal
 from penstock.cli.check import check
 from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
@@ -33,7 +33,6 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(claims.app, name="claims")
 app.add_typer(broker.app, name="broker")
 app.add_typer(wal.app, name="wal")
-app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from penstock.flow.decode.json.new_fields import in_record
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.tries import tries
-from tests.unit.bench.bad_records import ORDERS, orders
+from tests.unit.benchmarks.bad_records import ORDERS, orders
 from tests.unit.flow.decode.hostile_records import HOSTILE, NESTED, hostile_records
 from tests.unit.flow.decode.json_oracle import comparable, oracle
 from tests.unit.flow.kafka_batches import decode_json, good_offsets, kafka_batch, types_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from penstock.bench.rollup import our_job, outcome
-from penstock.bench.sides import check_same
+from benchmarks.rollup import our_job, outcome
+from benchmarks.sides import check_same
 from penstock.embedded.sample_metrics import MetricSample, metric_records
 from penstock.errors import TransientError
 from penstock.tables.registry import load_job

@@ -17,9 +17,9 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from penstock.bench import sides
-from penstock.bench.keyed.measurements import Measurements, job_text, write_files
-from penstock.bench.meters import BenchResult, Meter, Say
+from benchmarks import sides
+from benchmarks.keyed.measurements import Measurements, job_text, write_files
+from benchmarks.meters import BenchResult, Meter, Say
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.tables.keyed.layout import HIDDEN

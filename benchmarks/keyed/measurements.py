@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from penstock.bench.sides import TOPIC
+from benchmarks.sides import TOPIC
 
 DEVICES = 1_000
 NEWEST_SHARE = 0.1

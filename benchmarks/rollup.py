@@ -16,8 +16,8 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.bench import sides
-from penstock.bench.meters import BenchResult, Say
+from benchmarks import sides
+from benchmarks.meters import BenchResult, Say
 from penstock.embedded.sample import produce_keyed, produce_values
 from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.job.spec import SparkSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.bench.apart import run_apart
-from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
+from benchmarks.apart import run_apart
+from benchmarks.meters import BenchResult, Meter, Say, Spent, median
 from penstock.environment import new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
-from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
-from penstock.bench.sides import TOPIC, filled_topic, in_turn
+from benchmarks.meters import BenchResult, Meter, Say, Spent, median
+from benchmarks.sides import TOPIC, filled_topic, in_turn
 from penstock.claims.admin.commands import pause, resume
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent, CoordinationOptions

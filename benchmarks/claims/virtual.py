@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from penstock.bench.claims.members import client_id, fair
+from benchmarks.claims.members import client_id, fair
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.codec import decode, encode

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import Consumer
 
-from penstock.bench.meters import Meter, Spent
+from benchmarks.meters import Meter, Spent
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.membership import MemberOptions
 from penstock.errors import TransientError

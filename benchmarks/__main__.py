@@ -1,4 +1,4 @@
-"""`penstock bench`: side by side with what a user would pick instead."""
+"""`python -m benchmarks NAME`: side by side with what a user would pick instead."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from penstock.bench.claims.compare import ClaimsBench, bench_claims
-from penstock.bench.claims.virtual import virtual_cost
-from penstock.bench.fanout import bench_fanout
-from penstock.bench.ingest import bench_ingest
-from penstock.bench.keyed.compare import bench_keyed
-from penstock.bench.keyed.growth import bench_growth
-from penstock.bench.lookups import bench_lookups
-from penstock.bench.meters import BenchResult
-from penstock.bench.ranges import bench_ranges
-from penstock.bench.rollup import bench_rollup
-from penstock.bench.startup import bench_startup
-from penstock.bench.wal import bench_wal
+from benchmarks.claims.compare import ClaimsBench, bench_claims
+from benchmarks.claims.virtual import virtual_cost
+from benchmarks.fanout import bench_fanout
+from benchmarks.ingest import bench_ingest
+from benchmarks.keyed.compare import bench_keyed
+from benchmarks.keyed.growth import bench_growth
+from benchmarks.lookups import bench_lookups
+from benchmarks.meters import BenchResult
+from benchmarks.ranges import bench_ranges
+from benchmarks.rollup import bench_rollup
+from benchmarks.startup import bench_startup
+from benchmarks.wal import bench_wal
 from penstock.cli.tables import table
+from penstock.errors import PenstockError
 
-app = typer.Typer(help="Benchmarks: Penstock and its alternative, in one run.", no_args_is_help=True)
+app = typer.Typer(
+    help="Benchmarks: Penstock and its alternative, in one run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 Rounds = Annotated[int, typer.Option(min=1, help="How often each side runs; the median counts.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -164,3 +170,11 @@ def _print_rows(result: dict[str, Any], rows: str, json: bool) -> None:
     else:
         shown = [[str(content) for content in row.values()] for row in result[rows]]
         Console(highlight=False).print(table(list(result[rows][0]), shown))
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None

@@ -15,8 +15,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from penstock.bench.apart import run_apart
-from penstock.bench.meters import BenchResult, Meter, PeakMemory, Say, Spent, median
+from benchmarks.apart import run_apart
+from benchmarks.meters import BenchResult, Meter, PeakMemory, Say, Spent, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
 from penstock.engine.loop import Loop, Retries

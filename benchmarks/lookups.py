@@ -17,9 +17,9 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
-from penstock.bench.keyed.measurements import DEVICES, rows_of
-from penstock.bench.meters import Say
-from penstock.bench.sides import loader, written_job
+from benchmarks.keyed.measurements import DEVICES, rows_of
+from benchmarks.meters import Say
+from benchmarks.sides import loader, written_job
 from penstock.spark.delta_spark import open_delta_spark
 
 COMMITS = 20

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.bench import sides
-from penstock.bench.meters import BenchResult, Say
+from benchmarks import sides
+from benchmarks.meters import BenchResult, Say
 from penstock.embedded.sample import Sample, job_file, web_requests
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS

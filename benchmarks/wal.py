@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.meters import Say
+from benchmarks.meters import Say
 from penstock.logs.wal.client import WalClient
 
 RECORD = b'{"id": 12345678, "at": "2024-05-17T10:00:00Z", "shop": "north", "amount": 12.5, "note": "twelve and a half"}'

@@ -1,6 +1,6 @@
 """What bad JSON records cost: CPU per record, as a ratio to a batch that has none, all measured in one run.
 
-python -m tests.unit.bench.bad_records [RECORDS [ROUNDS]]: a line for each policy, share and kind of bad value.
+python -m tests.unit.benchmarks.bad_records [RECORDS [ROUNDS]]: a line for each policy, share and kind of bad value.
 """
 
 from __future__ import annotations

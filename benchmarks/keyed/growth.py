@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from penstock.bench.apart import run_apart
-from penstock.bench.keyed.measurements import NEWEST_SHARE, Measurements, job_text, rows_of, write_files
-from penstock.bench.meters import Say
-from penstock.bench.sides import filled_topic, in_turn, loader, run_job, written_job
+from benchmarks.apart import run_apart
+from benchmarks.keyed.measurements import NEWEST_SHARE, Measurements, job_text, rows_of, write_files
+from benchmarks.meters import Say
+from benchmarks.sides import filled_topic, in_turn, loader, run_job, written_job
 from penstock.events import BatchCommitted, Event
 from penstock.job.spec import SparkSpec
 from penstock.spark.session import open_spark

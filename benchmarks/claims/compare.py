@@ -20,7 +20,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.bench.claims.members import (
+from benchmarks.claims.members import (
     BASELINE_NAME,
     UNFAIR,
     WAIT_SECONDS_MAX,
@@ -33,7 +33,7 @@ from penstock.bench.claims.members import (
     fair,
     wait_until,
 )
-from penstock.bench.meters import BenchResult, Meter, Say
+from benchmarks.meters import BenchResult, Meter, Say
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from penstock.embedded.broker import Cluster

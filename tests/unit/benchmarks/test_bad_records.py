@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.spec import NewColumnPolicy
-from tests.unit.bench.bad_records import FAULTS, ORDERS, BadCost, bad_costs, order_with, orders
+from tests.unit.benchmarks.bad_records import FAULTS, ORDERS, BadCost, bad_costs, order_with, orders
 from tests.unit.flow.kafka_batches import decode_json, error_of
 
 

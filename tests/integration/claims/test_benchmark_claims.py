@@ -1,12 +1,24 @@
-"""`bench claims` prints what its readers compare: sizes, times, traffic, and the same by a consumer group."""
+"""`python -m benchmarks claims` prints sizes, times and traffic, and the same for a consumer group."""
 
 from __future__ import annotations
 
-from tests.processes import command_json
+import json
+from typing import Any
+
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+
+
+def claims_json(*arguments: str) -> Any:
+    """The JSON object that the benchmark prints."""
+    done = CliRunner().invoke(app, ["claims", *arguments, "--json"])
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    return json.loads(done.stdout)
 
 
 def test_it_measures_both_sides_and_prints_one_object() -> None:
-    printed = command_json("bench", "claims", "--members", "3", "--partitions", "12", "--heartbeat-seconds", "0.5")
+    printed = claims_json("--members", "3", "--partitions", "12", "--heartbeat-seconds", "0.5")
     assert (printed["bench"], printed["members"], printed["partitions"]) == ("claims", 3, 12)
     assert printed["heartbeat_seconds"] == 0.5
     # A join and a claim for each member and a target, at least.
@@ -33,9 +45,7 @@ def test_it_measures_both_sides_and_prints_one_object() -> None:
 
 
 def test_members_may_be_processes_of_their_own() -> None:
-    printed = command_json(
-        "bench", "claims", "--members", "3", "--partitions", "12", "--heartbeat-seconds", "0.5", "--processes"
-    )
+    printed = claims_json("--members", "3", "--partitions", "12", "--heartbeat-seconds", "0.5", "--processes")
     assert (printed["processes"], printed["members"]) == (True, 3)
     assert printed["records"] >= 7
     assert printed["penstock"]["wall_s"] > 0
@@ -44,8 +54,8 @@ def test_members_may_be_processes_of_their_own() -> None:
 
 def test_the_cost_of_the_protocol_grows_with_the_members_and_not_with_the_partitions_of_others() -> None:
     """Each member says three things until all is shared, however many partitions there are."""
-    few = command_json("bench", "claims", "--members", "10", "--partitions", "50", "--virtual")
-    many = command_json("bench", "claims", "--members", "20", "--partitions", "400", "--virtual")
+    few = claims_json("--members", "10", "--partitions", "50", "--virtual")
+    many = claims_json("--members", "20", "--partitions", "400", "--virtual")
     assert few["stable_records"] == 10 * 3 + 1
     assert many["stable_records"] == 20 * 3 + 1
     assert (few["rest_records_per_s"], many["rest_records_per_s"]) == (2.0, 4.0)
