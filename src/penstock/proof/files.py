@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 
 from penstock.errors import TransientError
 from penstock.flow.columns.fitting import folded
-from penstock.flow.write.names import parse_staged_name
+from penstock.flow.write.names import StagedName, parse_staged_name
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import active_paths, refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
+from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.logs.log import Partition
 
@@ -35,23 +37,10 @@ class GoneError(TransientError):
 _GONE = "files that the table names are gone"
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceColumns:
-    """The columns of rows that tell the place of their record in the log."""
+PlaceColumns = Mapping[str, str]
+"""The columns that tell the place of a row's record: `partition` and `offset`, maybe `topic` and `topic_id`."""
 
-    partition: str
-    offset: str
-    topic: str | None = None
-    topic_id: str | None = None
-
-    @property
-    def names(self) -> dict[str, str]:
-        """By what they tell."""
-        names = {"partition": self.partition, "offset": self.offset, "topic": self.topic, "topic_id": self.topic_id}
-        return {role: name for role, name in names.items() if name is not None}
-
-
-QUARANTINE_PLACE = PlaceColumns("partition", "offset", "topic", "topic_id")
+QUARANTINE_PLACE = {name: name for name in ("partition", "offset", "topic", "topic_id")}
 
 
 def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
@@ -61,25 +50,26 @@ def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
     for part, name in place_columns(job.columns, job.sql.select if job.sql is not None else ()):
         if folded(name) in spelled:
             kept.setdefault(part, spelled[folded(name)])
-    if "partition" not in kept or "offset" not in kept:
-        return None
-    return PlaceColumns(kept["partition"], kept["offset"], kept.get("topic"))
+    return kept if {"partition", "offset"} <= kept.keys() else None
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """An active file; None where its commit or its footer does not tell."""
+    """An active file; None where its commit, its name or its footer does not tell."""
 
     path: str
     rows: int | None
     size_bytes: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     """As the log of the table spells them."""
-    topic_id: str | None = None
-    """Of all of its rows, if its name tells."""
+    staged: StagedName | None = None
+    """The slice of all of its rows."""
     offsets: tuple[int, int] | None = None
-    """Lowest and highest by its footer; None if there may be nulls. So are the numbers of partitions."""
-    numbers: tuple[int, int] | None = None
+    """Lowest and highest; None also if there may be nulls."""
+
+    @property
+    def topic_id(self) -> str | None:
+        return None if self.staged is None else self.staged.topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +86,6 @@ class RowSource:
     """Of the type; empty for the only table of a job."""
     ends: Mapping[Partition, int] | None = None
     """Positions of a type that may lag behind those of the job, or be ahead of them; None: those of the job."""
-    again: Mapping[Partition, int] = field(default_factory=dict)
-    """Up to where a type that was added later read records again: other types or the quarantine may have them too."""
     faults: tuple[str, ...] = ()
     """What is wrong with files, once they were examined."""
 
@@ -120,11 +108,27 @@ def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> Ro
     return examined(RowSource(table.storage(), files, place, body, name), files_now(table))
 
 
+def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> RowSource:
+    """The job's rows in quarantine, with `pending` files that it has yet to take (RULES Q1).
+
+    `url` is where the quarantine of the job lies, also while it has no table.
+    """
+    storage = open_storage(url, job.table.storage_options)
+    sources = [examined(RowSource(storage, pending, QUARANTINE_PLACE, QUARANTINE_SCHEMA))]
+    sources += [] if table is None else [table_source(table, QUARANTINE_PLACE)]
+    faults = tuple(f"quarantine: {fault}" for source in sources for fault in source.faults)
+    return replace(sources[0], files=[file for source in sources for file in source.files], faults=faults)
+
+
 def data_file(
-    path: str, rows: int | None, size_bytes: int | None = None, values: Mapping[str, str | None] | None = None
+    path: str,
+    rows: int | None,
+    size_bytes: int | None = None,
+    values: Mapping[str, str | None] | None = None,
+    staged_as: str | None = None,
 ) -> DataFile:
-    staged = parse_staged_name(path)
-    return DataFile(path, rows, size_bytes, values or {}, None if staged is None else staged.topic_id)
+    """`staged_as`: the name under which a file was staged that has another one now."""
+    return DataFile(path, rows, size_bytes, values or {}, parse_staged_name(staged_as or path))
 
 
 def files_now(table: Table) -> Callable[[], Collection[str]]:
@@ -159,19 +163,17 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
         return None, _GONE
     except (pa.ArrowException, OSError):
         return None, "files cannot be read"
-    place = source.place
-    offsets, numbers = (extent(footer, name) for name in ((place.offset, place.partition) if place else ("", "")))
-    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
+    offsets = None if source.place is None else extent(footer, source.place["offset"], range(footer.num_row_groups))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets)
     if file.rows not in (None, footer.num_rows):
         return readable, "files have another number of rows than was committed"
     return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
 
 
-def extent(footer: pq.FileMetaData, column: str, groups: Iterable[int] | None = None) -> tuple[int, int] | None:
+def extent(footer: pq.FileMetaData, column: str, groups: Iterable[int]) -> tuple[int, int] | None:
     """The least and the greatest value of a column by the footer; None where it does not tell, or there are nulls."""
     values: list[int] = []
-    for number in range(footer.num_row_groups) if groups is None else groups:
-        group = footer.row_group(number)
+    for group in map(footer.row_group, groups):
         chunks = (group.column(index) for index in range(group.num_columns))
         statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
         if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
@@ -187,26 +189,31 @@ def named_paths(what: str, paths: Iterable[str]) -> str:
     return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN_MAX])}{more}"
 
 
-def open_file(source: RowSource, file: DataFile) -> pq.ParquetFile:
+def read_rows(
+    source: RowSource, file: DataFile, columns: Collection[str] = (), offsets: Ranges | None = None
+) -> Iterator[tuple[pl.DataFrame, pa.RecordBatch]]:
+    """The places of rows, if they carry them, with the place columns and these ones as far as the file has them.
+
+    With `offsets` only row groups are read that may hold some of them.
+    """
     try:
-        return pq.ParquetFile(source.storage.open_reader(file.path))
+        parquet = pq.ParquetFile(source.storage.open_reader(file.path))
     except NotFoundError as error:
         raise GoneError(f"the file {file.path} was deleted while it was verified", hint="try again") from error
+    place = source.place or {}
+    names = [name for name in parquet.schema_arrow.names if name in place.values() or name in columns]
+    for number in range(parquet.num_row_groups):
+        span = extent(parquet.metadata, place.get("offset", ""), [number])
+        if span is None or offsets is None or any(lo <= span[1] and span[0] < hi for lo, hi in offsets):
+            rows = batch_rows(parquet.metadata.row_group(number)) if columns else ROWS_PER_BATCH
+            for batch in parquet.iter_batches(rows, row_groups=[number], columns=names):
+                yield _places(batch, place, file), batch
 
 
-def read_places(source: RowSource, file: DataFile) -> Iterator[pl.DataFrame]:
-    """The places of the rows of a file."""
-    if source.place is not None:
-        parquet = open_file(source, file)
-        kept = [name for name in parquet.schema_arrow.names if name in source.place.names.values()]
-        for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=kept):
-            yield place_frame(batch, source.place, file)
-
-
-def place_frame(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
+def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
     """The columns partition and offset, and topic and topic_id as far as they are kept."""
     columns = []
-    for role, name in place.names.items():
+    for role, name in place.items():
         if name in batch.schema.names:
             column = pl.Series(pl.from_arrow(batch.column(name)))
         else:
@@ -214,38 +221,3 @@ def place_frame(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> p
             column = pl.Series([file.partition_values.get(name)], dtype=pl.String).new_from_index(0, len(batch))
         columns.append(column.cast(pl.Int64 if role in ("partition", "offset") else pl.String).alias(role))
     return pl.DataFrame(columns)
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantine:
-    """The job's rows in quarantine, with those that it has yet to take (RULES Q1)."""
-
-    source: RowSource
-    rows: int
-    pending: int
-    """Rows of files that a data commit listed and the quarantine table has yet to take."""
-    faults: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> Quarantine:
-        """Examine every file; `url` is where the quarantine of the job lies, also while it has no table."""
-        storage = open_storage(url, job.table.storage_options)
-        listed = examined(RowSource(storage, pending, QUARANTINE_PLACE, QUARANTINE_SCHEMA))
-        if table is None:
-            faults = tuple(f"quarantine: {fault}" for fault in listed.faults)
-            return Quarantine(listed, 0, listed.rows, faults)
-        taken = table_source(table, QUARANTINE_PLACE)
-        faults = tuple(f"quarantine: {fault}" for fault in (*taken.faults, *listed.faults))
-        both = replace(taken, files=[*taken.files, *listed.files])
-        return Quarantine(both, taken.rows, listed.rows, faults)
-
-    def places(self, partitions: Collection[Partition]) -> dict[Partition, list[int]]:
-        """The offsets of quarantined records of these partitions."""
-        found: dict[Partition, list[int]] = {partition: [] for partition in partitions}
-        known = {(partition.topic_id, partition.number): partition for partition in partitions}
-        for file in self.source.files:
-            for frame in read_places(self.source, file):
-                for (topic_id, number), rows in frame.group_by("topic_id", "partition"):
-                    if (partition := known.get((str(topic_id), number))) is not None:
-                        found[partition] += rows["offset"].to_list()
-        return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Partition
-from penstock.proof.findings import Check, Violation, ViolationKind, conclude, violation_at
+from penstock.proof.findings import Check, Violation, ViolationKind, violation_at
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -16,26 +16,22 @@ _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 
 @dataclass(frozen=True, slots=True)
 class CommittedSlice:
-    """A slice as the history of the table tells it."""
+    """Offsets `[start, end)` with what the history of the table says became of them."""
 
     start: int
     end: int
     totals: Totals
-    version: int = 0
+    version: int | None = 0
+    """None for several slices that history has forgotten: only the sum of their counts is known."""
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Offsets `[lo, hi)` with what the table says became of them; those below `read_from` are a gap."""
-
-    lo: int
-    hi: int
-    read_from: int
-    totals: Totals
+    @property
+    def read_from(self) -> int:
+        """The offsets below are a gap; where the gaps of forgotten slices lie is not known."""
+        return self.start if self.version is None else self.start + self.totals.gap
 
     @property
     def unfiltered(self) -> bool:
-        """Whether every record of the log in this span must be in the table or in quarantine."""
+        """Whether every record that the log has of it must be in the table or in quarantine."""
         totals = self.totals
         left_out = totals.filtered + totals.skipped + totals.given_up + totals.deferred + totals.vanished
         return not left_out
@@ -43,7 +39,7 @@ class Span:
     @property
     def full(self) -> bool:
         """Whether every offset from `read_from` on must be there: no hole, nothing left out."""
-        return self.unfiltered and not self.totals.holes and self.totals.gap == self.read_from - self.lo
+        return self.unfiltered and not self.totals.holes and self.totals.gap == self.read_from - self.start
 
     @property
     def held(self) -> int:
@@ -53,7 +49,7 @@ class Span:
     @property
     def held_min(self) -> int:
         """How many must be there, by the counts and by the offsets."""
-        return max(self.held, self.hi - self.read_from) if self.full else self.held
+        return max(self.held, self.end - self.read_from) if self.full else self.held
 
     @property
     def held_max(self) -> int:
@@ -69,50 +65,50 @@ _Fault = tuple[Violation, str]
 
 def check_totals(states: States) -> Check:
     """Every offset between origin and position is accounted for, and so is every record that was read (I3)."""
-    texts: list[str] = []
-    violations: list[Violation] = []
-    for partition, state in sorted(states.items()):
-        fault = _totals_fault(state)
-        if fault:
-            texts.append(f"{partition}: {fault}")
-            end = max(state.position or 0, 0)
-            violations.append(violation_at(partition, state.origin or 0, ViolationKind.NOT_COUNTED, end))
     read = sum(state.totals.read for state in states.values())
-    detail = "; ".join(texts) or f"{read} records read in {len(states)} partitions, each accounted for"
-    return conclude("totals", detail, bool(texts), violations=violations, facts={"read": read}, partitions=states)
-
-
-def _totals_fault(state: PartitionState) -> str:
-    totals = state.totals
-    if state.position is None or state.origin is None:
-        return "has no position or no origin"
-    offsets = state.position - state.origin
-    if offsets != totals.offsets:
-        return f"[{state.origin}, {state.position}) has {offsets} offsets, {totals.offsets} counted"
-    if not totals.conserved:
-        left = totals.unaccounted
-        return f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
-    if not 0 <= totals.replayed <= totals.quarantined:
-        return f"{totals.replayed} replayed of {totals.quarantined} quarantined"
-    return ""
+    detail = f"{read} records read in {len(states)} partitions, each accounted for"
+    return _check("totals", states, _totals_fault, detail, {"read": read})
 
 
 def check_slices(states: States, slices: Slices) -> Check:
     """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
-    texts: list[str] = []
-    violations: list[Violation] = []
-    for partition, state in sorted(states.items()):
-        found = _slices_fault(partition, state, slices.get(partition, ()))
-        if found is not None:
-            violation, text = found
-            violations.append(violation)
-            texts.append(f"{partition}: {text}")
-    count = sum(len(each) for each in slices.values())
+    count = sum(map(len, slices.values()))
     whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
-    reach = "the whole history" if whole else "the retained history"
-    detail = "; ".join(texts) or f"{count} slices of {reach} touch and add up"
+    detail = f"{count} slices of the {'whole' if whole else 'retained'} history touch and add up"
     facts = {"slices": count, "whole_history": int(whole)}
-    return conclude("slices", detail, bool(texts), violations=violations, facts=facts, partitions=states)
+    return _check(
+        "slices", states, lambda place, state: _slices_fault(place, state, slices.get(place, ())), detail, facts
+    )
+
+
+def _check(
+    name: str,
+    states: States,
+    fault_of: Callable[[Partition, PartitionState], _Fault | None],
+    detail: str,
+    facts: Mapping[str, int],
+) -> Check:
+    """An invariant of every partition; `detail` is what holds."""
+    faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
+    wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
+    violations = [violation for violation, _ in faults.values()]
+    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts, checked=states)
+
+
+def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
+    totals, origin, position = state.totals, state.origin, state.position
+    left = totals.unaccounted
+    if position is None or origin is None:
+        text = "has no position or no origin"
+    elif position - origin != totals.offsets:
+        text = f"[{origin}, {position}) has {position - origin} offsets, {totals.offsets} counted"
+    elif left:
+        text = f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
+    elif not 0 <= totals.replayed <= totals.quarantined:
+        text = f"{totals.replayed} replayed of {totals.quarantined} quarantined"
+    else:
+        return None
+    return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
 
 
 def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
@@ -138,10 +134,10 @@ def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[
 
 
 def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
-    for each in slices:
-        if each.totals.offsets != each.end - each.start or not each.totals.conserved:
-            text = f"the counts of version {each.version} do not add up over [{each.start}, {each.end})"
-            return violation_at(partition, each.start, ViolationKind.NOT_COUNTED, each.end), text
+    for piece in slices:
+        if piece.totals.offsets != piece.end - piece.start or not piece.totals.conserved:
+            text = f"the counts of version {piece.version} do not add up over [{piece.start}, {piece.end})"
+            return violation_at(partition, piece.start, ViolationKind.NOT_COUNTED, piece.end), text
     rest = _rest(state, slices)
     origin, oldest = state.origin or 0, slices[0].start
     negative = min(getattr(rest, name) for name in _COUNTED) < 0
@@ -153,7 +149,7 @@ def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[
 
 def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
     """What the totals hold beyond the retained slices."""
-    retained = sum((each.totals for each in slices), Totals())
+    retained = sum((piece.totals for piece in slices), Totals())
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
@@ -161,17 +157,15 @@ def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
 
 
-def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
-    """Cut `[origin, position)` where the counts are known: one span per retained slice, one for all before them.
+def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[CommittedSlice, ...]:
+    """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
-    Slices that break the invariant are no ground to build on: then the totals alone give one span.
+    Slices that break the invariant are no ground to build on: then one stands for all.
     """
     if state.origin is None or state.position is None:
         return ()
     if not slices or _slices_fault(partition, state, slices) is not None:
-        return (Span(state.origin, state.position, state.origin, state.totals),)
-    found = [Span(each.start, each.end, each.start + each.totals.gap, each.totals) for each in slices]
-    if slices[0].start > state.origin:
-        # Where its gaps lie is forgotten: with any, this span does not count as full.
-        found.insert(0, Span(state.origin, slices[0].start, state.origin, _rest(state, slices)))
-    return tuple(found)
+        return (CommittedSlice(state.origin, state.position, state.totals, None),)
+    if slices[0].start == state.origin:
+        return tuple(slices)
+    return CommittedSlice(state.origin, slices[0].start, _rest(state, slices), None), *slices

@@ -12,7 +12,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.provenance import commits_of
 from penstock.logs.log import Bounds, Log, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, conclude, violation_at
+from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, violation_at
 from penstock.proof.invariants import CommittedSlice, Slices, States
 
 UNKNOWN_TOPIC = "?"
@@ -114,8 +114,8 @@ def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = 
     same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == fingerprints[topic]}
     whole = len(same) == len(fingerprints)
     new = tuple(partition for partition in log.partitions() if partition not in known) if whole else ()
-    facts = LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), new)
-    marks = {each: mark for each in facts.bounds if states and (mark := states[each].mark) is not None}
+    facts = LogFacts(ids, log.bounds(place for place in incarnations.current if place.topic in same), new)
+    marks = {place: mark for place in facts.bounds if states and (mark := states[place].mark) is not None}
     if not marks:
         return facts
     silent = frozenset(partition for partition, epoch in log.leader_epochs(marks).items() if epoch is None)
@@ -152,7 +152,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         f"{len(log.bounds)} positions lie within the log, {lag} offsets before its end; "
         f"leader epochs compared in {compared}"
     )
-    return conclude(
+    return Check(
         "log",
         detail,
         bool(texts),
@@ -160,7 +160,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         unproven=[Unproven(_NO_EPOCHS, "brokers that keep leader epochs", log.silent)] if log.silent else [],
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},
-        partitions=log.bounds,
+        checked=log.bounds,
     )
 
 
@@ -174,6 +174,6 @@ def _identity_fault(topic: str, known: int, log: LogFacts) -> str:
 def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
     bounds = {partition: (held.first, held.end) for partition, held in log.bounds.items()}
     return tuple(
-        PartitionFacts(each, state.origin or 0, state.position or 0, state.totals, *bounds.get(each, (None, None)))
-        for each, state in sorted(states.items())
+        PartitionFacts(place, state.origin or 0, state.position or 0, state.totals, *bounds.get(place, (None, None)))
+        for place, state in sorted(states.items())
     )

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 
+from penstock.flow.stage import Stage
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, Slice
-from penstock.proof.files import DataFile, Quarantine, RowSource
+from penstock.proof.files import DataFile, RowSource, read_rows
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
-from penstock.proof.invariants import Slices, Span, States, spans
+from penstock.proof.invariants import CommittedSlice, Slices, States, spans
 from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations
 
 SAMPLE_RECORDS = 10_000
@@ -60,8 +62,15 @@ class NoPartition(Enum):
     NO_PLACE = "without a place, or compacted together with rows of an earlier incarnation of their topic"
 
 
-Rewrite = Callable[[Slice, Iterable[pa.RecordBatch], Path], Iterator[RowSource]]
-"""Writes the rows that the job would write for records of this slice, below an empty folder."""
+Rewrite = Callable[[Slice, str, str], Stage]
+"""The stage for a slice that writes below the first folder, and bad records below the second."""
+
+
+def staged_files(stage: Stage, records: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, StagedFile]]:
+    """Run a stage here: the files that it writes, each with its type."""
+    for report in stage(records):
+        for shares in decode_report(report.column(0)[0].as_py()).shares.values():
+            yield from ((name, file) for name, share in shares.items() for file in share.files)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,9 @@ class Subject:
     states: States
     slices: Slices
     incarnations: TopicIncarnations
-    quarantine: Quarantine
+    quarantine: RowSource
+    pending: int = 0
+    """Rows of the quarantine that a commit listed and that are not appended yet (RULES Q1)."""
     replay_unfinished: bool = False
     sources: tuple[RowSource, ...] = ()
     """Every table with a row per record; none of a kind whose rows are not records."""
@@ -95,22 +106,28 @@ class Subject:
     """States and slices of the job log, where other logs count what became of the records."""
 
     @cached_property
-    def spans(self) -> Mapping[Partition, tuple[Span, ...]]:
-        return {each: spans(each, state, self.slices.get(each, ())) for each, state in self.states.items()}
-
-    @property
-    def quarantined(self) -> int:
-        """How many rows are in quarantine by the totals."""
-        counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
-        return counted + self.quarantined_ahead
+    def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
+        return {place: spans(place, state, self.slices.get(place, ())) for place, state in self.states.items()}
 
     @property
     def quarantine_faults(self) -> list[str]:
         """What is wrong with the files of the quarantine, or with the number of its rows."""
-        rows, faults = self.quarantine.rows + self.quarantine.pending, list(self.quarantine.faults)
-        if rows != self.quarantined and not self.replay_unfinished:
-            faults.append(f"the quarantine has {rows} rows, {self.quarantined} are counted")
+        rows, faults = self.quarantine.rows, list(self.quarantine.faults)
+        counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
+        counted += self.quarantined_ahead
+        if rows != counted and not self.replay_unfinished:
+            faults.append(f"the quarantine has {rows} rows, {counted} are counted")
         return faults
+
+    def quarantined_offsets(self) -> dict[Partition, list[int]]:
+        """The offsets of the quarantined records of each partition."""
+        offsets: dict[Partition, list[int]] = {partition: [] for partition in self.states}
+        for file in self.quarantine.files:
+            for places, _ in read_rows(self.quarantine, file):
+                for partition, rows in self.rows_by_partition(file, places):
+                    if isinstance(partition, Partition):
+                        offsets[partition] += rows["offset"].to_list()
+        return offsets
 
     @property
     def place_remedy(self) -> str:
@@ -127,7 +144,7 @@ class Subject:
     @cached_property
     def _topic_ids(self) -> Mapping[str, frozenset[str]]:
         topics = {partition.topic for partition in self.states}
-        return {name: frozenset(each.topic_id for each in self.states if each.topic == name) for name in topics}
+        return {name: frozenset(place.topic_id for place in self.states if place.topic == name) for name in topics}
 
     def find(self, topic_id: str | None, topic: str | None, number: int | None) -> Partition | NoPartition:
         """The partition of rows that tell so much of themselves; the name of a staged file tells the topic id."""

@@ -21,7 +21,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Unproven, conclude
+from penstock.proof.findings import Check, Unproven
 from penstock.publish.formats.avro import MARKER, avro_fingerprint, avro_schema
 from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.spec import PublishSpec
@@ -49,7 +49,7 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
             for number in range(passes):
                 counts.update(_Pass(spec, windows, topic, bounds, noted, number, passes).compare())
         except (NotFoundError, InvariantError) as error:
-            return conclude("published", error.primary, True)
+            return Check("published", error.primary, True)
         trimmed = topic.compacted(spec.topic) or any(bound.first for bound in bounds.values())
     lost = counts["missing"] if trimmed else 0
     faults = {
@@ -64,7 +64,7 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
     }
     earlier = f"{counts['revisions']} records are earlier revisions of rows, which the table no longer has"
     texts = [f"{number} {what} in topic {spec.topic}" for what, number in faults.items() if number]
-    return conclude(
+    return Check(
         "published",
         "; ".join(texts) or f"{counts['once']} rows are in topic {spec.topic} once",
         bool(texts),
