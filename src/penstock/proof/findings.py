@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -91,8 +91,8 @@ class Check:
     violated: bool
     violations: Collection[Violation] = field(default=(), kw_only=True)
     """Those that have an offset."""
-    unproven: Collection[Unproven] = field(default=(), kw_only=True)
-    warnings: Collection[str] = field(default=(), kw_only=True)
+    unproven: Sequence[Unproven] = field(default=(), kw_only=True)
+    warnings: Sequence[str] = field(default=(), kw_only=True)
     facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     checked: Collection[Partition] = field(default=(), kw_only=True)
     """The partitions that it is an invariant of."""

@@ -12,8 +12,7 @@ from contextlib import closing
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Proof
-from penstock.proof.invariants import check_slices, check_totals
-from penstock.proof.log import LogFacts, check_log, partition_facts, read_log
+from penstock.proof.numbers import LogFacts, check_log, check_slices, check_totals, partition_facts, read_log
 from penstock.proof.offsets import OffsetJoin
 from penstock.proof.subject import Depth, Subject
 from penstock.proof.values import check_values

@@ -15,11 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.logs.log import Log, Partition
-from penstock.proof.files import DataFile, RowSource, named_paths, read_rows
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
-from penstock.proof.invariants import CommittedSlice
-from penstock.proof.log import LogFacts
-from penstock.proof.subject import Depth, NoPartition, Subject
+from penstock.proof.numbers import CommittedSlice, LogFacts
+from penstock.proof.subject import DataFile, Depth, NoPartition, RowSource, Subject, named_paths, read_rows
 
 Flags = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
@@ -232,9 +230,10 @@ class OffsetJoin:
         """Whether what the log still has is what the table read, and holds."""
         violations, records = set(self._log_violations), 0
         for count in (count for count in self._counts if count.partition in self._log_first):
-            read, span, compacted = count.span.totals.read, count.span, count.partition.topic in self._compacted
-            wrong = count.records > read + span.totals.given_up or (count.records < read and not compacted)
-            if wrong and span.read_from >= self._log_first[count.partition]:
+            span, read = count.span, count.span.totals.read
+            fewer = count.records < read and count.partition.topic not in self._compacted
+            more = count.records > read + span.totals.given_up
+            if (more or fewer) and span.read_from >= self._log_first[count.partition]:
                 violations.add(count.violation(ViolationKind.NOT_COUNTED))
             records += count.records
         sure = self._sure(violations)

@@ -21,10 +21,20 @@ from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
-from penstock.proof.files import DataFile, RowSource, data_file, read_rows
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.offsets import windows_of
-from penstock.proof.subject import Depth, NoPartition, Rewrite, Sample, Subject, staged_files
+from penstock.proof.subject import (
+    DataFile,
+    Depth,
+    NoPartition,
+    Rewrite,
+    RowSource,
+    Sample,
+    Subject,
+    data_file,
+    read_rows,
+    staged_files,
+)
 
 OFFSETS_PER_PASS_MAX = 250_000
 """About 16 bytes for each offset and column."""

@@ -19,12 +19,10 @@ from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
-from penstock.proof.files import QUARANTINE_PLACE, RowSource, data_file, examined
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
-from penstock.proof.invariants import CommittedSlice
-from penstock.proof.log import TopicIncarnations
-from penstock.proof.subject import Depth, Sample, Subject
+from penstock.proof.numbers import CommittedSlice, TopicIncarnations
+from penstock.proof.subject import QUARANTINE_PLACE, Depth, RowSource, Sample, Subject, data_file, examined
 from penstock.tables.registry import kind_of
 from tests.small_table import small_job
 

@@ -11,13 +11,14 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
 from penstock.proof.findings import Verdict, VerifyReport, Violation, ViolationKind, earliest
-from penstock.proof.invariants import (
+from penstock.proof.numbers import (
     CommittedSlice,
+    LogFacts,
+    check_log,
     check_slices,
     check_totals,
     spans,
 )
-from penstock.proof.log import LogFacts, check_log
 
 ORDERS = Partition("orders", "id1", 0)
 RETURNS = Partition("returns", "id2", 3)

@@ -20,10 +20,8 @@ from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
-from penstock.proof.files import PlaceColumns, RowSource, data_file, place_of
-from penstock.proof.invariants import CommittedSlice
-from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import NoPartition, Subject
+from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.subject import NoPartition, PlaceColumns, RowSource, Subject, data_file, place_of
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32

@@ -21,10 +21,9 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.files import DataFile, place_of, read_rows, table_source
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Proof, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.frame import prove
-from penstock.proof.subject import Depth, Rewrite, Subject
+from penstock.proof.subject import DataFile, Depth, Rewrite, Subject, place_of, read_rows, table_source
 from penstock.tables.single.facts import read_table
 
 

@@ -26,12 +26,28 @@ from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.files import RowSource, data_file, examined, files_now, named_paths, place_of, quarantine_source
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove
-from penstock.proof.invariants import Slices, check_slices, check_totals
-from penstock.proof.log import TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import Depth, Rewrite, Subject
+from penstock.proof.numbers import (
+    Slices,
+    TopicIncarnations,
+    check_slices,
+    check_totals,
+    find_incarnations,
+    read_history,
+)
+from penstock.proof.subject import (
+    Depth,
+    Rewrite,
+    RowSource,
+    Subject,
+    data_file,
+    examined,
+    files_now,
+    named_paths,
+    place_of,
+    quarantine_source,
+)
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.known_files import visible_files

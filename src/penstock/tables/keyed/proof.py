@@ -27,11 +27,10 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.files import named_paths, table_source
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven, ViolationKind, violation_at
 from penstock.proof.frame import prove, rows_check
-from penstock.proof.log import UNKNOWN_TOPIC, LogFacts
-from penstock.proof.subject import Depth, Subject, staged_files
+from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
+from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
 from penstock.proof.values import column_hashes
 from penstock.status.model import RecordedGap
 from penstock.tables.keyed.files import has_foreign_changes

@@ -21,7 +21,7 @@ RIGHT: Rows = [(1, 1, 0), (2, 2, 0), (1, 3, 1), (3, 4, 0), (5, 4, 0), (2, 4, 2)]
 def judged(rows: Rows, untils: Mapping[int, int]) -> list[bool | None]:
     """Whether each row has its close, in the order of their ends and closes; None where it is not known."""
     starts = [(datetime.fromtimestamp(60 * (minute - 1), UTC), *rest) for minute, *rest in rows]
-    types = {"window_start": pl.Datetime("us", "UTC"), "close": pl.Int64, "revision": pl.Int32}
+    types = pl.Schema({"window_start": pl.Datetime("us", "UTC"), "close": pl.Int64(), "revision": pl.Int32()})
     frame = with_due_close(pl.DataFrame(starts, types, orient="row"), window("1m"), closes_frame(untils))
     return frame.sort("window_start", "close").select(has_due_close().alias("right"))["right"].to_list()
 

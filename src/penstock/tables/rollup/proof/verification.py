@@ -24,7 +24,7 @@ from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
-from penstock.proof.log import LogFacts
+from penstock.proof.numbers import LogFacts
 from penstock.proof.subject import Depth, Subject
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import Wanted, scan, starts_in
