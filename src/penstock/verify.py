@@ -6,9 +6,8 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
-from penstock.proof.files import GoneError
 from penstock.proof.findings import Check, PartitionFacts, Unproven, Verdict, VerifyReport, Violation, ViolationKind
-from penstock.proof.subject import OFFSETS_PER_PASS_MAX, Depth, Progress, Sample
+from penstock.proof.subject import OFFSETS_PER_PASS_MAX, Depth, GoneError, Progress, Sample
 from penstock.status.model import shown_path
 from penstock.tables.registry import kind_of
 

@@ -31,7 +31,7 @@ from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Propos
 from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conclude
+from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof
 from penstock.proof.subject import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
@@ -285,7 +285,7 @@ def _rows_once(rows: Sequence[Row], facts: Sequence[PartitionFacts], log: Log) -
         found = sorted(row[2] for row in rows if (row[0], row[1]) == (each.partition.topic, each.partition.number))
         wanted = log.offsets(each.partition, each.origin, each.position, lambda _: None).tolist()
         wrong += [str(each.partition)] if found != wanted else []
-    return conclude("rows", ", ".join(wrong) or f"{len(rows)} rows", bool(wrong))
+    return Check("rows", ", ".join(wrong) or f"{len(rows)} rows", bool(wrong))
 
 
 def _encoded(part: Part) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -23,8 +23,8 @@ class Verdict(StrEnum):
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """A violation outweighs a missing proof, which outweighs a proof."""
-    met = set(verdicts)
-    return next((verdict for verdict in (Verdict.VIOLATED, Verdict.NOT_PROVEN) if verdict in met), Verdict.PROVEN)
+    verdicts = set(verdicts)
+    return _verdict(Verdict.VIOLATED in verdicts, Verdict.NOT_PROVEN in verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,49 +84,47 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named invariant and what became of it, as a whole and, where it is one of partitions, per partition."""
+    """One named invariant: what was found, and what was not checked."""
 
     name: str
-    verdict: Verdict
     detail: str
-    violation: Violation | None = None
-    """The first of all."""
-    unproven: tuple[Unproven, ...] = ()
-    warnings: tuple[str, ...] = ()
-    facts: Mapping[str, int] = field(default_factory=dict)
-    partitions: Mapping[Partition, Verdict] = field(default_factory=dict)
+    violated: bool
+    violations: Collection[Violation] = field(default=(), kw_only=True)
+    """Those that have an offset."""
+    unproven: Sequence[Unproven] = field(default=(), kw_only=True)
+    warnings: Sequence[str] = field(default=(), kw_only=True)
+    facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+    checked: Collection[Partition] = field(default=(), kw_only=True)
+    """The partitions that it is an invariant of."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return _verdict(self.violated, bool(self.unproven))
 
     @property
     def ok(self) -> bool:
         return self.verdict is Verdict.PROVEN
 
+    @property
+    def violation(self) -> Violation | None:
+        """The first of all."""
+        return earliest(self.violations)
 
-def conclude(
-    name: str,
-    detail: str,
-    violated: bool,
-    *,
-    violations: Collection[Violation] = (),
-    unproven: Collection[Unproven] = (),
-    warnings: Iterable[str] = (),
-    facts: Mapping[str, int] | None = None,
-    partitions: Iterable[Partition] = (),
-) -> Check:
-    """The verdict of an invariant, from what was found and from what was not checked."""
+    @property
+    def partitions(self) -> dict[Partition, Verdict]:
+        """What became of the invariant in each partition."""
+        wrong = {(violation.topic, violation.partition) for violation in self.violations}
+        return {
+            partition: _verdict(
+                (partition.topic, partition.number) in wrong,
+                any(question.partitions is None or partition in question.partitions for question in self.unproven),
+            )
+            for partition in self.checked
+        }
 
-    def verdict(violated: bool, left: bool) -> Verdict:
-        return Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if left else Verdict.PROVEN
 
-    wrong = {(violation.topic, violation.partition) for violation in violations}
-    by_partition = {
-        partition: verdict(
-            (partition.topic, partition.number) in wrong,
-            any(question.partitions is None or partition in question.partitions for question in unproven),
-        )
-        for partition in partitions
-    }
-    known = (earliest(violations), tuple(unproven), tuple(warnings), facts or {}, by_partition)
-    return Check(name, verdict(violated, bool(unproven)), detail, *known)
+def _verdict(violated: bool, left: bool) -> Verdict:
+    return Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if left else Verdict.PROVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,7 @@ class VerifyReport(Proof):
 
     def verdicts_of(self, partition: Partition) -> dict[str, Verdict]:
         """What became of each invariant in one partition; invariants of the table as a whole are not among them."""
-        return {check.name: check.partitions[partition] for check in self.checks if partition in check.partitions}
+        return {check.name: check.partitions[partition] for check in self.checks if partition in check.checked}
 
     @property
     def first_violation(self) -> Violation | None:
@@ -204,20 +202,22 @@ class VerifyReport(Proof):
 
 def earliest(violations: Iterable[Violation | None]) -> Violation | None:
     """The first of several by topic, partition and offset; a range gives way to an exact offset within it."""
-    known = [violation for violation in violations if violation is not None]
-    exact = [(violation.topic, violation.partition, violation.offset) for violation in known if violation.end is None]
+    known = sorted(
+        (violation for violation in violations if violation is not None),
+        key=lambda violation: (violation.topic, violation.partition, violation.offset),
+    )
+    if not known:
+        return None
+    first = known[0]
+    exact = (
+        violation
+        for violation in known
+        if violation.end is None and (violation.topic, violation.partition) == (first.topic, first.partition)
+    )
+    return next((violation for violation in exact if violation.offset < (first.end or 0)), first)
 
-    def holds_exact(it: Violation) -> bool:
-        return it.end is not None and any(
-            (topic, number) == (it.topic, it.partition) and it.offset <= offset < it.end
-            for topic, number, offset in exact
-        )
 
-    first = [violation for violation in known if not holds_exact(violation)]
-    return min(first, key=lambda violation: (violation.topic, violation.partition, violation.offset), default=None)
-
-
-NO_TABLE = Proof(None, (Check("table", Verdict.VIOLATED, "there is no table yet: the job has not started"),))
+NO_TABLE = Proof(None, (Check("table", "there is no table yet: the job has not started", True),))
 
 
 def violation_at(partition: Partition, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:

@@ -11,9 +11,8 @@ from contextlib import closing
 
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Proof, conclude
-from penstock.proof.invariants import check_slices, check_totals
-from penstock.proof.log import LogFacts, check_log, partition_facts, read_log
+from penstock.proof.findings import Check, Proof
+from penstock.proof.numbers import LogFacts, check_log, check_slices, check_totals, partition_facts, read_log
 from penstock.proof.offsets import OffsetJoin
 from penstock.proof.subject import Depth, Subject
 from penstock.proof.values import check_values
@@ -80,14 +79,13 @@ def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
 
 def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str, warnings: Sequence[str] = ()) -> Check:
     """The check `rows` of any kind: what is wrong with rows and quarantine."""
-    bad, wrong = subject.quarantine, shown([*faults, *subject.quarantine_faults])
+    held, wrong = subject.quarantine.rows, shown([*faults, *subject.quarantine_faults])
     warned = [*subject.warnings, *warnings]
-    if bad.pending:
-        warned.append(f"{bad.pending} quarantined rows wait to be appended by the next run")
+    if subject.pending:
+        warned.append(f"{subject.pending} quarantined rows wait to be appended by the next run")
     if subject.replay_unfinished:
         warned.append("a replay of the quarantine is unfinished: the next run finishes it")
-    held = bad.rows + bad.pending
-    return conclude(
+    return Check(
         "rows",
         wrong or f"{detail}, {held} in quarantine, as counted",
         bool(wrong),

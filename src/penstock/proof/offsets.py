@@ -7,7 +7,7 @@ so that files which mix partitions are read about once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,84 +15,59 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.logs.log import Log, Partition
-from penstock.proof.files import DataFile, RowSource, read_places
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest, violation_at
-from penstock.proof.invariants import Span
-from penstock.proof.log import LogFacts
-from penstock.proof.subject import Depth, NoPartition, Subject
-
-_OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION)
-"""What can be wrong with the rows of the quarantine alone."""
+from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
+from penstock.proof.numbers import CommittedSlice, LogFacts
+from penstock.proof.subject import DataFile, Depth, NoPartition, RowSource, Subject, named_paths, read_rows
 
 Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+Ranges = Mapping[Partition, tuple[int, int]]
+
+
+def windows_of(ranges: Ranges, offsets_max: int) -> Iterator[dict[Partition, tuple[int, int]]]:
+    """Cut ranges into windows of so many offsets, with a part of every partition in each."""
+    count = max(1, -(-sum(hi - lo for lo, hi in ranges.values()) // offsets_max))
+    for number in range(count):
+        yield {
+            partition: (lo + (hi - lo) * number // count, lo + (hi - lo) * (number + 1) // count)
+            for partition, (lo, hi) in ranges.items()
+        }
 
 
 @dataclass(slots=True)
 class Window:
-    """The offsets `[lo, hi)` of a partition: how many rows and quarantined rows each has, and if the log has it.
-
-    The outermost windows also look at what lies outside of their partition.
-    """
+    """The offsets `[lo, hi)` of a partition: how many rows and quarantined rows each has, and if the log has it."""
 
     lo: int
     hi: int
-    first: bool
-    last: bool
-    table: Numbers = field(init=False)
-    quarantine: Numbers = field(init=False)
-    again: Numbers | None = None
-    """Rows of records that were read again for a type that was added later; None while there is none."""
+    table: npt.NDArray[np.int32] = field(init=False)
+    quarantine: npt.NDArray[np.int32] = field(init=False)
     log: Flags | None = None
     """None where the log was not read."""
 
     def __post_init__(self) -> None:
         self.table, self.quarantine = (np.zeros(self.hi - self.lo, np.int32) for _ in range(2))
 
-    def meets(self, lowest: int, highest: int) -> bool:
-        return (self.first or highest >= self.lo) and (self.last or lowest < self.hi)
-
     def part(self, lo: int, hi: int) -> slice:
         """Where the offsets `[lo, hi)` are in the arrays."""
         return slice(max(lo, self.lo) - self.lo, max(min(hi, self.hi), self.lo) - self.lo)
 
-    def within(self, ranges: Iterable[tuple[int, int]]) -> Flags:
-        """Which offsets are in these ranges."""
-        flags = np.zeros(self.hi - self.lo, np.bool_)
-        for lo, hi in ranges:
-            flags[self.part(lo, hi)] = True
-        return flags
-
 
 @dataclass(slots=True)
-class Tally:
-    """What the windows of one partition have shown so far; counts are by span."""
+class SpanCount:
+    """How many offsets of a span are in table or quarantine, and how many the log has, in all windows so far."""
 
     partition: Partition
-    spans: tuple[Span, ...]
-    violations: list[Violation] = field(default_factory=list)
-    log_violations: list[Violation] = field(default_factory=list)
-    held: list[int] = field(init=False)
-    records: list[int] = field(init=False)
-    log_first: int = 0
-    """Of the log, when its records were read."""
-    exact: bool = False
-    """Whether the log still has every record from its first offset on: its topic is not compacted."""
-
-    def __post_init__(self) -> None:
-        self.held, self.records = ([0] * len(self.spans) for _ in range(2))
-
-    @property
-    def range(self) -> tuple[int, int]:
-        return (self.spans[0].lo, self.spans[-1].hi) if self.spans else (0, 0)
+    span: CommittedSlice
+    held: int = 0
+    records: int = 0
 
     @property
     def lacking(self) -> int:
-        """How many rows are missing over all spans."""
-        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held, strict=True))
+        return max(0, self.span.held_min - self.held)
 
-
-Windows = Mapping[Partition, Window]
+    def violation(self, kind: ViolationKind) -> Violation:
+        return violation_at(self.partition, self.span.start, kind, self.span.end)
 
 
 class OffsetJoin:
@@ -101,247 +76,226 @@ class OffsetJoin:
     def __init__(self, subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> None:
         self._subject, self._depth, self._log = subject, depth, log
         self._bounds = facts.bounds if depth.deep else {}
-        self._sources = [source for source in subject.sources if source.place is not None]
-        self._tallies = {partition: Tally(partition, spans) for partition, spans in sorted(subject.spans.items())}
-        self.ahead: Counter[str] = Counter()
-        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
-        self._without_place = subject.rows_unplaced
-        self._exact: dict[str, bool] = {}
-        self._violations: list[Violation] = []
+        topics = {partition.topic for partition in self._bounds}
+        self._compacted = {topic for topic in topics if log.compacted(topic) is not False}
+        self._ranges = {
+            partition: (spans[0].start, spans[-1].end) if spans else (0, 0)
+            for partition, spans in sorted(subject.spans.items())
+        }
+        self._spans = {
+            partition: [SpanCount(partition, span) for span in subject.spans[partition]] for partition in self._ranges
+        }
+        self._counts = [count for counts in self._spans.values() for count in counts]
+        self._log_first: dict[Partition, int] = {}
+        """Of partitions that were read, the first offset that the log had then."""
+        self._violations: set[Violation] = set()
+        self._log_violations: set[Violation] = set()
         self._unreadable: set[str] = set()
-        self._files_read: set[tuple[str, str]] = set()
-        ranges = {partition: tally.range for partition, tally in self._tallies.items()}
-        total = sum(hi - lo for lo, hi in ranges.values())
-        count = max(1, -(-total // depth.offsets_per_pass_max))
-        for number in range(count):
-            windows = {
-                partition: Window(
-                    lo + (hi - lo) * number // count,
-                    lo + (hi - lo) * (number + 1) // count,
-                    first=number == 0,
-                    last=number == count - 1,
-                )
-                for partition, (lo, hi) in ranges.items()
-            }
-            self._read_rows(windows)
+        self._without_place: dict[tuple[str, str], int] = {}
+        """Rows of each file that was read; `_ahead`: those beyond the position of the job."""
+        self._ahead: Counter[tuple[str, str]] = Counter()
+        for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
+            windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
+            self._read_files(windows, last=all(hi == self._ranges[place][1] for place, (_, hi) in ranges.items()))
             for partition, window in windows.items():
-                self._read_log(self._tallies[partition], window)
-                self._compare(self._tallies[partition], window)
+                self._read_log(partition, window)
+                self._compare(partition, window)
 
-    def _read_rows(self, windows: Windows) -> None:
-        """Count the rows of files that may hold offsets of these windows; the last ones see every file."""
-        last = all(window.last for window in windows.values())
-        sources = [*self._sources, self._subject.quarantine.source]
-        files = sum(len(source.files) for source in sources)
-        for source in sources:
-            for file in source.files:
-                key = (source.storage.url, file.path)
-                fresh = key not in self._files_read
-                if _may_hold(file, windows) or (last and fresh):
-                    try:
-                        self._read_file(source, file, windows, fresh)
-                    except (pa.ArrowException, OSError):
-                        self._unreadable.add(file.path)
-                    self._files_read.add(key)
-                    self._depth.tell("files", len(self._files_read), files)
+    def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
+        """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
+        sources = [*(source for source in self._subject.sources if source.place), self._subject.quarantine]
+        files = [(source, file) for source in sources for file in source.files]
+        for source, file in files:
+            key = (source.name, file.path)
+            if _may_hold(file, windows) or (last and key not in self._without_place):
+                self._without_place[key] = self._ahead[key] = 0
+                try:
+                    self._read_file(source, file, windows)
+                except (pa.ArrowException, OSError):
+                    self._unreadable.add(file.path)
+                self._depth.tell("files", len(self._without_place), len(files))
 
-    def _read_file(self, source: RowSource, file: DataFile, windows: Windows, fresh: bool) -> None:
-        placed: Violation | None = None
-        without = 0
-        for places in read_places(source, file):
+    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window]) -> None:
+        key = (source.name, file.path)
+        for places, _ in read_rows(source, file):
             for partition, rows in self._subject.rows_by_partition(file, places):
                 if isinstance(partition, Partition):
                     offsets = rows["offset"].to_numpy()
-                    placed = violation_at(partition, int(offsets.min()), ViolationKind.NO_PLACE, int(offsets.max()) + 1)
-                    self._count(source, partition, windows[partition], offsets)
+                    self._count(source, windows[partition], offsets)
+                    self._ahead[key] += self._look_outside(source, partition, offsets)
                 elif partition is NoPartition.NO_PLACE:
-                    without += len(rows)
-                elif partition is NoPartition.UNKNOWN and fresh:
-                    topics = {each.topic for each in self._tallies}
+                    self._without_place[key] += len(rows)
+                elif partition is NoPartition.UNKNOWN:
                     row = rows.sort("offset").row(0, named=True)
-                    place = (row.get("topic") or min(topics, default=""), row["partition"], row["offset"])
-                    self._violations.append(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
-        if fresh:
-            self._without_place += without
+                    topic = row.get("topic") or min((known.topic for known in self._ranges), default="")
+                    place = (topic, row["partition"], row["offset"])
+                    self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
+        staged = file.staged
+        if staged is not None and self._without_place[key]:
             # The writer of a slice gives a place to each of its rows.
-            self._violations += [placed] if without and placed is not None and file.topic_id is not None else []
+            partition = self._subject.find(staged.topic_id, None, staged.partition)
+            if isinstance(partition, Partition):
+                self._violations.add(violation_at(partition, staged.start, ViolationKind.NO_PLACE, staged.end))
 
-    def _count(self, source: RowSource, partition: Partition, window: Window, offsets: npt.NDArray[np.int64]) -> None:
-        inside = offsets[(offsets >= window.lo) & (offsets < window.hi)]
-        counts = window.quarantine if source is self._subject.quarantine.source else window.table
-        is_again = inside < source.again.get(partition, 0)
-        if is_again.any():
-            window.again = np.zeros_like(window.table) if window.again is None else window.again
-            np.add.at(window.again, inside[is_again] - window.lo, 1)
-        np.add.at(counts, inside[~is_again] - window.lo, 1)
-        below, above = offsets[offsets < window.lo], offsets[offsets >= window.hi]
-        end = (source.ends or {}).get(partition, self._tallies[partition].range[1])
-        # A type that lags has nothing at its own position or beyond.
-        beyond = inside[inside >= end]
-        if window.last:
-            self.ahead[source.name] += int(np.count_nonzero(above < end))
-            beyond = np.concatenate([beyond, above[above >= end]])
-        if window.first and len(below):
-            self._violations.append(violation_at(partition, int(below.min()), ViolationKind.BEFORE_ORIGIN))
-        if len(beyond):
-            self._violations.append(violation_at(partition, int(beyond.min()), ViolationKind.BEYOND_POSITION))
+    def _count(self, source: RowSource, window: Window, offsets: Offsets) -> None:
+        counts = window.quarantine if source is self._subject.quarantine else window.table
+        np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
 
-    def _read_log(self, tally: Tally, window: Window) -> None:
+    def _look_outside(self, source: RowSource, partition: Partition, offsets: Offsets) -> int:
+        """Note what is beyond the position of its source; how many rows are only beyond that of the job."""
+        origin, position = self._ranges[partition]
+        end = (source.ends or {}).get(partition, position)
+        for kind, wrong in (
+            (ViolationKind.BEFORE_ORIGIN, offsets[offsets < origin]),
+            (ViolationKind.BEYOND_POSITION, offsets[offsets >= end]),
+        ):
+            if len(wrong):
+                self._violations.add(violation_at(partition, int(wrong.min()), kind))
+        return int(np.count_nonzero((offsets >= position) & (offsets < end)))
+
+    def _read_log(self, partition: Partition, window: Window) -> None:
         """Mark the offsets of records that the log still has."""
-        partition, bounds = tally.partition, self._bounds.get(tally.partition)
+        bounds, (origin, position) = self._bounds.get(partition), self._ranges[partition]
         if bounds is None:
             return
         start, end = max(window.lo, bounds.first), min(window.hi, bounds.end)
         window.log = np.zeros(window.hi - window.lo, np.bool_)
         if start < end:
-            step, before, total = f"offsets of {partition}", window.lo - tally.range[0], tally.range[1] - tally.range[0]
+            step, before, total = f"offsets of {partition}", window.lo - origin, position - origin
             offsets = self._log.offsets(partition, start, end, lambda n: self._depth.tell(step, before + n, total))
             window.log[np.asarray(offsets) - window.lo] = True
         # Retention may have moved while the records were read.
-        tally.log_first = max(tally.log_first, self._log.bounds([partition])[partition].first)
-        window.log[window.part(window.lo, tally.log_first)] = False
-        topic = partition.topic
-        if topic not in self._exact:
-            self._exact[topic] = self._log.compacted(topic) is False
-        tally.exact = self._exact[topic]
+        first = self._log.bounds([partition])[partition].first
+        self._log_first[partition] = max(self._log_first.get(partition, 0), first)
+        window.log[window.part(window.lo, first)] = False
 
-    def _compare(self, tally: Tally, window: Window) -> None:
+    def _compare(self, partition: Partition, window: Window) -> None:
         """Compare how often each offset is held with how often it must be, and with the log."""
-        table, quarantine = window.table, window.quarantine
-        once = (table > 0) | (quarantine > 0)
-        again = np.zeros_like(once) if window.again is None else window.again > 0
-        held = once | again
-        # An unfinished replay leaves records in both places (RULES Q2).
-        in_both = (table > 0) & (quarantine > 0) & (not self._subject.replay_unfinished)
-        full = window.within((span.read_from, span.hi) for span in tally.spans if span.full)
-        masks = {
-            ViolationKind.TWICE: (table > 1) | (again if window.again is None else window.again > 1),
-            ViolationKind.TWICE_IN_QUARANTINE: quarantine > 1,
-            ViolationKind.BOTH: in_both,
-            ViolationKind.MISSING: full & ~held,
-        }
-        tally.violations += _firsts(tally.partition, window, masks)
-        if window.log is not None:
-            unfiltered = window.within((span.lo, span.hi) for span in tally.spans if span.unfiltered)
-            retained = window.within([(tally.log_first, window.hi)])
-            masks = {
-                ViolationKind.NOT_IN_LOG: held & ~window.log & retained & tally.exact,
-                ViolationKind.MISSING: window.log & unfiltered & ~held,
-            }
-            tally.log_violations += _firsts(tally.partition, window, masks)
-        for number, span in enumerate(tally.spans):
-            part = window.part(span.lo, span.hi)
-            if part.start < part.stop:
-                # What was read again is counted again.
-                tally.held[number] += int(np.count_nonzero(once[part]) + np.count_nonzero(again[part]))
-                tally.records[number] += int(np.count_nonzero(window.log[part])) if window.log is not None else 0
+        table, quarantine, log = window.table, window.quarantine, window.log
+        held = (table > 0) | (quarantine > 0)
+
+        def note(violations: set[Violation], kind: ViolationKind, wrong: Flags, start: int = 0) -> None:
+            if wrong.any():
+                violations.add(violation_at(partition, window.lo + start + int(wrong.argmax()), kind))
+
+        note(self._violations, ViolationKind.TWICE, table > 1)
+        note(self._violations, ViolationKind.TWICE_IN_QUARANTINE, quarantine > 1)
+        if not self._subject.replay_unfinished:
+            # An unfinished replay leaves records in both places (RULES Q2).
+            note(self._violations, ViolationKind.BOTH, (table > 0) & (quarantine > 0))
+        if log is not None and partition.topic not in self._compacted:
+            retained = window.part(self._log_first[partition], window.hi)
+            note(self._log_violations, ViolationKind.NOT_IN_LOG, held[retained] & ~log[retained], retained.start)
+        for count in self._spans[partition]:
+            span = count.span
+            part, must = window.part(span.start, span.end), window.part(span.read_from, span.end)
+            count.held += int(np.count_nonzero(held[part]))
+            if span.full:
+                note(self._violations, ViolationKind.MISSING, ~held[must], must.start)
+            if log is not None:
+                count.records += int(np.count_nonzero(log[part]))
+                if span.unfiltered:
+                    note(self._log_violations, ViolationKind.MISSING, log[part] & ~held[part], part.start)
+
+    @property
+    def ahead(self) -> Counter[str]:
+        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
+        rows: Counter[str] = Counter()
+        for (name, _), count in self._ahead.items():
+            rows[name] += count
+        return rows
 
     def check_offsets(self) -> Check:
         """Whether table and quarantine hold each offset that they must once, and no other."""
-        violations = list(self._violations)
-        for tally in self._own_tallies():
-            if self._sources:
-                violations += [*tally.violations, *_count_violations(tally)]
-            else:
-                violations += [each for each in tally.violations if each.kind in _OF_QUARANTINE]
-        violations, unproven = self._known_missing(violations), [*self._unproven()]
-        count, first = sum(sum(tally.held) for tally in self._tallies.values()), earliest(violations)
-        detail = f"{count} offsets in table and quarantine, each once"
+        violations = set(self._violations)
+        for count in self._counts:
+            if not count.span.held <= count.held <= count.span.held_max:
+                fewer = count.held < count.span.held
+                violations.add(count.violation(ViolationKind.MISSING if fewer else ViolationKind.TOO_MANY))
+        sure, held = self._sure(violations), sum(count.held for count in self._counts)
+        detail = str(earliest(sure)) if sure else f"{held} offsets in table and quarantine, each once"
         if self._unreadable:
-            names = ", ".join(sorted(self._unreadable)[:5])
-            detail = f"{len(self._unreadable)} files cannot be read to their end: {names}"
-        elif first is not None:
-            detail = str(first)
-        elif not self._sources:
-            detail = "the rows do not tell their offsets; those of the quarantine are each there once"
-        return conclude(
+            detail = named_paths("files cannot be read to their end", self._unreadable)
+        return Check(
             "offsets",
             detail,
-            bool(violations or self._unreadable),
-            violations=violations,
-            unproven=unproven,
-            facts={"offsets": count},
-            partitions=self._tallies,
+            bool(sure or self._unreadable),
+            violations=sure,
+            unproven=[*self._unproven()],
+            facts={"offsets": held},
+            checked=self._ranges,
         )
 
     def check_records(self) -> Check:
         """Whether what the log still has is what the table read, and holds."""
-        read = [tally for tally in self._own_tallies() if tally.partition in self._bounds]
-        violations = [each for tally in read for each in (*_record_violations(tally), *tally.log_violations)]
-        if not self._sources:
-            violations = [each for each in violations if each.kind is not ViolationKind.MISSING]
-        violations = self._known_missing(violations)
-        first, count = earliest(violations), sum(sum(tally.records) for tally in read)
-        gone = sum(max(0, min(tally.log_first, tally.range[1]) - tally.range[0]) for tally in read)
+        violations, records = set(self._log_violations), 0
+        for count in (count for count in self._counts if count.partition in self._log_first):
+            span, read = count.span, count.span.totals.read
+            fewer = count.records < read and count.partition.topic not in self._compacted
+            more = count.records > read + span.totals.given_up
+            if (more or fewer) and span.read_from >= self._log_first[count.partition]:
+                violations.add(count.violation(ViolationKind.NOT_COUNTED))
+            records += count.records
+        sure = self._sure(violations)
+        ranges = {partition: (first, *self._ranges[partition]) for partition, first in self._log_first.items()}
+        gone = sum(max(0, min(first, position) - origin) for first, origin, position in ranges.values())
         by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
-        compacted = sorted({tally.partition.topic for tally in read if not tally.exact and tally.spans})
-        return conclude(
+        compacted = sorted(self._compacted & {count.partition.topic for count in self._counts})
+        return Check(
             "records",
-            f"{count} records of the log, each accounted for{by_totals}" if first is None else str(first),
-            first is not None,
-            violations=violations,
+            str(earliest(sure)) if sure else f"{records} records of the log, each accounted for{by_totals}",
+            bool(sure),
+            violations=sure,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
-            facts={"records": count, "offsets_gone": gone},
-            partitions=[tally.partition for tally in read],
+            facts={"records": records, "offsets_gone": gone},
+            checked=self._log_first,
         )
 
-    def _own_tallies(self) -> list[Tally]:
-        """Those of partitions whose rows can be told from those of other jobs."""
-        shared = self._subject.incarnations.other_ids
-        return [tally for tally in self._tallies.values() if tally.partition.topic_id not in shared]
+    def _sure(self, violations: set[Violation]) -> list[Violation]:
+        """Those of partitions whose rows can be told from those of other jobs, and from rows without a place."""
+        shared = {(place.topic, place.number) for place in self._shared}
+        maybe = {(count.partition.topic, count.partition.number) for count in self._maybe_unplaced}
+        missing = ViolationKind.MISSING
+        return [
+            violation
+            for violation in violations
+            if (place := (violation.topic, violation.partition)) not in shared
+            and (violation.kind is not missing or place not in maybe)
+        ]
 
     @property
-    def _lacking(self) -> list[Tally]:
-        """Partitions whose missing rows may all be among those without a place."""
-        lacking = [tally for tally in self._tallies.values() if tally.lacking]
-        return lacking if 0 < sum(tally.lacking for tally in lacking) <= self._without_place else []
+    def _shared(self) -> frozenset[Partition]:
+        other_ids = self._subject.incarnations.other_ids
+        return frozenset(partition for partition in self._ranges if partition.topic_id in other_ids)
 
-    def _known_missing(self, violations: list[Violation]) -> list[Violation]:
-        maybe = {(tally.partition.topic, tally.partition.number) for tally in self._lacking}
-        missing = ViolationKind.MISSING
-        return [each for each in violations if each.kind is not missing or (each.topic, each.partition) not in maybe]
+    @property
+    def _rows_without_place(self) -> int:
+        unplaced = sum(source.rows for source in self._subject.sources if source.place is None)
+        return unplaced + sum(self._without_place.values()) + self._subject.rows_unplaced
+
+    @property
+    def _maybe_unplaced(self) -> list[SpanCount]:
+        """Spans whose missing rows may all be among those without a place."""
+        lacking = [count for count in self._counts if count.lacking]
+        return lacking if sum(count.lacking for count in lacking) <= self._rows_without_place else []
 
     def _unproven(self) -> Iterator[Unproven]:
-        incarnations = self._subject.incarnations
-        if not self._sources:
-            what = "which records the rows are: they do not carry partition and offset, so they are only counted"
-            yield Unproven(what, self._subject.place_remedy)
-        elif lacking := self._lacking:
-            count = sum(tally.lacking for tally in lacking)
-            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}"
+        if lacking := self._maybe_unplaced:
+            offsets = f"{sum(count.lacking for count in lacking)} offsets are not found"
+            what = f"{offsets}, and there are {self._rows_without_place} rows {NoPartition.NO_PLACE.value}"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
-            partitions = frozenset(tally.partition for tally in lacking)
-            yield Unproven(f"{count} offsets are not found, and there are {rows}", remedy, partitions)
-        shared = frozenset(partition for partition in self._tallies if partition.topic_id in incarnations.other_ids)
-        if shared:
-            what = f"whose rows are whose: the same topics are written by {', '.join(sorted(incarnations.others))}"
+            if any(source.place is None for source in self._subject.sources):
+                what = "which records the rows are: they do not carry partition and offset, so they are only counted"
+                remedy = self._subject.place_remedy
+            yield Unproven(what, remedy, frozenset(count.partition for count in lacking))
+        if shared := self._shared:
+            names = ", ".join(sorted(self._subject.incarnations.others))
+            what = f"whose rows are whose: the same topics are written by {names}"
             yield Unproven(what, "give each job a table of its own", shared)
 
 
-def _may_hold(file: DataFile, windows: Windows) -> bool:
-    if file.offsets is None or file.numbers is None:
+def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:
+    if file.offsets is None:
         return True
-    least, most = file.numbers
-    return any(least <= each.number <= most and window.meets(*file.offsets) for each, window in windows.items())
-
-
-def _firsts(partition: Partition, window: Window, masks: Mapping[ViolationKind, Flags]) -> Iterator[Violation]:
-    for kind, mask in masks.items():
-        if mask.any():
-            yield violation_at(partition, window.lo + int(mask.argmax()), kind)
-
-
-def _count_violations(tally: Tally) -> Iterator[Violation]:
-    """Compare the offsets that whole spans hold with their counts."""
-    for span, count in zip(tally.spans, tally.held, strict=True):
-        if not span.held <= count <= span.held_max:
-            kind = ViolationKind.MISSING if count < span.held else ViolationKind.TOO_MANY
-            yield violation_at(tally.partition, span.lo, kind, span.hi)
-
-
-def _record_violations(tally: Tally) -> Iterator[Violation]:
-    """Compare the records that the log still has in whole spans with those that were read."""
-    for span, records in zip(tally.spans, tally.records, strict=True):
-        more, fewer = records > span.totals.read + span.totals.given_up, records < span.totals.read
-        if span.read_from >= tally.log_first and (more or (tally.exact and fewer)):
-            yield violation_at(tally.partition, span.lo, ViolationKind.NOT_COUNTED, span.hi)
+    lowest, highest = file.offsets
+    return any(lowest < window.hi and highest >= window.lo for window in windows.values())

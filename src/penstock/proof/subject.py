@@ -1,23 +1,36 @@
-"""What a verification is asked for, what a kind of table gives to be checked, and to which partition a row belongs."""
+"""What is verified: the tables of a job as their kind gives them, their files, and the records that rows belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from penstock.errors import TransientError
+from penstock.flow.columns.fitting import folded
+from penstock.flow.stage import Stage
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import StagedName, parse_staged_name
+from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import active_paths, refuse_deletion_vectors
+from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.maintenance.merge import batch_rows
+from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.logs.log import Partition, Slice
-from penstock.proof.files import DataFile, Quarantine, RowSource
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
-from penstock.proof.invariants import Slices, Span, States, spans
-from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations
+from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, Slices, States, TopicIncarnations, spans
 
 SAMPLE_RECORDS = 10_000
 OFFSETS_PER_PASS_MAX = 8_000_000
@@ -52,6 +65,204 @@ class Depth:
             self.progress(step, done, total)
 
 
+ROWS_PER_BATCH = 256 * 1024
+FOOTERS_AT_ONCE = 16
+NAMES_SHOWN_MAX = 5
+
+
+class GoneError(TransientError):
+    """A file that was there a moment ago was deleted: vacuum or compaction ran meanwhile."""
+
+
+_GONE = "files that the table names are gone"
+
+
+PlaceColumns = Mapping[str, str]
+"""The columns that tell the place of a row's record: `partition` and `offset`, maybe `topic` and `topic_id`."""
+
+QUARANTINE_PLACE = {name: name for name in ("partition", "offset", "topic", "topic_id")}
+
+
+def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
+    """The columns in which the job keeps the place of its rows; None if partition or offset is not kept."""
+    spelled = {folded(name): name for name in schema.names}
+    kept: dict[str, str] = {}
+    for part, name in place_columns(job.columns, job.sql.select if job.sql is not None else ()):
+        if folded(name) in spelled:
+            kept.setdefault(part, spelled[folded(name)])
+    return kept if {"partition", "offset"} <= kept.keys() else None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """An active file; None where its commit, its name or its footer does not tell."""
+
+    path: str
+    rows: int | None
+    size_bytes: int | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    """As the log of the table spells them."""
+    staged: StagedName | None = None
+    """The slice of all of its rows."""
+    offsets: tuple[int, int] | None = None
+    """Lowest and highest; None also if there may be nulls."""
+
+    @property
+    def topic_id(self) -> str | None:
+        return None if self.staged is None else self.staged.topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """The files of one table, of one type of an export, or of a quarantine."""
+
+    storage: Storage
+    files: Sequence[DataFile]
+    place: PlaceColumns | None
+    """None: rows do not carry their place."""
+    schema: pa.Schema
+    """Of the files: without the columns that are partition values."""
+    name: str = ""
+    """Of the type; empty for the only table of a job."""
+    ends: Mapping[Partition, int] | None = None
+    """Positions of a type that may lag behind those of the job, or be ahead of them; None: those of the job."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with files, once they were examined."""
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows or 0 for file in self.files)
+
+
+def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> RowSource:
+    """The files of the version that the table has loaded, each examined."""
+    with library_errors(table.spec.path):
+        # Of a file with a deletion vector only some rows count.
+        refuse_deletion_vectors(table.handle, table.spec.path)
+        columns = table.handle.metadata().partition_columns
+    files = [
+        data_file(file.path, file.rows, file.size_bytes, dict(zip(columns, file.values, strict=True)))
+        for file in table.active_files()
+    ]
+    body = pa.schema([column for column in table.schema if column.name not in columns])
+    return examined(RowSource(table.storage(), files, place, body, name), files_now(table))
+
+
+def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> RowSource:
+    """The job's rows in quarantine, with `pending` files that it has yet to take (RULES Q1).
+
+    `url` is where the quarantine of the job lies, also while it has no table.
+    """
+    storage = open_storage(url, job.table.storage_options)
+    sources = [examined(RowSource(storage, pending, QUARANTINE_PLACE, QUARANTINE_SCHEMA))]
+    sources += [] if table is None else [table_source(table, QUARANTINE_PLACE)]
+    faults = tuple(f"quarantine: {fault}" for source in sources for fault in source.faults)
+    return replace(sources[0], files=[file for source in sources for file in source.files], faults=faults)
+
+
+def data_file(
+    path: str,
+    rows: int | None,
+    size_bytes: int | None = None,
+    values: Mapping[str, str | None] | None = None,
+    staged_as: str | None = None,
+) -> DataFile:
+    """`staged_as`: the name under which a file was staged that has another one now."""
+    return DataFile(path, rows, size_bytes, values or {}, parse_staged_name(staged_as or path))
+
+
+def files_now(table: Table) -> Callable[[], Collection[str]]:
+    """Asks which files the newest version of a table names."""
+    return lambda: active_paths(open_table(table.spec, table.job).handle)
+
+
+def examined(source: RowSource, active_now: Callable[[], Collection[str]] | None = None) -> RowSource:
+    """Read the footer of every file: the source with those that can be read, and what is wrong with the others.
+
+    A file that was deleted and that `active_now` no longer names was compacted and vacuumed meanwhile: the
+    verification starts again (`GoneError`).
+    """
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        results = list(pool.map(lambda file: _examine(source, file), source.files))
+    paths: dict[str, list[str]] = {}
+    for file, (_, fault) in zip(source.files, results, strict=True):
+        paths.setdefault(fault, []).append(file.path)
+    if _GONE in paths and active_now is not None and not set(paths[_GONE]) <= set(active_now()):
+        raise GoneError(f"files of {source.storage.url} were vacuumed while they were verified")
+    faults = tuple(named_paths(fault, names) for fault, names in sorted(paths.items()) if fault)
+    return replace(source, files=[file for file, _ in results if file is not None], faults=faults)
+
+
+def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
+    try:
+        with source.storage.open_reader(file.path) as reader:
+            size_bytes = reader.seek(0, os.SEEK_END)
+            reader.seek(0)
+            footer = pq.read_metadata(reader)
+    except NotFoundError:
+        return None, _GONE
+    except (pa.ArrowException, OSError):
+        return None, "files cannot be read"
+    offsets = None if source.place is None else extent(footer, source.place["offset"], range(footer.num_row_groups))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets)
+    if file.rows not in (None, footer.num_rows):
+        return readable, "files have another number of rows than was committed"
+    return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
+
+
+def extent(footer: pq.FileMetaData, column: str, groups: Iterable[int]) -> tuple[int, int] | None:
+    """The least and the greatest value of a column by the footer; None where it does not tell, or there are nulls."""
+    values: list[int] = []
+    for group in map(footer.row_group, groups):
+        chunks = (group.column(index) for index in range(group.num_columns))
+        statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+        if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+            return None
+        values += [int(statistics.min), int(statistics.max)]
+    return (min(values), max(values)) if values else None
+
+
+def named_paths(what: str, paths: Iterable[str]) -> str:
+    """A fault of files with some of their names."""
+    names = sorted(paths)
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN_MAX])}{more}"
+
+
+def read_rows(
+    source: RowSource, file: DataFile, columns: Collection[str] = (), offsets: Ranges | None = None
+) -> Iterator[tuple[pl.DataFrame, pa.RecordBatch]]:
+    """The places of rows, if they carry them, with the place columns and these ones as far as the file has them.
+
+    With `offsets` only row groups are read that may hold some of them.
+    """
+    try:
+        parquet = pq.ParquetFile(source.storage.open_reader(file.path))
+    except NotFoundError as error:
+        raise GoneError(f"the file {file.path} was deleted while it was verified", hint="try again") from error
+    place = source.place or {}
+    names = [name for name in parquet.schema_arrow.names if name in place.values() or name in columns]
+    for number in range(parquet.num_row_groups):
+        span = extent(parquet.metadata, place.get("offset", ""), [number])
+        if span is None or offsets is None or any(lo <= span[1] and span[0] < hi for lo, hi in offsets):
+            rows = batch_rows(parquet.metadata.row_group(number)) if columns else ROWS_PER_BATCH
+            for batch in parquet.iter_batches(rows, row_groups=[number], columns=names):
+                yield _places(batch, place, file), batch
+
+
+def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
+    """The columns partition and offset, and topic and topic_id as far as they are kept."""
+    columns = []
+    for role, name in place.items():
+        if name in batch.schema.names:
+            column = pl.Series(pl.from_arrow(batch.column(name)))
+        else:
+            # A partition value, or a column that is younger than the file.
+            column = pl.Series([file.partition_values.get(name)], dtype=pl.String).new_from_index(0, len(batch))
+        columns.append(column.cast(pl.Int64 if role in ("partition", "offset") else pl.String).alias(role))
+    return pl.DataFrame(columns)
+
+
 class NoPartition(Enum):
     """Why rows belong to no partition of the job."""
 
@@ -60,8 +271,15 @@ class NoPartition(Enum):
     NO_PLACE = "without a place, or compacted together with rows of an earlier incarnation of their topic"
 
 
-Rewrite = Callable[[Slice, Iterable[pa.RecordBatch], Path], Iterator[RowSource]]
-"""Writes the rows that the job would write for records of this slice, below an empty folder."""
+Rewrite = Callable[[Slice, str, str], Stage]
+"""The stage for a slice that writes below the first folder, and bad records below the second."""
+
+
+def staged_files(stage: Stage, records: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, StagedFile]]:
+    """Run a stage here: the files that it writes, each with its type."""
+    for report in stage(records):
+        for shares in decode_report(report.column(0)[0].as_py()).shares.values():
+            yield from ((name, file) for name, share in shares.items() for file in share.files)
 
 
 @dataclass(frozen=True)
@@ -73,7 +291,9 @@ class Subject:
     states: States
     slices: Slices
     incarnations: TopicIncarnations
-    quarantine: Quarantine
+    quarantine: RowSource
+    pending: int = 0
+    """Rows of the quarantine that a commit listed and that are not appended yet (RULES Q1)."""
     replay_unfinished: bool = False
     sources: tuple[RowSource, ...] = ()
     """Every table with a row per record; none of a kind whose rows are not records."""
@@ -95,22 +315,28 @@ class Subject:
     """States and slices of the job log, where other logs count what became of the records."""
 
     @cached_property
-    def spans(self) -> Mapping[Partition, tuple[Span, ...]]:
-        return {each: spans(each, state, self.slices.get(each, ())) for each, state in self.states.items()}
-
-    @property
-    def quarantined(self) -> int:
-        """How many rows are in quarantine by the totals."""
-        counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
-        return counted + self.quarantined_ahead
+    def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
+        return {place: spans(place, state, self.slices.get(place, ())) for place, state in self.states.items()}
 
     @property
     def quarantine_faults(self) -> list[str]:
         """What is wrong with the files of the quarantine, or with the number of its rows."""
-        rows, faults = self.quarantine.rows + self.quarantine.pending, list(self.quarantine.faults)
-        if rows != self.quarantined and not self.replay_unfinished:
-            faults.append(f"the quarantine has {rows} rows, {self.quarantined} are counted")
+        rows, faults = self.quarantine.rows, list(self.quarantine.faults)
+        counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
+        counted += self.quarantined_ahead
+        if rows != counted and not self.replay_unfinished:
+            faults.append(f"the quarantine has {rows} rows, {counted} are counted")
         return faults
+
+    def quarantined_offsets(self) -> dict[Partition, list[int]]:
+        """The offsets of the quarantined records of each partition."""
+        offsets: dict[Partition, list[int]] = {partition: [] for partition in self.states}
+        for file in self.quarantine.files:
+            for places, _ in read_rows(self.quarantine, file):
+                for partition, rows in self.rows_by_partition(file, places):
+                    if isinstance(partition, Partition):
+                        offsets[partition] += rows["offset"].to_list()
+        return offsets
 
     @property
     def place_remedy(self) -> str:
@@ -127,7 +353,7 @@ class Subject:
     @cached_property
     def _topic_ids(self) -> Mapping[str, frozenset[str]]:
         topics = {partition.topic for partition in self.states}
-        return {name: frozenset(each.topic_id for each in self.states if each.topic == name) for name in topics}
+        return {name: frozenset(place.topic_id for place in self.states if place.topic == name) for name in topics}
 
     def find(self, topic_id: str | None, topic: str | None, number: int | None) -> Partition | NoPartition:
         """The partition of rows that tell so much of themselves; the name of a staged file tells the topic id."""

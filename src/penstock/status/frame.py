@@ -14,7 +14,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.log import TopicIncarnations, read_log
+from penstock.proof.numbers import TopicIncarnations, read_log
 from penstock.status.model import (
     Alert,
     AlertKind,

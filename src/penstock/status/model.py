@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.proof.log import LogFacts
+from penstock.proof.numbers import LogFacts
 
 COMMITS_SHOWN = 5
 HIDDEN = "******"

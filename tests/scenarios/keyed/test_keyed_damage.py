@@ -27,7 +27,7 @@ from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
 from penstock.tables.keyed.files import files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
-from penstock.tables.keyed.proving.records import stored_store
+from penstock.tables.keyed.proof import stored_store
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict

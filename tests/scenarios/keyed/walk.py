@@ -22,7 +22,7 @@ from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.logs.registry import OpenLog
 from penstock.proof.subject import Sample
 from penstock.tables.keyed.kind import KeyedKind
-from penstock.tables.keyed.proving.records import OPEN
+from penstock.tables.keyed.proof import OPEN
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify

@@ -19,12 +19,10 @@ from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
-from penstock.proof.files import QUARANTINE_PLACE, PlaceColumns, Quarantine, RowSource, data_file, examined
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
-from penstock.proof.invariants import CommittedSlice
-from penstock.proof.log import TopicIncarnations
-from penstock.proof.subject import Depth, Sample, Subject
+from penstock.proof.numbers import CommittedSlice, TopicIncarnations
+from penstock.proof.subject import QUARANTINE_PLACE, Depth, RowSource, Sample, Subject, data_file, examined
 from penstock.tables.registry import kind_of
 from tests.small_table import small_job
 
@@ -32,7 +30,7 @@ ZERO = Partition("orders", "id", 0)
 LOG = MemoryLog({ZERO: dict.fromkeys(range(10), b"{}")})
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 SMALL_PASSES = Depth(offsets_per_pass_max=3)
-PLACE = PlaceColumns("partition", "offset", "topic")
+PLACE = {name: name for name in SCHEMA.names}
 
 
 def of_type(folder: Path, name: str, offsets: Sequence[int | None], end: int | None = None) -> RowSource:
@@ -54,7 +52,7 @@ def exported(folder: Path, totals: Totals, types: Sequence[RowSource], position:
         {ZERO: DeltaPartition(position=position, token=1, origin=0, totals=totals)},
         {},
         TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")}),
-        Quarantine(bad, 0, 0),
+        bad,
         sources=tuple(types),
         rows_written={source.name: source.rows for source in types},
     )

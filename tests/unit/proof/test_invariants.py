@@ -11,14 +11,14 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
 from penstock.proof.findings import Verdict, VerifyReport, Violation, ViolationKind, earliest
-from penstock.proof.invariants import (
+from penstock.proof.numbers import (
     CommittedSlice,
-    Span,
+    LogFacts,
+    check_log,
     check_slices,
     check_totals,
     spans,
 )
-from penstock.proof.log import LogFacts, check_log
 
 ORDERS = Partition("orders", "id1", 0)
 RETURNS = Partition("returns", "id2", 3)
@@ -127,15 +127,16 @@ def test_spans_follow_the_slices_and_one_stands_for_the_forgotten_part() -> None
     state = replace(WRITTEN, totals=Totals(read=28, written=27, filtered=1, gap=2))
     found = spans(ORDERS, state, (whole(10, 20), gap))
     assert found == (
-        Span(0, 10, 0, Totals(read=10, written=9, filtered=1)),
-        Span(10, 20, 10, Totals(read=10, written=10)),
-        Span(20, 30, 22, Totals(read=8, written=8, gap=2)),
+        CommittedSlice(0, 10, Totals(read=10, written=9, filtered=1), None),
+        whole(10, 20),
+        gap,
     )
+    assert [each.read_from for each in found] == [0, 10, 22]
     assert [each.full for each in found] == [False, True, True]
 
 
 def test_slices_that_break_the_law_give_one_span() -> None:
-    assert spans(ORDERS, WRITTEN, THREE[:2]) == (Span(0, 30, 0, WRITTEN.totals),)
+    assert spans(ORDERS, WRITTEN, THREE[:2]) == (CommittedSlice(0, 30, WRITTEN.totals, None),)
 
 
 KNOWN = {"orders": topic_fingerprint("id1")}

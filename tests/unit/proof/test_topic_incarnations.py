@@ -20,10 +20,8 @@ from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
-from penstock.proof.files import PlaceColumns, Quarantine, RowSource, data_file, place_of
-from penstock.proof.invariants import CommittedSlice
-from penstock.proof.log import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import NoPartition, Subject
+from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.subject import NoPartition, PlaceColumns, RowSource, Subject, data_file, place_of
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32
@@ -79,7 +77,7 @@ def subject(current: tuple[Partition, ...], retired: tuple[Partition, ...] = (),
     source = RowSource(MemoryStorage(), (), None, pa.schema([]))
     states = dict.fromkeys((*current, *retired), DeltaPartition(0, 0))
     incarnations = TopicIncarnations(current, retired, **more)
-    return Subject(job(None), 1, states, {}, incarnations, Quarantine(source, 0, 0))
+    return Subject(job(None), 1, states, {}, incarnations, source)
 
 
 def test_a_staged_file_tells_the_incarnation_of_its_rows() -> None:
@@ -125,10 +123,10 @@ def job(select: tuple[str, ...] | None) -> JobSpec:
 @pytest.mark.parametrize(
     ("select", "kept"),
     [
-        (None, PlaceColumns("p", "o")),
-        ((), PlaceColumns("p", "o")),
-        (("*",), PlaceColumns("p", "o")),
-        (("id", "`p`", "o AS place"), PlaceColumns("p", "place")),
+        (None, {"partition": "p", "offset": "o"}),
+        ((), {"partition": "p", "offset": "o"}),
+        (("*",), {"partition": "p", "offset": "o"}),
+        (("id", "`p`", "o AS place"), {"partition": "p", "offset": "place"}),
         (("id", "p", "o + 1 AS o"), None),
         (("id",), None),
     ],

@@ -14,7 +14,7 @@ from penstock.cli.status import print_status
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
-from penstock.proof.log import LogFacts, TopicIncarnations
+from penstock.proof.numbers import LogFacts, TopicIncarnations
 from penstock.status.frame import TableView, job_status
 from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.small_table import small_job

@@ -32,7 +32,7 @@ from penstock.tables.keyed.layout import (
     sequences_type,
 )
 from penstock.tables.keyed.loading.load import Loader, LoadReport
-from penstock.tables.keyed.proving.prove import prove_keyed
+from penstock.tables.keyed.proof import prove_keyed
 from penstock.tables.keyed.reading.frame import keyed_frame
 from penstock.tables.keyed.section import KeyedSection
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout, encode_layout

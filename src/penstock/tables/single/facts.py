@@ -15,10 +15,8 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.files import DataFile, Quarantine, data_file
-from penstock.proof.invariants import Slices
-from penstock.proof.log import TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import Subject
+from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.subject import DataFile, Subject, data_file, quarantine_source
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
@@ -41,9 +39,16 @@ class TableFacts:
 
     def subject(self, job: JobSpec) -> Subject:
         """What `verify` checks of any kind: positions, totals, slices and quarantine."""
-        quarantine = Quarantine.of(job, self.table.quarantine_url, self.quarantine, self.pending)
+        quarantine = quarantine_source(job, self.table.quarantine_url, self.quarantine, self.pending)
         return Subject(
-            job, self.table.version, self.states, self.slices, self.incarnations, quarantine, self.replay_unfinished
+            job,
+            self.table.version,
+            self.states,
+            self.slices,
+            self.incarnations,
+            quarantine,
+            sum(file.rows or 0 for file in self.pending),
+            self.replay_unfinished,
         )
 
 

@@ -8,36 +8,29 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from penstock.lake.delta.provenance import Provenance
-from penstock.tables.rollup.proof.closes import CLOSES, Closes, check_closes
+from penstock.tables.rollup.proof.windows import closes_frame, has_due_close, with_due_close
+from penstock.tables.rollup.section import window
 
 UNTILS = {1: 60_000, 2: 120_000, 3: 120_000, 4: 300_000}
 """The third close only corrects rows."""
-Rows = list[tuple[int, int, bool]]
-"""Minute that windows end in, close, and whether they were corrected."""
-RIGHT: Rows = [(1, 1, False), (2, 2, False), (1, 3, True), (3, 4, False), (5, 4, False), (2, 4, True)]
+Rows = list[tuple[int, int, int]]
+"""Minute that windows end in, close, and revision."""
+RIGHT: Rows = [(1, 1, 0), (2, 2, 0), (1, 3, 1), (3, 4, 0), (5, 4, 0), (2, 4, 2)]
 
 
-def checked(rows: Rows, untils: Mapping[int, int]) -> tuple[list[str], int]:
-    history = [Provenance(kind="close", job="j", batch=str(n), until_ms=at).metadata for n, at in untils.items()]
-    ends = [(datetime.fromtimestamp(60 * minute, UTC), close, revised, 1) for minute, close, revised in rows]
-    closes = Closes.of("j", [{**record, "version": 0} for record in history], {})
-    return check_closes(pl.DataFrame(ends, CLOSES, orient="row"), closes)
+def judged(rows: Rows, untils: Mapping[int, int]) -> list[bool | None]:
+    """Whether each row has its close, in the order of their ends and closes; None where it is not known."""
+    starts = [(datetime.fromtimestamp(60 * (minute - 1), UTC), *rest) for minute, *rest in rows]
+    types = pl.Schema({"window_start": pl.Datetime("us", "UTC"), "close": pl.Int64(), "revision": pl.Int32()})
+    frame = with_due_close(pl.DataFrame(starts, types, orient="row"), window("1m"), closes_frame(untils))
+    return frame.sort("window_start", "close").select(has_due_close().alias("right"))["right"].to_list()
 
 
-@pytest.mark.parametrize(("untils", "unknown"), [(UNTILS, 0), ({}, 6), ({3: 120_000, 4: 300_000}, 3)])
-def test_right_closes_have_no_fault_whatever_the_log_still_has(untils: Mapping[int, int], unknown: int) -> None:
-    assert checked(RIGHT, untils) == ([], unknown)
+@pytest.mark.parametrize(("untils", "unknown"), [(UNTILS, 0), ({}, 6), ({3: 120_000, 4: 300_000}, 4)])
+def test_right_closes_are_right_as_far_as_the_log_still_has_them(untils: Mapping[int, int], unknown: int) -> None:
+    assert judged(RIGHT, untils) == [None] * unknown + [True] * (6 - unknown)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [(1, 2, False), (3, 3, False), (2, 4, False), (3, 4, True), (2, 2, True), (1, 1, True)],
-)
-def test_a_close_that_cannot_be_the_one_of_its_window_is_a_fault(wrong: tuple[int, int, bool]) -> None:
-    assert checked([wrong], UNTILS)[0]
-
-
-@pytest.mark.parametrize("wrong", [(1, 2, False), (3, 1, False), (2, 5, False), (2, 2, True), (5, 3, True)])
-def test_closes_out_of_order_are_a_fault_without_the_log_too(wrong: tuple[int, int, bool]) -> None:
-    assert checked([*RIGHT, wrong], {})[0]
+@pytest.mark.parametrize("wrong", [(1, 2, 0), (3, 3, 0), (2, 4, 0), (3, 4, 1), (2, 2, 1), (1, 1, 1)])
+def test_a_close_that_cannot_be_the_one_of_its_window_is_a_fault(wrong: tuple[int, int, int]) -> None:
+    assert judged([wrong], UNTILS) == [False]

@@ -7,7 +7,7 @@ import random
 import polars as pl
 import pytest
 
-from penstock.tables.rollup.proof.closed_rows import added_at_most, same_sum
+from penstock.tables.rollup.proof.windows import added_at_most, same_sum
 
 
 def judged(values: list[float], one: float, other: float) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-import msgspec
 import polars as pl
 import pyarrow as pa
 
@@ -21,8 +20,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Unproven, conclude
-from penstock.publish.formats.avro import MARKER, avro_fingerprint, avro_schema
+from penstock.proof.findings import Check, Unproven
 from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.spec import PublishSpec
 from penstock.tables.rollup.closing.portion.scan import read_batches, with_partition_columns
@@ -31,8 +29,8 @@ from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_PASS_MAX = 4_000_000
 _RECORD = {"key": pl.Binary, "value": pl.Binary}
-_ROWS = {"record": pl.UInt64, "series": pl.UInt64, "revision": pl.Int32, "due": pl.Boolean}
-_OTHERS = {"series": pl.UInt64, "old": pl.Boolean}
+_HASHES = {"record": pl.UInt64, "series": pl.UInt64}
+_ROWS = {**_HASHES, "revision": pl.Int32, "due": pl.Boolean, "old": pl.Boolean}
 
 
 def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, open_log: OpenLog) -> Check:
@@ -47,9 +45,9 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
         passes = max(1, -(-max(sum(file.rows or 0 for file in windows.active_files()), records) // ROWS_PER_PASS_MAX))
         try:
             for number in range(passes):
-                counts.update(_Pass(spec, windows, topic, bounds, noted, number, passes).compare())
+                counts.update(_Pass(spec, windows, topic, bounds, number, passes).compare(noted))
         except (NotFoundError, InvariantError) as error:
-            return conclude("published", error.primary, True)
+            return Check("published", error.primary, True)
         trimmed = topic.compacted(spec.topic) or any(bound.first for bound in bounds.values())
     lost = counts["missing"] if trimmed else 0
     faults = {
@@ -59,12 +57,12 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table,
     }
     unproven = {
         ("published rows: the topic no longer has all its records", "verify within its retention"): lost,
-        ("records: other columns than the table has now", "verify before aggregates change"): counts["old"],
+        ("published rows: a column was added since", "verify before aggregates change"): counts["old"],
         ("records of no window in the table: whose they are", "no other writer in this topic"): counts["foreign"],
     }
     earlier = f"{counts['revisions']} records are earlier revisions of rows, which the table no longer has"
     texts = [f"{number} {what} in topic {spec.topic}" for what, number in faults.items() if number]
-    return conclude(
+    return Check(
         "published",
         "; ".join(texts) or f"{counts['once']} rows are in topic {spec.topic} once",
         bool(texts),
@@ -82,57 +80,55 @@ class _Pass:
     windows: Table
     topic: Log
     bounds: Mapping[Partition, Bounds]
-    noted: Mapping[int, int]
-    """By bucket, the last close whose rows are all published."""
     number: int
     passes: int
 
-    def compare(self) -> dict[str, int]:
-        """Rows and records by what became of them."""
-        rows = pl.concat([pl.DataFrame(schema=_ROWS), *self._rows()])
-        matched, others = [pl.DataFrame(schema={"record": pl.UInt64})], [pl.DataFrame(schema=_OTHERS)]
-        for records in self._records():
-            matched.append(records.join(rows, on="record", how="semi").select("record"))
-            rest = records.join(rows, on="record", how="anti")
-            flags = pl.Series("old", [self._has_other_columns(value or b"") for value in rest["value"]], pl.Boolean)
-            others.append(rest.select("series").with_columns(flags))
-        times = pl.concat(matched).group_by("record").agg(times=pl.len())
-        both = rows.join(times, on="record", how="left")
-        series = rows.group_by("series").agg(pl.col("revision").sum().cast(pl.Int64), known=pl.lit(True))
-        rest = pl.concat(others).join(series, on="series", how="left")
-        # A row whose columns were others when it was published cannot be encoded as it was.
-        old = rest.filter("old", "known")
-        missing = both.filter("due", pl.col("times").is_null()).join(old, on="series", how="anti")
-        left = rest.filter("known", ~pl.col("old")).group_by("series", "revision").agg(left=pl.len().cast(pl.Int64))
+    def compare(self, noted: Mapping[int, int]) -> dict[str, int]:
+        """Rows and records by what became of them; `noted`: by bucket, the last close whose rows are all published."""
+        rows, records = pl.concat([*self._rows(noted)]), pl.concat([*self._records()])
+        both = rows.join(records.group_by("record").agg(times=pl.len()), on="record", how="left")
+        missing = both.filter("due", pl.col("times").is_null())
+        # Of its own rows a series has as many earlier revisions at most; fewer, if they were corrected before.
+        known = rows.group_by("series").agg(pl.col("revision").sum().cast(pl.Int64))
+        old = missing.filter("old").group_by("series").agg(old=pl.len().cast(pl.Int64))
+        left = records.join(rows, on="record", how="anti").group_by("series").agg(left=pl.len().cast(pl.Int64))
+        left = left.join(known, on="series", how="left").join(old, on="series", how="left")
+        others = left.drop_nulls("revision").select("revision", left=pl.col("left") - pl.col("old").fill_null(0))
         return {
             "once": both.filter(pl.col("times") == 1).height,
             "twice": both.filter(pl.col("times") > 1).height,
-            "missing": missing.height,
-            "old": old.height,
-            "foreign": rest["known"].null_count(),
-            # A row has as many earlier revisions at most; fewer are published if it was corrected before.
-            "surplus": int(left.select((pl.col("left") - pl.col("revision")).clip(0).sum()).item()),
-            "revisions": int(left.select(pl.min_horizontal("left", "revision").sum()).item()),
+            "missing": missing.filter(~pl.col("old")).height,
+            "old": missing.filter("old").height,
+            "foreign": int(left.filter(pl.col("revision").is_null())["left"].sum()),
+            "surplus": int(others.select((pl.col("left") - pl.col("revision")).clip(0).sum()).item()),
+            "revisions": int(others.select(pl.min_horizontal("left", "revision").clip(0).sum()).item()),
         }
 
-    def _rows(self) -> Iterator[pl.DataFrame]:
-        """The rows of the table as their records would be now; `due`: they must be in the topic."""
+    def _rows(self, noted: Mapping[int, int]) -> Iterator[pl.DataFrame]:
+        """The rows of the table as their records would be now.
+
+        `due`: they must be in the topic. `old`: a column may be younger than their record.
+        """
         schema, partition_by = self.windows.schema, self.windows.spec.partition_by
         inside = pa.schema([column for column in schema if column.name not in partition_by])
+        yield pl.DataFrame(schema=_ROWS)
         for file in self.windows.active_files():
             for batch in read_batches(self.windows.storage(), file.path, inside):
                 rows = pa.Table.from_batches([with_partition_columns(batch, partition_by, file.scalars, schema)])
                 rows = rows.filter(self._ours(pl.Series(rows["series"]).cast(pl.Binary)).to_arrow())
                 encoded = ENCODERS[self.spec.format](rows)
                 pairs = {"key": [record.key for record in encoded], "value": [record.value for record in encoded]}
-                last = (pl.Series(rows["bucket"]) % self.spec.buckets).replace_strict(
-                    self.noted, default=0, return_dtype=pl.Int64
+                bucket = pl.Series(rows["bucket"]) % self.spec.buckets
+                last = bucket.replace_strict(noted, default=0, return_dtype=pl.Int64)
+                nulls = pl.DataFrame(pl.from_arrow(rows.drop_columns(["tags"]))).select(pl.all().is_null())
+                yield _hashed(pl.DataFrame(pairs, schema=_RECORD)).with_columns(
+                    pl.Series(rows["revision"]).alias("revision"),
+                    (pl.Series(rows["close"]) <= last).alias("due"),
+                    nulls.max_horizontal().cast(pl.Boolean).alias("old"),
                 )
-                due = (pl.Series(rows["close"]) <= last).alias("due")
-                hashes = _hashed(pl.DataFrame(pairs, schema=_RECORD))
-                yield hashes.with_columns(pl.Series(rows["revision"]).alias("revision"), due).select(*_ROWS)
 
     def _records(self) -> Iterator[pl.DataFrame]:
+        yield pl.DataFrame(schema=_HASHES)
         for partition, bounds in sorted(self.bounds.items()):
             for batch in self.topic.records(partition, bounds.first, bounds.end):
                 records = pl.DataFrame({name: pl.Series(batch.column(name)) for name in _RECORD}, schema=_RECORD)
@@ -141,18 +137,6 @@ class _Pass:
     def _ours(self, keys: pl.Series) -> pl.Series:
         return keys.hash() % self.passes == self.number
 
-    def _has_other_columns(self, value: bytes) -> bool:
-        """Whether a record was written with other columns than the table has now; those of OpenTSDB have none."""
-        if self.spec.format == "avro":
-            return value.startswith(MARKER) and not value.startswith(
-                MARKER + avro_fingerprint(avro_schema(self.windows.schema))
-            )
-        try:
-            row = msgspec.json.decode(value) if self.spec.format == "json" else None
-        except ValueError:
-            return False
-        return isinstance(row, dict) and list(row) != self.windows.schema.names
-
 
 def _hashed(records: pl.DataFrame) -> pl.DataFrame:
-    return records.with_columns(record=records.hash_rows(), series=records["key"].hash())
+    return pl.DataFrame({"record": records.hash_rows(), "series": records["key"].hash()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -16,25 +16,24 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.points.decoder import points_decoder
-from penstock.flow.points.series import BUCKETS
 from penstock.flow.rows import in_parts
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven, conclude
+from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
-from penstock.proof.log import LogFacts
+from penstock.proof.numbers import LogFacts
 from penstock.proof.subject import Depth, Subject
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import Wanted, scan, starts_in
 from penstock.tables.rollup.closing.portion.task import Merging
-from penstock.tables.rollup.closing.standing import LEAST_MS, late_key, since_key, standing_of, updated_key
+from penstock.tables.rollup.closing.standing import LEAST_MS, standing_of
 from penstock.tables.rollup.partials.aggregate import SERIES, aggregate_points
 from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key, written_schema
-from penstock.tables.rollup.proof.closed_rows import ROWS_PER_PASS_MAX, Inputs, beyond, compare_closed, differs
 from penstock.tables.rollup.proof.published import check_published
+from penstock.tables.rollup.proof.windows import Inputs, bucket_ranges, check_windows, differs
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window, partials_job
 from penstock.tables.single.facts import read_table
 
@@ -94,35 +93,34 @@ def check_log_points(
         what = "the points of slices that were given up"
         unproven.append(Unproven(what, "use another delivery than at_most_once"))
     if unproven:
-        return conclude("values", "not compared", False, unproven=unproven, partitions=bounds)
+        return Check("values", "not compared", False, unproven=unproven, checked=bounds)
     gone = frozenset(
         partition
         for partition, state in facts.states.items()
         if partition not in bounds or bounds[partition].first > (state.origin or 0)
     )
-    passes = min(BUCKETS, max(1, -(-sum(file.rows for file in inputs.files) // ROWS_PER_PASS_MAX)))
-    numbers: Sequence[int] = range(passes)
+    passes = bucket_ranges(sum(file.rows for file in inputs.files))
     if depth.values is not None and depth.values.records is not None:
-        numbers = [random.Random(depth.values.seed).randrange(passes)]
+        passes = [random.Random(depth.values.seed).choice(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
     columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
-    quarantined = subject.quarantine.places(bounds)
+    quarantined = subject.quarantined_offsets()
     comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
-    different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates, "_partials")
-    wrong = pl.when(part).then(beyond("", "_partials").fill_null(False)).otherwise(different)
+    different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates)
+    beyond = (pl.col("min") < pl.col("min_partials")) | (pl.col("max") > pl.col("max_partials"))
+    wrong = pl.when(part).then(beyond.fill_null(False)).otherwise(different)
     points, fewer, faults = 0, 0, []
     try:
-        for done, number in enumerate(numbers, 1):
-            buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
+        for done, buckets in enumerate(passes, 1):
             both = comparison.both(Wanted(buckets, cleaned_ms, -LEAST_MS))
             points += int(both["count"].sum())
             fewer += both.filter(part).height
             faults.append(both.filter(wrong).select(_KEY))
-            depth.tell("values", done, len(numbers))
+            depth.tell("values", done, len(passes))
     except (NotFoundError, InvariantError) as error:
-        return conclude("values", error.primary, True, partitions=bounds)
+        return Check("values", error.primary, True, checked=bounds)
     if fewer:
         what = f"the values of {fewer} windows of series: the log no longer has all records of {len(gone)} partitions"
         unproven.append(Unproven(what, "compare values within the topic's retention", gone))
@@ -132,7 +130,7 @@ def check_log_points(
         at = f"{first['metric']}{first['tags']} at {first['window_start']}"
         detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
     warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
-    return conclude("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, partitions=bounds)
+    return Check("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, checked=bounds)
 
 
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:
@@ -154,8 +152,8 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
         if depth.published and job.table.publish is not None:
             yield check_published(job, job.table.publish, windows, open_log)
 
-    rows, faults = subject.quarantine.rows + subject.quarantine.pending, shown(subject.quarantine_faults)
-    quarantine = conclude("quarantine", faults or f"{rows} records", bool(faults), facts={"quarantined": rows})
+    rows, faults = subject.quarantine.rows, shown(subject.quarantine_faults)
+    quarantine = Check("quarantine", faults or f"{rows} records", bool(faults), facts={"quarantined": rows})
     return prove(subject, depth, open_log, [quarantine, *_check_points(inputs)], log_checks)
 
 
@@ -184,41 +182,5 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
     if there + removed != counted:
         faults.append(f"{there} points in partials and {removed} removed, {counted} counted")
     detail = shown(faults) or f"{counted} points, each in partials or removed"
-    yield conclude("points", detail, bool(faults), facts={"points": counted, "points_removed": removed})
-    yield _check_windows(inputs, counted, still_open)
-
-
-def _check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
-    """Closed windows are unique and right, and no point of an interval is missing or there twice."""
-    if inputs.standing.close != inputs.standing.closed:
-        under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
-        return conclude("windows", "not checked: a close is under way", False, unproven=[under_way])
-    name, numbers = inputs.job.name, inputs.windows.transactions()
-    found = compare_closed(inputs)
-    faults, unproven = list(found.faults), list(found.unproven)
-    updated = numbers.get(updated_key(name), 0)
-    if found.revisions != updated:
-        faults.append(f"late points changed {updated} windows, the revisions of windows come to {found.revisions}")
-    for window in inputs.job.table.windows:
-        closed, late = found.points[window.name], numbers.get(late_key(name, window.name), 0)
-        surplus = closed + late + still_open[window] - points
-        if (numbers.get(since_key(name, window.name)) or 1) > 1:
-            what = f"the points of {window.name}: the interval was added to the job later, or again"
-            unproven.append(Unproven(what, "its windows since then are compared with their partials"))
-        elif 0 < surplus <= late and updated:
-            what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
-            unproven.append(Unproven(what, "the windows are compared with their partials"))
-        elif surplus:
-            faults.append(
-                f"{window.name}: {closed} points in closed windows, {still_open[window]} in open ones and {late} late, "
-                f"{points} counted"
-            )
-    detail = shown(faults) or f"{found.rows} closed windows, {found.compared} compared with their partials"
-    return conclude(
-        "windows",
-        detail,
-        bool(faults),
-        unproven=unproven,
-        warnings=found.warnings,
-        facts={"windows": found.rows, "windows_without_partials": found.without_partials},
-    )
+    yield Check("points", detail, bool(faults), facts={"points": counted, "points_removed": removed})
+    yield check_windows(inputs, counted, still_open)

@@ -1,17 +1,16 @@
-"""The log once more: the newest record of each key that it still has, joined with the row that the table has.
+"""What `verify` proves of a keyed table: its files are as committed, each key once, with what the log gives.
 
-A row may not be older than that record, and has its values if it is of that record. A row that is newer, or whose key
-has no record, has to be of a load or of a record that the log has lost: its place in the log tells. What cannot be told
-is counted by its reason.
+The newest record of each key that the log still has is joined with the row that the table has. A row may not be older
+than that record, and has its values if it is of that record. A row that is newer, or whose key has no record, has to be
+of a load or of a record that the log has lost: its place in the log tells which. What cannot be proven is counted.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +21,26 @@ import pyarrow.compute as pc
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.report import decode_report
+from penstock.flow.write.names import content_of
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, ViolationKind, conclude, violation_at
-from penstock.proof.log import UNKNOWN_TOPIC, LogFacts
-from penstock.proof.subject import Subject
+from penstock.logs.registry import OpenLog
+from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven, ViolationKind, violation_at
+from penstock.proof.frame import prove, rows_check
+from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
+from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
 from penstock.proof.values import column_hashes
 from penstock.status.model import RecordedGap
-from penstock.tables.keyed.generations import Transactions, generations_of
+from penstock.tables.keyed.files import has_foreign_changes
+from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
     OFFSET_BITS,
     SEQUENCES,
     Layout,
+    buckets_of,
     key_frame,
     log_order,
     newer,
@@ -48,15 +52,16 @@ from penstock.tables.keyed.layout import (
 from penstock.tables.keyed.loading.load import loads_key, overwritten_key
 from penstock.tables.keyed.merger import Runs
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
+from penstock.tables.keyed.merging.digest import digest_of
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import newer_than_mine, read_incoming
 from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.merging.tombstones import newest
-from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.tombstones import files_by_bucket
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
+from penstock.tables.keyed.tombstones import files_by_bucket, find_tombstones, tombstones_faults
 from penstock.tables.keyed.writer import told_by_key, tombstone_policy
-from penstock.tables.single.facts import TableFacts, recorded_gaps
+from penstock.tables.single.facts import TableFacts, read_table, recorded_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,97 @@ class Evidence:
     tombstones: Table | None
 
 
+def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Proof:
+    """Check one version of the table against itself and its log; nothing is written."""
+    facts = read_table(job)
+    if facts is None:
+        return NO_TABLE
+    # A table of an earlier format has not the numbers that tell.
+    decode_layout(facts.table.handle.metadata().configuration.get(LAYOUT_PROPERTY) or "")
+    tombstones = find_tombstones(job.table, job.name, facts.table.environment)
+    evidence = Evidence(facts.subject(job), facts, job.table, tombstones)
+    tables = [table for table in (facts.table, tombstones) if table is not None]
+    faults = [fault for table in tables for fault in table_source(table, None).faults]
+    readable = not faults and not evidence.subject.quarantine.faults
+    faults += [fault for table in tables for fault in _foreign_faults(table)]
+    faults += tombstones_faults(job.table, facts.table, tombstones)
+    if readable:
+        faults += _content_faults(job.table, facts.table, tombstones)
+    count = sum(file.rows or 0 for file in facts.table.active_files())
+    detail = f"{count} rows, each key once, in files that are sorted and as their names tell"
+    rows = rows_check(evidence.subject, count, faults, detail)
+
+    def log_checks(log: Log, said: LogFacts) -> Iterator[Check]:
+        if depth.deep and readable:
+            yield check_records(evidence, log, said, with_values=depth.values is not None)
+
+    return prove(evidence.subject, depth, open_log, [rows], log_checks)
+
+
+def _content_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) -> Iterator[str]:
+    store = stored_store(spec, data)
+    for bucket, files in files_by_bucket(data.active_files(tuple(store.schema.names))).items():
+        yield from _bucket_faults(store, bucket, files)
+    if tombstones is not None:
+        store = stored_store(spec, tombstones)
+        for file in tombstones.active_files():
+            yield from (f"tombstones: {file.path}: {fault}" for fault in _file_faults(file, store.read(file.path)))
+
+
+def _foreign_faults(table: Table) -> Iterator[str]:
+    """What another writer did to the files of a table."""
+    strange = [file.path for file in table.active_files() if content_of(file.path) is None]
+    if strange:
+        yield named_paths("files were not written by Penstock", strange)
+    elif has_foreign_changes(table):
+        yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
+
+
+def _bucket_faults(store: ChunkStore, bucket: int, files: Sequence[ActiveFile]) -> Iterator[str]:
+    """What is wrong with the rows of a bucket."""
+    if not store.layout.has_bucket(bucket):
+        yield f"{len(files)} files are in bucket {bucket}, which there is not"
+        return
+    frames = []
+    for file in files:
+        rows = store.read(file.path)
+        keys = key_frame(store.layout, rows)
+        faults = [*_file_faults(file, rows), *_key_faults(store.layout, bucket, keys)]
+        yield from (f"{file.path}: {fault}" for fault in faults)
+        frames.append(keys)
+    together = pl.concat(frames)
+    twice = len(together) - together.n_unique(store.layout.key_names)
+    if twice:
+        yield f"bucket {bucket}: {twice} rows have a key that another row has too"
+
+
+def _file_faults(file: ActiveFile, rows: pa.Table) -> Iterator[str]:
+    """Whether a file has the rows that its name tells, within its statistics."""
+    content = content_of(file.path)
+    if content is not None and digest_of(rows) != content.digest:
+        yield "its rows are not those of its name"
+    for name, span in file.spans.items():
+        column = rows.column(name)
+        nulls = file.nulls[name]
+        outside = False
+        if span is not None:
+            values = pl.Series(pl.from_arrow(column))
+            outside = bool(((values < span[0]) | (values > span[1])).any())
+        if outside or nulls not in (None, column.null_count):
+            yield f"{name} has values outside the statistics"
+
+
+def _key_faults(layout: Layout, bucket: int, keys: pl.DataFrame) -> Iterator[str]:
+    if any(keys[name].null_count() for name in keys.columns):
+        yield "a part of a key is null"
+        return
+    if not keys.with_row_index("place").sort(layout.key_names, maintain_order=True)["place"].is_sorted():
+        yield "rows are not in the order of their keys"
+    if (buckets_of(layout, keys) != bucket).any():
+        yield f"rows are not of bucket {bucket}"
+
+
 KNOWN, LOST, LOADED = "known", "lost", "loaded"
-_RANGES = {"tiebreak": pl.Int64, "start": pl.Int64, "end": pl.Int64, "lost": pl.Boolean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +173,21 @@ class Places:
 
     slices: tuple[Slice, ...]
     """Those to read again."""
-    ranges: pl.DataFrame
-    """By tiebreak the sequences `[start, end)`, and whether records of them are lost."""
+    lost: pl.DataFrame
+    """By tiebreak the sequences `[start, end)` whose records the log no longer has."""
     unknown: bool
     """Whether rows may be of other jobs, or of topics whose names are forgotten: then no place tells anything."""
 
     @property
     def any_lost(self) -> bool:
-        return self.unknown or bool(self.ranges["lost"].any())
+        return self.unknown or not self.lost.is_empty()
 
     def placed(self, layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with their `origin`: `KNOWN` if the log has the record at their place, or never had one."""
         sequence, tiebreak = order_columns(layout)[-2:]
-        ranges = self.ranges.rename({"tiebreak": tiebreak, "start": sequence})
-        at = rows.sort(sequence).join_asof(ranges, on=sequence, by=tiebreak, check_sortedness=False)
-        lost = (pl.col("lost") & (pl.col(sequence) < pl.col("end"))).fill_null(False) | self.unknown
+        lost_ranges = self.lost.rename({"tiebreak": tiebreak, "start": sequence})
+        at = rows.sort(sequence).join_asof(lost_ranges, on=sequence, by=tiebreak, check_sortedness=False)
+        lost = (pl.col(sequence) < pl.col("end")).fill_null(False) | self.unknown
         origin = pl.when(pl.col(sequence) < 0).then(pl.lit(LOADED)).when(lost).then(pl.lit(LOST))
         return at.select(*rows.columns, origin.otherwise(pl.lit(KNOWN)).alias("origin"))
 
@@ -101,8 +195,7 @@ class Places:
         """Whether a record that the log has lost, or a load, may have deleted what a retained record gives."""
         if layout.sequence is not None or self.unknown:
             return pl.lit(self.any_lost or (loads and layout.delete is not None))
-        lost_end = self.ranges.filter("lost")["end"].max()
-        return pl.col(log_order(layout)) < pl.lit(lost_end, pl.Int64)
+        return pl.col(log_order(layout)) < pl.lit(self.lost["end"].max(), pl.Int64)
 
 
 def stored_store(spec: KeyedSpec, table: Table) -> ChunkStore:
@@ -115,7 +208,7 @@ def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
     job, facts = evidence.subject.job.name, evidence.facts
     numbers = facts.table.transactions()
     slices: list[Slice] = []
-    ranges: list[tuple[int, int, int, bool]] = []
+    lost: list[tuple[int, int, int]] = []
     for partition, state in sorted(facts.states.items()):
         if state.position is None or state.origin is None:
             continue
@@ -126,23 +219,14 @@ def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
             slices.append(Slice(partition, low, high, low))
         if bounds is None or log.compacted(partition.topic) is not False:
             low = high = state.position
-        for start, end in ((state.origin, low), (low, high), (high, state.position)):
-            ranges += _ranges(numbers, job, partition, start, end, (start, end) != (low, high))
+        tiebreak = tiebreaks(pa.chunked_array([[0]]), partition.topic, partition.number)[0].as_py()
+        for start, end in ((state.origin, low), (high, state.position)):
+            if start < end:
+                ends = sequences(pa.array([start, end - 1]), generations_of(numbers, job, partition)).to_pylist()
+                lost.append((tiebreak, ends[0], ends[1] + 1))
     forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
-    frame = pl.DataFrame(ranges, _RANGES, orient="row").sort("start")
+    frame = pl.DataFrame(lost, dict.fromkeys(("tiebreak", "start", "end"), pl.Int64), orient="row").sort("start")
     return Places(tuple(slices), frame, forgotten or bool(facts.incarnations.others))
-
-
-def _ranges(
-    numbers: Transactions, job: str, partition: Partition, start: int, end: int, lost: bool
-) -> Iterator[tuple[int, int, int, bool]]:
-    """The offsets `[start, end)` as sequences, cut where generations begin."""
-    generations = generations_of(numbers, job, partition)
-    tiebreak = tiebreaks(pa.chunked_array([[0]]), partition.topic, partition.number)[0].as_py()
-    cuts = sorted({start, end, *(at for at, _ in generations if start < at < end)})
-    for first, after in pairwise(cuts):
-        sequence = sequences(pa.array([first]), generations)[0].as_py()
-        yield tiebreak, sequence, sequence + after - first, lost
 
 
 FAULTS: Mapping[str, str] = {
@@ -179,7 +263,7 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
         != sum(state.totals.given_up for state in facts.states.values()),
     }
     for open_question in (question for question, hinders in hindrances.items() if hinders):
-        return conclude("records", "not compared", False, unproven=[open_question], partitions=bounds)
+        return Check("records", "not compared", False, unproven=[open_question], checked=bounds)
     counts: Counter[str] = Counter()
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
@@ -194,7 +278,7 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
     untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
     remedy = "compare the table with the files that were loaded, or verify before the log loses records"
     kind = ViolationKind.ALTERED if counts["altered"] else ViolationKind.MISSING
-    return conclude(
+    return Check(
         "records",
         "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
         bool(faults),
@@ -203,7 +287,7 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
         unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
         warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
         facts={"keys": counts["keys"]},
-        partitions=bounds,
+        checked=bounds,
     )
 
 
@@ -213,8 +297,8 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
     partitions = {piece.partition for piece in slices}
-    bad = evidence.subject.quarantine.places(partitions)
-    left_out = {_key(each): dict.fromkeys(offsets, "in quarantine") for each, offsets in bad.items()}
+    bad = evidence.subject.quarantined_offsets()
+    left_out = {_key(place): dict.fromkeys(bad[place], "in quarantine") for place in partitions}
     for gap in given_up:
         if gap.partition in partitions:
             left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
@@ -234,9 +318,7 @@ def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[Reco
 def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[StagedFile]:
     for piece in slices:
         records = log.records(piece.partition, piece.read_from, piece.end)
-        for report in fused_stage(flow)(records):
-            for named in decode_report(report.column(0)[0].as_py()).shares.values():
-                yield from (file for share in named.values() for file in share.files)
+        yield from (file for _, file in staged_files(fused_stage(flow), records))
 
 
 def _compared(

@@ -1,0 +1,337 @@
+"""The numbers of a table: totals, slices of its commit history and positions, against each other and against the log.
+
+Pure, but for `read_log`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.provenance import commits_of
+from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
+from penstock.logs.log import Bounds, Log, LostTail, Partition
+from penstock.plan import LostTailError
+from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, violation_at
+
+_COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
+"""A slice never replays: that total is moved by replay commits alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedSlice:
+    """Offsets `[start, end)` with what the history of the table says became of them."""
+
+    start: int
+    end: int
+    totals: Totals
+    version: int | None = 0
+    """None for several slices that history has forgotten: only the sum of their counts is known."""
+
+    @property
+    def read_from(self) -> int:
+        """The offsets below are a gap; where the gaps of forgotten slices lie is not known."""
+        return self.start if self.version is None else self.start + self.totals.gap
+
+    @property
+    def unfiltered(self) -> bool:
+        """Whether every record that the log has of it must be in the table or in quarantine."""
+        totals = self.totals
+        left_out = totals.filtered + totals.skipped + totals.given_up + totals.deferred + totals.vanished
+        return not left_out
+
+    @property
+    def full(self) -> bool:
+        """Whether every offset from `read_from` on must be there: no hole, nothing left out."""
+        return self.unfiltered and not self.totals.holes and self.totals.gap == self.read_from - self.start
+
+    @property
+    def held(self) -> int:
+        """How many offsets are in table or quarantine; a replay moves them from one to the other."""
+        return self.totals.written + self.totals.quarantined
+
+    @property
+    def held_min(self) -> int:
+        """How many must be there, by the counts and by the offsets."""
+        return max(self.held, self.end - self.read_from) if self.full else self.held
+
+    @property
+    def held_max(self) -> int:
+        """With what was deferred at the time and has been caught up since."""
+        return self.held + self.totals.deferred
+
+
+States = Mapping[Partition, PartitionState]
+Slices = Mapping[Partition, Sequence[CommittedSlice]]
+"""Per partition the slices that history still has, in ascending order."""
+_Fault = tuple[Violation, str]
+
+
+def check_totals(states: States) -> Check:
+    """Every offset between origin and position is accounted for, and so is every record that was read (I3)."""
+    read = sum(state.totals.read for state in states.values())
+    detail = f"{read} records read in {len(states)} partitions, each accounted for"
+    return _check("totals", states, _totals_fault, detail, {"read": read})
+
+
+def check_slices(states: States, slices: Slices) -> Check:
+    """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
+    count = sum(map(len, slices.values()))
+    whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
+    detail = f"{count} slices of the {'whole' if whole else 'retained'} history touch and add up"
+    facts = {"slices": count, "whole_history": int(whole)}
+    return _check(
+        "slices", states, lambda place, state: _slices_fault(place, state, slices.get(place, ())), detail, facts
+    )
+
+
+def _check(
+    name: str,
+    states: States,
+    fault_of: Callable[[Partition, PartitionState], _Fault | None],
+    detail: str,
+    facts: Mapping[str, int],
+) -> Check:
+    """An invariant of every partition; `detail` is what holds."""
+    faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
+    wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
+    violations = [violation for violation, _ in faults.values()]
+    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts, checked=states)
+
+
+def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
+    totals, origin, position = state.totals, state.origin, state.position
+    left = totals.unaccounted
+    if position is None or origin is None:
+        text = "has no position or no origin"
+    elif position - origin != totals.offsets:
+        text = f"[{origin}, {position}) has {position - origin} offsets, {totals.offsets} counted"
+    elif left:
+        text = f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
+    elif not 0 <= totals.replayed <= totals.quarantined:
+        text = f"{totals.replayed} replayed of {totals.quarantined} quarantined"
+    else:
+        return None
+    return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
+
+
+def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+    if state.origin is None or state.position is None or not slices:
+        return None
+    if slices[0].start < state.origin:
+        violation = violation_at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN)
+        return violation, f"a slice starts before {state.origin}"
+    for one, other in pairwise(slices):
+        if one.end < other.start:
+            text = f"no slice holds [{one.end}, {other.start}), before version {other.version}"
+            return violation_at(partition, one.end, ViolationKind.HOLE), text
+        if one.end > other.start:
+            text = f"versions {one.version} and {other.version} both hold [{other.start}, {min(one.end, other.end)})"
+            return violation_at(partition, other.start, ViolationKind.OVERLAP), text
+    newest = slices[-1].end
+    text = f"slices end at {newest}, the position is {state.position}"
+    if newest < state.position:
+        return violation_at(partition, newest, ViolationKind.HOLE), text
+    if newest > state.position:
+        return violation_at(partition, state.position, ViolationKind.BEYOND_POSITION), text
+    return _counts_fault(partition, state, slices)
+
+
+def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+    for piece in slices:
+        if piece.totals.offsets != piece.end - piece.start or not piece.totals.conserved:
+            text = f"the counts of version {piece.version} do not add up over [{piece.start}, {piece.end})"
+            return violation_at(partition, piece.start, ViolationKind.NOT_COUNTED, piece.end), text
+    rest = _rest(state, slices)
+    origin, oldest = state.origin or 0, slices[0].start
+    negative = min(getattr(rest, name) for name in _COUNTED) < 0
+    if rest.offsets != oldest - origin or not rest.conserved or negative or (oldest == origin and rest != Totals()):
+        text = f"the retained slices and the totals differ by {rest}, with [{origin}, {oldest}) before them"
+        return violation_at(partition, origin, ViolationKind.NOT_COUNTED, state.position), text
+    return None
+
+
+def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+    """What the totals hold beyond the retained slices."""
+    retained = sum((piece.totals for piece in slices), Totals())
+    return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
+
+
+def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
+    return state.position == state.origin if not slices else slices[0].start == state.origin
+
+
+def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[CommittedSlice, ...]:
+    """All of `[origin, position)`: the retained slices, and one that stands for all before them.
+
+    Slices that break the invariant are no ground to build on: then one stands for all.
+    """
+    if state.origin is None or state.position is None:
+        return ()
+    if not slices or _slices_fault(partition, state, slices) is not None:
+        return (CommittedSlice(state.origin, state.position, state.totals, None),)
+    if slices[0].start == state.origin:
+        return tuple(slices)
+    return CommittedSlice(state.origin, slices[0].start, _rest(state, slices), None), *slices
+
+
+UNKNOWN_TOPIC = "?"
+"""Stands for a topic whose name the table has forgotten: only its id is left in the positions."""
+
+_POSITION = re.compile(r"(?P<job>.+)/(?P<topic_id>[^/#]+)/(?P<number>\d+)(?:#(?P<what>[a-z_]+))?")
+_TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
+
+
+@dataclass(frozen=True)
+class TopicIncarnations:
+    """The partitions of topics as they are, and of earlier topics of the same name that were recreated since."""
+
+    current: tuple[Partition, ...]
+    retired: tuple[Partition, ...] = ()
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    """Per topic, the fingerprint of the id that the current positions belong to."""
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Other jobs that write to the same table, with the ids of their topics."""
+    rows_written: int = 0
+    """Rows that all jobs together have put into the table, replays included."""
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.current + self.retired
+
+    @cached_property
+    def other_ids(self) -> frozenset[str]:
+        """Topic ids that other jobs write to the same table."""
+        return frozenset().union(*self.others.values())
+
+
+def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Slices:
+    """The job's slices out of commit metadata, oldest first; of a partition that only started, none."""
+    slices: dict[Partition, list[CommittedSlice]] = {}
+    for version, commit in commits_of(sorted(records, key=lambda record: int(record["version"])), job):
+        for start in commit.starts:
+            slices.setdefault(start.place, [])
+        for piece in commit.slices:
+            committed = CommittedSlice(piece.start, piece.end, piece.totals, version)
+            slices.setdefault(piece.place, []).append(committed)
+    return slices
+
+
+def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable[Partition] = ()) -> TopicIncarnations:
+    """Sort the app transactions of a table; `named` are partitions of the history, which names retired topics."""
+    topics = ((_TOPIC.fullmatch(key), number) for key, number in transactions.items())
+    fingerprints = {match["topic"]: number for match, number in topics if match and match["job"] == job}
+    current_of = {number: topic for topic, number in fingerprints.items()}
+    topic_of = {topic_fingerprint(partition.topic_id): partition.topic for partition in named} | current_of
+    current: list[Partition] = []
+    retired: list[Partition] = []
+    others: dict[str, set[str]] = {}
+    rows_written = 0
+    for key, number in transactions.items():
+        match = _POSITION.fullmatch(key)
+        if match is None:
+            continue
+        if match["what"] is not None:
+            rows_written += number if match["what"] in ("written", "replayed") else 0
+        elif match["job"] != job:
+            others.setdefault(match["job"], set()).add(match["topic_id"])
+        else:
+            fingerprint = topic_fingerprint(match["topic_id"])
+            partition = Partition(topic_of.get(fingerprint, UNKNOWN_TOPIC), match["topic_id"], int(match["number"]))
+            (current if fingerprint in current_of else retired).append(partition)
+    return TopicIncarnations(
+        current=tuple(sorted(current)),
+        retired=tuple(sorted(retired)),
+        fingerprints=fingerprints,
+        others={name: frozenset(ids) for name, ids in others.items()},
+        rows_written=rows_written,
+    )
+
+
+_NO_EPOCHS = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """Topic ids, bounds of partitions that the table knows, and partitions that it does not."""
+
+    topic_ids: Mapping[str, str]
+    bounds: Mapping[Partition, Bounds]
+    new: Sequence[Partition] = ()
+    lost: Sequence[LostTail] = ()
+    """Records that were read and that the log, by its leader epochs, does not have any more."""
+    silent: frozenset[Partition] = frozenset()
+    """Partitions whose leaders tell no epoch to compare that of the last record with."""
+
+
+def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = None) -> LogFacts:
+    """Ask the log about the partitions of topics that are still the ones which the table has read.
+
+    With `states` also about the last records that were read, by the epochs of their leaders.
+    """
+    fingerprints, known = incarnations.fingerprints, set(incarnations.current)
+    ids = log.topic_ids(fingerprints)
+    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == fingerprints[topic]}
+    whole = len(same) == len(fingerprints)
+    new = tuple(partition for partition in log.partitions() if partition not in known) if whole else ()
+    facts = LogFacts(ids, log.bounds(place for place in incarnations.current if place.topic in same), new)
+    marks = {place: mark for place in facts.bounds if states and (mark := states[place].mark) is not None}
+    if not marks:
+        return facts
+    silent = frozenset(partition for partition, epoch in log.leader_epochs(marks).items() if epoch is None)
+    lost = log.lost_tails({partition: [mark] for partition, mark in marks.items() if partition not in silent})
+    return replace(facts, lost=tuple(lost), silent=silent)
+
+
+def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) -> Check:
+    """The positions lie within the log, and the log is the one that they belong to (RULES P3).
+
+    A log that was cut and grew again past a position is recognized by its leader epochs, where the table keeps one.
+    """
+    texts: list[str] = []
+    violations: list[Violation] = []
+    warnings = [f"{partition} is not started yet" for partition in log.new]
+    lag = 0
+    for topic, known in sorted(fingerprints.items()):
+        if topic not in log.topic_ids:
+            texts.append(f"topic {topic} is gone")
+        elif topic_fingerprint(log.topic_ids[topic]) != known:
+            texts.append(f"topic {topic} was recreated: the positions are of the old one")
+    for partition, bounds in sorted(log.bounds.items()):
+        position = states[partition].position or 0
+        lag += max(0, bounds.end - position)
+        if position > bounds.end:
+            texts.append(f"{partition}: position {position} is beyond the log's end {bounds.end}")
+            violations.append(violation_at(partition, bounds.end, ViolationKind.BEYOND_POSITION, position))
+        elif position < bounds.first:
+            warnings.append(f"{partition}: a gap is ahead, the log no longer has [{position}, {bounds.first})")
+    for lost in log.lost:
+        cut = LostTailError(lost.partition, lost.mark, lost.end)
+        texts.append(f"{cut.primary} ({cut.detail})")
+        first = (states[lost.partition].origin or 0) if lost.end is None else lost.end
+        violations.append(violation_at(lost.partition, first, ViolationKind.NOT_IN_LOG, lost.mark.end))
+    compared = sum(states[partition].mark is not None for partition in log.bounds) - len(log.silent)
+    within = f"{len(log.bounds)} positions lie within the log, {lag} offsets before its end"
+    return Check(
+        "log",
+        "; ".join(texts) or f"{within}; leader epochs compared in {compared}",
+        bool(texts),
+        violations=violations,
+        unproven=[Unproven(_NO_EPOCHS, "brokers that keep leader epochs", log.silent)] if log.silent else [],
+        warnings=warnings,
+        facts={"lag_records": lag, "epochs_compared": compared},
+        checked=log.bounds,
+    )
+
+
+def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
+    bounds = {partition: (held.first, held.end) for partition, held in log.bounds.items()}
+    return tuple(
+        PartitionFacts(place, state.origin or 0, state.position or 0, state.totals, *bounds.get(place, (None, None)))
+        for place, state in sorted(states.items())
+    )

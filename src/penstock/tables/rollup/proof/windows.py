@@ -1,0 +1,330 @@
+"""Closed windows against the partials that are still there: each row once, well formed, and with the right values.
+
+A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2). Partials that were merged
+have the greatest of their epochs: late points may be among them.
+
+Close *n* closes the windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a
+row that was never corrected follows from the end of its window. The log of the partials has the untils, as long as
+Delta keeps it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.errors import InvariantError
+from penstock.flow.points.series import BUCKETS, bucket_numbers
+from penstock.flow.write.names import parse_compacted_name
+from penstock.job.faults import RefusedError
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.provenance import commits_of
+from penstock.lake.delta.table import Table
+from penstock.lake.storage import NotFoundError
+from penstock.proof.findings import Check, Unproven
+from penstock.proof.frame import shown
+from penstock.publish.formats.json_text import json_texts
+from penstock.tables.rollup.closing.decide import PartialsFile
+from penstock.tables.rollup.closing.files import SPANNED, span_ms
+from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, windows_schema
+from penstock.tables.rollup.closing.portion.numbering import series_text
+from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, empty_frame, read_batches, scan
+from penstock.tables.rollup.closing.standing import (
+    LEAST_MS,
+    Standing,
+    joined_key,
+    late_key,
+    since_key,
+    updated_key,
+)
+from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
+from penstock.tables.rollup.partials.schema import EPOCH, written_schema
+from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, quantiles
+from penstock.tables.rollup.section import window as window_of
+from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
+from penstock.tables.single.facts import TableFacts
+
+SUM_TOLERANCE = 1e-9
+"""Relative: additions in another order differ in the last digits."""
+ROWS_PER_PASS_MAX = 8_000_000
+_KEY = ["series", "window_start"]
+_NAME = ["series", "metric", "tags", "bucket"]
+"""What names the series of a row."""
+_PARTITIONED = ("interval", "day")
+"""Columns that are not in the files."""
+
+
+def same_sum(one: pl.Expr, other: pl.Expr, added: pl.Expr) -> pl.Expr:
+    """Whether both can be sums of the same values; `added`: what these come to at most, without their signs.
+
+    Two that are not finite count as the same: which of them is infinite or no number depends on the order, too.
+    """
+    return ((one - other).abs() <= SUM_TOLERANCE * added + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
+
+
+def added_at_most() -> pl.Expr:
+    """Of the values of a window, by its columns: where they cancel out, the sum says nothing about their size."""
+    return pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
+
+
+def differs(aggregates: Aggregates) -> pl.Expr:
+    """Whether a row of as many points has another value than its columns `<name>_partials`."""
+    apart = ~same_sum(pl.col("sum"), pl.col("sum_partials"), added_at_most()).fill_null(False)
+    for name in ("min", "max"):
+        apart |= pl.col(name).ne_missing(pl.col(f"{name}_partials"))
+    for name in ("first", "last") if aggregates.ends else ():
+        # Where one of both does not tell, the job did not ask for it at the time.
+        apart |= (pl.col(name) != pl.col(f"{name}_partials")).fill_null(False)
+    return apart
+
+
+def bucket_ranges(rows: int) -> list[range]:
+    """The buckets in as many passes as keep memory bounded."""
+    passes = min(BUCKETS, max(1, -(-rows // ROWS_PER_PASS_MAX)))
+    return [range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes) for number in range(passes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """One version of both tables."""
+
+    job: JobSpec[RollupSpec]
+    facts: TableFacts
+    """Of the partials."""
+    windows: Table
+    files: Sequence[PartialsFile]
+    """Of the partials."""
+    standing: Standing
+
+    @property
+    def aggregates(self) -> Aggregates:
+        return self.job.table.aggregates
+
+
+def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
+    """Closed windows are unique and right, and no point of an interval is missing or there twice."""
+    if inputs.standing.close != inputs.standing.closed:
+        under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
+        return Check("windows", "not checked: a close is under way", False, unproven=[under_way])
+    name, numbers = inputs.job.name, inputs.windows.transactions()
+    found = ClosedWindows(inputs)
+    counts, faults, unproven = found.counts, list(found.faults), []
+    if counts["late"]:
+        what = f"the values of {counts['late']} windows: late points were merged with theirs"
+        unproven.append(Unproven(what, "verify before the job merges partials; points are compared in sum"))
+    updated = numbers.get(updated_key(name), 0)
+    if counts["revisions"] != updated:
+        faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
+    for window in inputs.job.table.windows:
+        closed, late = found.points[window.name], numbers.get(late_key(name, window.name), 0)
+        surplus = closed + late + still_open[window] - points
+        if (numbers.get(since_key(name, window.name)) or 1) > 1:
+            what = f"the points of {window.name}: the interval was added to the job later, or again"
+            unproven.append(Unproven(what, "its windows since then are compared with their partials"))
+        elif 0 < surplus <= late and updated:
+            what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
+            unproven.append(Unproven(what, "the windows are compared with their partials"))
+        elif surplus:
+            faults.append(
+                f"{window.name}: {closed} points in closed windows, {still_open[window]} in open ones and {late} late, "
+                f"{points} counted"
+            )
+    return Check(
+        "windows",
+        shown(faults) or f"{counts['rows']} closed windows, {counts['compared']} compared with their partials",
+        bool(faults),
+        unproven=unproven,
+        warnings=[*found.warnings],
+        facts={"windows": counts["rows"], "windows_without_partials": counts["without_partials"]},
+    )
+
+
+class ClosedWindows:
+    """Looks at every closed window, an interval and a day at a time."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self.counts: Counter[str] = Counter()
+        """Of rows, and of revisions."""
+        self.points: Counter[str] = Counter()
+        """By interval; `past`: rows of intervals that the job no longer has."""
+        self.past: Counter[str] = Counter()
+        self.faults: list[str] = []
+        commits = (commit for _, commit in commits_of(inputs.facts.history, inputs.job.name))
+        untils = {int(commit.batch): commit.until_ms for commit in commits if commit.until_ms is not None}
+        self._closes = closes_frame(untils)
+        groups: dict[tuple[str, str], list[ActiveFile]] = {}
+        for file in inputs.windows.active_files(SPANNED):
+            interval, day = file.values
+            groups.setdefault((interval or "", day or ""), []).append(file)
+        by_name = {window.name: window for window in inputs.job.table.windows}
+        for (interval, day), files in sorted(groups.items()):
+            try:
+                self._check_day(by_name.get(interval) or window_of(interval), day, files)
+                self.past[interval] += 0 if interval in by_name else sum(file.rows or 0 for file in files)
+            except (NotFoundError, InvariantError, RefusedError) as error:
+                self.faults.append(f"windows of {interval} on {day}: {error}")
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """What the job removed or forgot as designed; it is counted, and proves nothing."""
+        if removed := self.counts["without_partials"]:
+            yield f"{removed} windows: partials removed as designed, values not compared"
+        if unknown := self.counts["unknown_closes"]:
+            yield f"{unknown} windows: the log of the partials no longer has the beginning of their close"
+        for interval, rows in sorted((+self.past).items()):
+            yield f"{rows} windows of {interval}, which the job no longer has: points not compared in sum"
+
+    def _check_day(self, window: Window, day: str, files: Sequence[ActiveFile]) -> None:
+        spans = [span_ms(file, day) for file in files]
+        start, end = min(first for first, _ in spans), max(last for _, last in spans) + window.millis
+        closed = self._inputs.standing.closed
+        taken = [file for file in self._inputs.files if file.epoch < closed and file.meets(start, end)]
+        listed, read = sum(file.rows or 0 for file in files), 0
+        for buckets in bucket_ranges(listed + sum(file.rows for file in taken)):
+            wanted = Wanted(buckets, start, end)
+            rows = with_due_close(self._closed(files, wanted), window, self._closes)
+            read += rows.height
+            self._check_rows(rows, window, day)
+            self._compare(rows, self._partials(taken, wanted, window), window)
+        if read != listed:
+            what = f"{listed} windows of {window.name} on {day} by the log of the table"
+            self.faults.append(f"{what}, its files have {read} in their buckets and time")
+
+    def _closed(self, files: Sequence[ActiveFile], wanted: Wanted) -> pl.DataFrame:
+        """Rows of closed windows, with their tags as the text that is in the name of their series."""
+        columns = pa.schema(
+            [column for column in windows_schema(self._inputs.aggregates) if column.name not in _PARTITIONED]
+        )
+        frames = [empty_frame(columns).with_columns(pl.lit("").alias("tags"))]
+        for file in files:
+            for batch in read_batches(self._inputs.windows.storage(), file.path, columns, wanted):
+                tags = json_texts(pa.chunked_array([batch.column("tags")])).alias("tags")
+                rows = as_frame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
+                frames.append(wanted.of(rows.select(columns.names)))
+        return pl.concat(frames)
+
+    def _partials(self, files: Sequence[PartialsFile], wanted: Wanted, window: Window) -> pl.DataFrame:
+        """Merged to windows by the epoch of their file; `merged` if it also has rows of earlier epochs."""
+        schema = pa.schema([column for column in written_schema(self._inputs.aggregates) if column.name != "day"])
+        frames = [empty_frame(schema).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))]
+        for file in files:
+            merged = parse_compacted_name(file.path) is not None
+            columns = (pl.lit(file.epoch).alias(EPOCH), pl.lit(merged).alias("merged"))
+            storage = self._inputs.facts.table.storage()
+            frames += [rows.with_columns(columns) for rows in scan(storage, file.path, schema, wanted)]
+        rows = pl.concat(frames, how="vertical_relaxed").lazy()
+        by_epoch = merge_partials(rows, window.millis, self._inputs.aggregates, (*SERIES, EPOCH, "merged"))
+        return by_epoch.with_columns(series_text()).collect()
+
+    def _check_rows(self, closed: pl.DataFrame, window: Window, day: str) -> None:
+        """What rows tell of themselves, whatever the points were."""
+        self.counts["rows"] += closed.height
+        self.counts["revisions"] += int(closed["revision"].sum())
+        self.counts["unknown_closes"] += closed["due"].null_count()
+        self.points[window.name] += int(closed["count"].sum())
+        start, end = (pl.col(name).to_physical() for name in ("window_start", "window_end"))
+        length = window.millis * 1000
+        well_formed = (start % length == 0) & (end - start == length) & (pl.col("count") > 0) & self._values_fit()
+        well_formed &= (pl.col("revision") >= 0) & pl.col("close").is_between(1, self._inputs.standing.closed)
+        well_formed &= pl.col("window_start").dt.date().cast(pl.String) == day
+        named = closed.unique(_NAME)
+        buckets = pl.lit(pl.Series(bucket_numbers(named["metric"].fill_null(""), named["tags"]), dtype=pl.Int16))
+        other = pl.col("series").ne_missing(series_text()) | pl.col("bucket").ne_missing(buckets)
+        for wrong, what in (
+            (closed.filter(~well_formed.fill_null(False)), "are malformed"),
+            (closed.filter(closed.select(_KEY).is_duplicated()), "are there more than once"),
+            (closed.filter(~has_due_close()), "are not of their close"),
+            (named.filter(other), "have a series or a bucket that is not that of their metric and tags"),
+        ):
+            self._fault_if(wrong, what, window)
+
+    def _values_fit(self) -> pl.Expr:
+        aggregates = self._inputs.aggregates
+        fit = pl.col("min") <= pl.col("max")
+        for name in (*(("first", "last") if aggregates.ends else ()), *self._quantile_columns):
+            fit &= pl.col(name).is_between("min", "max").fill_null(True)
+        if aggregates.mean:
+            fit &= same_sum(pl.col("mean"), pl.col("sum") / pl.col("count"), pl.col("mean").abs()).fill_null(True)
+        return fit
+
+    def _compare(self, closed: pl.DataFrame, partials: pl.DataFrame, window: Window) -> None:
+        """Where partials may have been removed, they prove nothing."""
+        kept = pl.col("window_start").to_physical() >= self._inputs.standing.cleaned_ms * 1000
+        self.counts["without_partials"] += closed.filter(~kept).height
+        closed, partials = closed.filter(kept), partials.filter(kept)
+        self.counts["compared"] += closed.height
+        by_epoch = with_due_close(partials, window, self._closes.filter(self._took_part(window)))
+        taken = by_epoch.filter(pl.col(EPOCH) < pl.col("due")).unique(_KEY)
+        in_time = partials.join(closed.select(*_KEY, "close"), on=_KEY)
+        late = in_time.filter(pl.col(EPOCH) >= pl.col("close"), "merged").select(*_KEY, late=True).unique()
+        in_time = in_time.filter((pl.col(EPOCH) < pl.col("close")) | pl.col("merged"))
+        points = merge_partials(in_time.lazy(), window.millis, self._inputs.aggregates, ("series",)).collect()
+        both = closed.join(points, on=_KEY, how="left", suffix="_partials").join(late, on=_KEY, how="left")
+        same = (pl.col("count") == pl.col("count_partials")).fill_null(False)
+        fewer = ~same & pl.col("late").fill_null(False) & (pl.col("count") < pl.col("count_partials"))
+        self.counts["late"] += both.filter(fewer).height
+        equal = both.filter(same)
+        for wrong, what in (
+            (taken.join(closed, on=_KEY, how="anti"), "are missing"),
+            (equal.filter(self._differs(equal)), "have other values than their partials"),
+            (both.filter(~same & ~fewer), "have other points than the partials that their close took"),
+        ):
+            self._fault_if(wrong, what, window)
+
+    def _took_part(self, window: Window) -> pl.Expr:
+        """The closes that an interval took part in without a break: every window with points has a row of them."""
+        numbers, job = self._inputs.windows.transactions(), self._inputs.job.name
+        first, last = (numbers.get(key(job, window.name), 0) for key in (since_key, joined_key))
+        return pl.col("due").is_between(max(first, 1), last)
+
+    def _differs(self, equal: pl.DataFrame) -> pl.Expr:
+        """Quantiles are exact up to so many points."""
+        other, ranks = differs(self._inputs.aggregates), self._inputs.aggregates.quantiles
+        for name, expected in zip(
+            self._quantile_columns, quantiles(equal["sketch"], ranks) if ranks else (), strict=True
+        ):
+            other |= (pl.col(name) != pl.lit(expected)).fill_null(False) & (pl.col("count") <= SKETCH_ITEMS)
+        return other
+
+    @property
+    def _quantile_columns(self) -> list[str]:
+        return [quantile_column(rank) for rank in self._inputs.aggregates.quantiles]
+
+    def _fault_if(self, wrong: pl.DataFrame, what: str, window: Window) -> None:
+        if wrong.height:
+            first = wrong.sort(_KEY).row(0, named=True)
+            at = f"{first['series']} at {first['window_start']}"
+            self.faults.append(f"{window.name}: {wrong.height} windows {what}, the first is {at}")
+
+
+def closes_frame(untils_ms: Mapping[int, int]) -> pl.DataFrame:
+    """The closes as `due`, each with the event time `(before_us, until_us]` that it closed, as far as it is known."""
+    known = sorted({0: LEAST_MS, **untils_ms}.items())
+    rows = [
+        (close, before * 1000, until * 1000)
+        for (last, before), (close, until) in pairwise(known)
+        if close == last + 1 and before < until
+    ]
+    return pl.DataFrame(rows, dict.fromkeys(("due", "before_us", "until_us"), pl.Int64), orient="row")
+
+
+def with_due_close(rows: pl.DataFrame, window: Window, closes: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `due`, the close that their window ends in the time of; null where that is not known."""
+    end = (pl.col("window_start").to_physical() + window.millis * 1000).alias("end")
+    ends = rows.with_columns(end).sort("end")
+    dated = ends.join_asof(closes, left_on="end", right_on="until_us", strategy="forward")
+    due = pl.when(pl.col("end") > pl.col("before_us")).then(pl.col("due")).alias("due")
+    return dated.select(*rows.columns, due)
+
+
+def has_due_close() -> pl.Expr:
+    """Whether a row has the close that is due, or a later one if late points corrected it; null if it is not known."""
+    close, due = pl.col("close"), pl.col("due")
+    return pl.when(pl.col("revision") > 0).then(close > due).otherwise(close == due)
