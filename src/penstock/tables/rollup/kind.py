@@ -20,17 +20,18 @@ from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
 from penstock.tables.quarantine.table import Listings
+from penstock.tables.rollup.close_portion import windows_rules
+from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
-from penstock.tables.rollup.opening import existing_tables, open_tables
 from penstock.tables.rollup.proof.verification import prove_rollup
 from penstock.tables.rollup.reading import closed_windows
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
-from penstock.tables.rollup.status.metrics import METRICS, meter
-from penstock.tables.rollup.status.status import rollup_status
-from penstock.tables.rollup.vacuum import vacuum
+from penstock.tables.rollup.status import rollup_status
+from penstock.tables.rollup.table import existing_tables, open_tables
 from penstock.tables.rollup.writer import RollupWriter
 from penstock.tables.single.table import SingleKind
+from penstock.tables.single.vacuum import vacuum
 
 STEPS = (
     "close_begun",
@@ -52,10 +53,10 @@ class RollupKind(SingleKind):
     metrics = METRICS
 
     def meter(self) -> Meter:
-        return meter()
+        return metric_changes
 
     def summary(self, job: JobSpec) -> str:
-        windows = ", ".join(each.name for each in job_of(job, RollupSpec).table.windows)
+        windows = ", ".join(window.name for window in job_of(job, RollupSpec).table.windows)
         return f"{self.name} ({windows})"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
@@ -79,7 +80,8 @@ class RollupKind(SingleKind):
         return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum(job_of(job, RollupSpec), environment, dry_run=wish.dry_run)
+        tables = existing_tables(job_of(job, RollupSpec), environment)
+        return vacuum(tables.partials, dry_run=wish.dry_run, beside=[(tables.windows, windows_rules)])
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")

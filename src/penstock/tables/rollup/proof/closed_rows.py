@@ -22,17 +22,14 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Unproven
-from penstock.publish.formats.json_text import json_texts
-from penstock.tables.rollup.closing.decide import PartialsFile
-from penstock.tables.rollup.closing.files import SPANNED, span_ms
-from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, windows_schema
-from penstock.tables.rollup.closing.portion.numbering import series_text
-from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, empty_frame, read_batches, scan
-from penstock.tables.rollup.closing.standing import Standing
-from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
-from penstock.tables.rollup.partials.schema import EPOCH, written_schema
-from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, quantiles
+from penstock.publish.formats import json_texts
+from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
+from penstock.tables.rollup.closed_rows import series_text
+from penstock.tables.rollup.decide import PartialsFile
+from penstock.tables.rollup.files import SPANNED, ValueBounds, read_batches, scan, span_ms, window_bounds, within
+from penstock.tables.rollup.numbers import CloseState
 from penstock.tables.rollup.proof.closes import CLOSES, Closes, check_closes
+from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
 from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.single.facts import TableFacts
@@ -129,7 +126,7 @@ class Inputs:
     windows: Table
     files: Sequence[PartialsFile]
     """Of the partials."""
-    standing: Standing
+    standing: CloseState
 
     @property
     def aggregates(self) -> Aggregates:
@@ -183,7 +180,8 @@ class _Comparison:
         passes = min(BUCKETS, max(1, -(-rows // ROWS_PER_PASS_MAX)))
         closes, read = [], 0
         for number in range(passes):
-            wanted = Wanted(range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes), start, end)
+            buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
+            wanted = window_bounds(buckets, start, end)
             closed = pl.concat([self._closed(file, wanted) for file in files])
             read += closed.height
             self._check_rows(closed)
@@ -195,22 +193,24 @@ class _Comparison:
             self.found.faults.append(f"{what}, its files have {read} in their buckets and time")
         return pl.concat(closes).cast(CLOSES)
 
-    def _closed(self, file: ActiveFile, wanted: Wanted) -> pl.DataFrame:
+    def _closed(self, file: ActiveFile, wanted: ValueBounds) -> pl.DataFrame:
         """Rows of a file, with their tags as the text that is in the name of their series."""
         columns = pa.schema(
             [column for column in windows_schema(self.inputs.aggregates) if column.name not in _PARTITIONED]
         )
-        frames = [empty_frame(columns).with_columns(pl.lit("").alias("tags"))]
+        frames = [pl.DataFrame(columns.empty_table()).with_columns(pl.lit("").alias("tags"))]
         for batch in read_batches(self.inputs.windows.storage(), file.path, columns, wanted):
             tags = json_texts(pa.chunked_array([batch.column("tags")])).alias("tags")
-            rows = as_frame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
-            frames.append(wanted.of(rows.select(columns.names)))
+            rows = pl.DataFrame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
+            frames.append(within(rows.select(columns.names), wanted))
         return pl.concat(frames)
 
-    def _partials(self, files: Sequence[PartialsFile], wanted: Wanted) -> pl.DataFrame:
+    def _partials(self, files: Sequence[PartialsFile], wanted: ValueBounds) -> pl.DataFrame:
         """Merged to windows by the epoch of their file; `merged` if it also has rows of earlier epochs."""
-        schema = pa.schema([column for column in written_schema(self.inputs.aggregates) if column.name != "day"])
-        frames = [empty_frame(schema).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))]
+        schema = read_schema(self.inputs.aggregates)
+        frames = [
+            pl.DataFrame(schema.empty_table()).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))
+        ]
         for file in files:
             merged = parse_compacted_name(file.path) is not None
             columns = (pl.lit(file.epoch).alias(EPOCH), pl.lit(merged).alias("merged"))

@@ -22,11 +22,10 @@ from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Unproven, conclude
-from penstock.publish.formats.avro import MARKER, avro_fingerprint, avro_schema
-from penstock.publish.formats.encoders import ENCODERS
+from penstock.publish.formats import AVRO_MARKER, ENCODERS, avro_fingerprint, avro_schema
 from penstock.publish.spec import PublishSpec
-from penstock.tables.rollup.closing.portion.scan import read_batches, with_partition_columns
-from penstock.tables.rollup.publishing.publishing import published_key
+from penstock.tables.rollup.files import read_batches, with_partition_columns
+from penstock.tables.rollup.numbers import PUBLISHED, number
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_PASS_MAX = 4_000_000
@@ -37,7 +36,7 @@ _OTHERS = {"series": pl.UInt64, "old": pl.Boolean}
 
 def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, open_log: OpenLog) -> Check:
     """Compare table and topic, in passes over the series so that memory is bounded."""
-    noted = {bucket: windows.transaction(published_key(job.name, bucket)) or 0 for bucket in range(spec.buckets)}
+    noted = {bucket: number(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
     counts: Counter[str] = Counter()
     with closing(open_log(replace(job, log=spec.reading(job.log)))) as topic:
         bounds = topic.bounds(topic.partitions())
@@ -144,8 +143,8 @@ class _Pass:
     def _has_other_columns(self, value: bytes) -> bool:
         """Whether a record was written with other columns than the table has now; those of OpenTSDB have none."""
         if self.spec.format == "avro":
-            return value.startswith(MARKER) and not value.startswith(
-                MARKER + avro_fingerprint(avro_schema(self.windows.schema))
+            return value.startswith(AVRO_MARKER) and not value.startswith(
+                AVRO_MARKER + avro_fingerprint(avro_schema(self.windows.schema))
             )
         try:
             row = msgspec.json.decode(value) if self.spec.format == "json" else None

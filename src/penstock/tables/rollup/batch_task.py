@@ -17,15 +17,14 @@ from penstock.flow.task import StagingTask, TableFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
 from penstock.flow.write.tally import Tally
-from penstock.tables.rollup.partials.aggregate import aggregate_points, merge_points
-from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials
+from penstock.tables.rollup.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates
 
 ROWS_PER_PART = 50_000
 """Records that are decoded together, if they are not too large for that."""
 WAITING_ROWS_MAX = 1_000_000
 """Partials that wait in memory, of one partition, before they are merged, and written if that did not help."""
-_INSTANT = pl.Datetime("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,28 +117,27 @@ class PartialsTask(StagingTask[PartialsFlow]):
             return
         waiting = self._waiting.setdefault(key, [])
         waiting.append(partials)
-        if sum(each.height for each in waiting) > WAITING_ROWS_MAX:
-            merged = merge_points(pl.concat(waiting), self._flow.aggregates)
-            self._waiting[key] = [merged]
-            if merged.height > WAITING_ROWS_MAX // 2:
+        if sum(rows.height for rows in waiting) > WAITING_ROWS_MAX:
+            self._waiting[key] = [self._merged(waiting)]
+            if self._waiting[key][0].height > WAITING_ROWS_MAX // 2:
                 self._write(key)
 
+    def _merged(self, waiting: list[pl.DataFrame]) -> pl.DataFrame:
+        if len(waiting) == 1:
+            return waiting[0]
+        rows = pl.concat(waiting).lazy()
+        return merge_partials(rows, self._flow.finest_ms, self._flow.aggregates, ("series",)).collect()
+
     def _write(self, key: PartitionKey) -> None:
-        waiting = self._waiting.pop(key, [])
-        if not waiting:
-            return
-        partials = waiting[0]
-        if len(waiting) > 1:
-            partials = merge_points(pl.concat(waiting), self._flow.aggregates)
-        start = (pl.col("window_ms") * 1000).cast(_INSTANT)
         series = self._decoder.series.frame().sort("bucket", "metric", "tags").with_row_index("rank")
         # By one number, because a sort by two columns takes three times as long.
-        window = pl.col("window_ms") // self._flow.finest_ms
+        window = pl.col("window_start").to_physical() // (self._flow.finest_ms * MILLI)
         window -= window.min()
         rows = (
-            partials.join(series, on="series")
+            self._merged(self._waiting.pop(key))
+            .join(series, on="series")
             .sort(pl.col("rank").cast(pl.Int64) * (window.max() + 1) + window)
-            .with_columns(start.alias("window_start"), start.dt.date().alias("day"))
+            .with_columns(pl.col("window_start").dt.date().alias("day"))
             .select(self._schema.names)
         )
         for batch in rows.to_arrow().cast(self._schema).to_batches():
