@@ -16,7 +16,6 @@ from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poi
 from penstock.flow.task import StagingTask, TableFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
-from penstock.flow.write.tally import Tally
 from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials
 from penstock.tables.rollup.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates
@@ -58,7 +57,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
             rest = rest.slice(taken)
 
     def _take(self, key: PartitionKey, part: pa.RecordBatch, decoded: DecodedPoints) -> None:
-        points, outside = self._within(part, decoded.points)
+        points, outside, future = self._within(part, decoded.points)
         tally = self._tally(key)
         self.quarantine(key, decoded.bad)
         self.quarantine(key, outside)
@@ -70,46 +69,37 @@ class PartialsTask(StagingTask[PartialsFlow]):
             blacklisted=counts.blacklisted,
             non_numeric=counts.non_numeric,
             non_finite=counts.non_finite,
-            future=self._future(decoded.points),
+            # In quarantine they were counted when they came there.
+            future=0 if self._flow.replay_run is not None else future,
         )
         if not points.height:
             return
         tally.seen(points.select(pl.col("at_ms").max()).item())
         if self._flow.replay_run is not None:
-            self._note_replayed(tally, part, points)
+            rows = points["row"].unique().to_list()
+            tally.replayed.update(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
         self._wait(key, aggregate_points(points, self._flow.finest_ms, self._flow.aggregates))
 
-    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows]:
-        """The points of records whose times are all believed, and the other records."""
+    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:
+        """The points of records whose times are all believed, the other records, and how many are too far ahead."""
         earliest, latest = self._flow.earliest_ms, self._flow.latest_ms
         outside = points.filter(~pl.col("at_ms").is_between(earliest, latest))
         if not outside.height:
-            return points, bad_rows(part, {})
+            return points, bad_rows(part, {}), 0
         errors = {row: self._outside(at_ms) for row, at_ms in outside.select("row", "at_ms").iter_rows()}
         kept = points.filter(~pl.col("row").is_in(outside["row"].unique().implode()))
-        return kept, bad_rows(part, errors)
+        return kept, bad_rows(part, errors), outside.filter(pl.col("at_ms") > latest)["row"].n_unique()
 
     def _counts_of(self, records: pa.RecordBatch) -> PointCounts:
         """The counts of records that were decoded before: fields of quarantined records do not count."""
         pieces = in_parts(self._decoder.decode, records) if records.num_rows else ()
         return sum((piece.counts for piece in pieces), PointCounts())
 
-    def _future(self, points: pl.DataFrame) -> int:
-        """Records with a point too far ahead; in quarantine they were counted when they came there."""
-        if self._flow.replay_run is not None:
-            return 0
-        return points.filter(pl.col("at_ms") > self._flow.latest_ms)["row"].n_unique()
-
     def _outside(self, at_ms: int) -> str:
         shown = _shown(at_ms)
         if at_ms > self._flow.latest_ms:
             return f"the timestamp {shown} is too far in the future (table.rollup.future_cutoff)"
         return f"the timestamp {shown} is before {_shown(self._flow.earliest_ms)} (table.rollup.not_before)"
-
-    @staticmethod
-    def _note_replayed(tally: Tally, part: pa.RecordBatch, points: pl.DataFrame) -> None:
-        rows = points["row"].unique().to_list()
-        tally.replayed.update(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
 
     def _wait(self, key: PartitionKey, partials: pl.DataFrame) -> None:
         """Keep partials until the end of the task; where they are too many, they become a file before."""

@@ -27,13 +27,11 @@ from penstock.staging.dealing import run_each
 from penstock.tables.rollup.close_task import (
     CloseFlow,
     CloseReport,
-    OldFile,
-    RewrittenFile,
     close_share,
     rewrite,
 )
 from penstock.tables.rollup.decide import ClosePortion
-from penstock.tables.rollup.files import SPANNED, cut, span_ms
+from penstock.tables.rollup.files import SPANNED, cut, write_options
 from penstock.tables.rollup.numbers import (
     CLOSED,
     CLOSED_PORTIONS,
@@ -42,8 +40,8 @@ from penstock.tables.rollup.numbers import (
     LATE,
     SINCE,
     UPDATED,
-    key,
-    number,
+    number_key,
+    number_of,
 )
 from penstock.tables.rollup.schema import WINDOWS_GROUP_ROWS_MAX
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec
@@ -78,16 +76,8 @@ def stage_portion(
     spark: SparkSession, spec: RollupSpec, partials: Table, windows: Table, portion: ClosePortion
 ) -> StagedPortion:
     """Write the files of a portion; they are not visible yet."""
-    place = windows.spec
-    options = WriteOptions(
-        place.path,
-        windows.schema,
-        dict(place.storage_options),
-        place.partition_by,
-        row_group_rows_max=WINDOWS_GROUP_ROWS_MAX,
-    )
+    options = write_options(windows, WINDOWS_GROUP_ROWS_MAX)
     active = {file.path: file for file in windows.active_files(SPANNED)}
-    updates_old = spec.late is LatePolicy.UPDATE
     flow = CloseFlow(
         partials=partials.storage(),
         windows=options,
@@ -97,7 +87,7 @@ def stage_portion(
         spans=portion.spans,
         files=portion.files,
         late_files=portion.late_files,
-        old_files=tuple(map(_old_file, active.values() if portion.late_files else ())) if updates_old else None,
+        old_files=tuple(active.values() if portion.late_files else ()) if spec.late is LatePolicy.UPDATE else None,
     )
     shares = shares_of(portion.buckets, portion.rows, spark)
     reports = run_each(spark, partial(close_share, flow), shares, CloseReport)
@@ -115,11 +105,6 @@ def stage_portion(
     )
 
 
-def _old_file(file: ActiveFile) -> OldFile:
-    interval, day = file.values
-    return OldFile(file.path, str(interval), *span_ms(file, day))
-
-
 def _rewritten(
     spark: SparkSession, flow: CloseFlow, replaced: dict[ActiveFile, int], updates: Sequence[StagedFile]
 ) -> list[StagedFile]:
@@ -130,7 +115,7 @@ def _rewritten(
     for update in updates:
         values = tuple(update.partition_values[name] for name in flow.windows.partition_by)
         updates_of.setdefault(values, []).append(update.path)
-    pieces = [RewrittenFile(file.path, file.scalars, tuple(updates_of[file.values])) for file in replaced]
+    pieces = [(file, updates_of[file.values]) for file in replaced]
     reports = run_each(spark, partial(rewrite, flow), pieces, CloseReport)
     left_out = sum(sum(report.replaced.values()) for report in reports)
     if left_out != sum(replaced.values()):
@@ -154,7 +139,7 @@ def land_portion(windows: Table, portion: ClosePortion, staged: StagedPortion) -
     """Commit the rows of a portion; False if it has landed already, whichever process did it."""
 
     def decide() -> Change | None:
-        if (number(windows, CLOSED), number(windows, CLOSED_PORTIONS)) != (portion.close - 1, portion.portion):
+        if (number_of(windows, CLOSED), number_of(windows, CLOSED_PORTIONS)) != (portion.close - 1, portion.portion):
             return None
         windows.check_schema(staged.options.schema)
         _check_active(windows, staged)
@@ -192,24 +177,24 @@ def _check_active(windows: Table, staged: StagedPortion) -> None:
 def _numbers(windows: Table, portion: ClosePortion, staged: StagedPortion) -> dict[str, int]:
     """How far the close is, which intervals take part in it, and what it adds to the sums."""
     job, landed = windows.job, portion.portion + 1
-    numbers = {key(job, CLOSED_PORTIONS): landed % portion.portions}
+    numbers = {number_key(job, CLOSED_PORTIONS): landed % portion.portions}
     if landed == portion.portions:
-        numbers |= {key(job, CLOSED): portion.close, key(job, CLOSED_UNTIL): portion.until_ms}
+        numbers |= {number_key(job, CLOSED): portion.close, number_key(job, CLOSED_UNTIL): portion.until_ms}
     for interval in (span.window.name for span in portion.spans):
         # An interval that the job did not have in the close before begins with this one.
-        if number(windows, JOINED, interval) < portion.close - 1 or not number(windows, SINCE, interval):
-            numbers[key(job, SINCE, interval)] = portion.close
-        numbers[key(job, JOINED, interval)] = portion.close
+        if number_of(windows, JOINED, interval) < portion.close - 1 or not number_of(windows, SINCE, interval):
+            numbers[number_key(job, SINCE, interval)] = portion.close
+        numbers[number_key(job, JOINED, interval)] = portion.close
         if staged.late[interval]:
-            numbers[key(job, LATE, interval)] = number(windows, LATE, interval) + staged.late[interval]
+            numbers[number_key(job, LATE, interval)] = number_of(windows, LATE, interval) + staged.late[interval]
     if staged.updated:
-        numbers[key(job, UPDATED)] = number(windows, UPDATED) + staged.updated
+        numbers[number_key(job, UPDATED)] = number_of(windows, UPDATED) + staged.updated
     return numbers
 
 
 def windows_rules(windows: Table) -> NameRules:
     """Which files that no version names can go (RULES C7): a close commits nothing after it is complete."""
-    owner, closed = owner_tag(windows.job), number(windows, CLOSED)
+    owner, closed = owner_tag(windows.job), number_of(windows, CLOSED)
 
     def of_close(name: ClosedName) -> Verdict:
         if name.owner != owner:

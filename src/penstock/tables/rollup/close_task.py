@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned
 from penstock.tables.rollup.closed_rows import Numbering, OrderedSeries, closed_rows
@@ -26,6 +27,8 @@ from penstock.tables.rollup.files import (
     in_larger_parts,
     read_batches,
     scan,
+    span_ms,
+    stage_files,
     starting_in,
     window_bounds,
     with_partition_columns,
@@ -35,16 +38,6 @@ from penstock.tables.rollup.schema import read_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 _KEY = ("series", "window_start")
-
-
-@dataclass(frozen=True, slots=True)
-class OldFile:
-    """A file of closed windows of one interval, with the starts of its first and its last window."""
-
-    path: str
-    interval: str
-    first_ms: int
-    last_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +52,11 @@ class CloseFlow:
     spans: tuple[Span, ...]
     files: tuple[PartialsFile, ...]
     late_files: tuple[PartialsFile, ...]
-    old_files: tuple[OldFile, ...] | None
+    old_files: tuple[ActiveFile, ...] | None
     """Of closed windows that late rows may update; None: late rows are only counted."""
+
+    def new_name(self) -> str:
+        return closed_name(self.owner, self.close, uuid.uuid4().hex)
 
     @property
     def windows_storage(self) -> Storage:
@@ -79,15 +75,6 @@ class CloseReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Points by interval."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewrittenFile:
-    """A file of closed windows that loses rows, its partition values, and the files with the rows that replace them."""
-
-    path: str
-    values: tuple[pa.Scalar, ...]
-    updates: tuple[str, ...]
-
-
 def close_share(flow: CloseFlow, share: tuple[range, ...]) -> CloseReport:
     """Close the windows of a task's buckets, in the pieces in which it takes them."""
     task = _CloseTask(flow)
@@ -96,11 +83,12 @@ def close_share(flow: CloseFlow, share: tuple[range, ...]) -> CloseReport:
     return CloseReport(tuple(task.files), tuple(task.updates), dict(task.replaced), dict(task.late))
 
 
-def rewrite(flow: CloseFlow, file: RewrittenFile) -> CloseReport:
-    """Write the rows of a file again that stay."""
+def rewrite(flow: CloseFlow, work: tuple[ActiveFile, Sequence[str]]) -> CloseReport:
+    """Write the rows of a file of closed windows again, without those that the rows of other files replace."""
+    file, updates = work
     storage, schema = flow.windows_storage, flow.windows.schema
     columns = pa.schema([schema.field(name) for name in _KEY])
-    updated = pl.concat(rows for path in file.updates for rows in scan(storage, path, columns))
+    updated = pl.concat(rows for path in updates for rows in scan(storage, path, columns))
     inside = pa.schema([column for column in schema if column.name not in flow.windows.partition_by])
     replaced = 0
 
@@ -110,9 +98,9 @@ def rewrite(flow: CloseFlow, file: RewrittenFile) -> CloseReport:
             keys = pl.DataFrame(pa.Table.from_batches([batch.select(_KEY)])).with_row_index("row")
             rows = batch.take(keys.join(updated, on=_KEY, how="anti")["row"].sort().to_arrow())
             replaced += batch.num_rows - rows.num_rows
-            yield with_partition_columns(rows, flow.windows.partition_by, file.values, schema)
+            yield with_partition_columns(rows, flow.windows.partition_by, file.scalars, schema)
 
-    files = _staged(flow, kept())
+    files = stage_files(flow.windows, flow.new_name, kept())
     return CloseReport(files=files, replaced={file.path: replaced})
 
 
@@ -190,7 +178,9 @@ class _CloseTask:
         columns = pa.schema([self._flow.windows.schema.field(name) for name in (*_KEY, "revision", "bucket")])
         replaced = [keys.select(*_KEY, pl.lit(0, pl.Int32).alias("revision")).clear()]
         for file in self._flow.old_files or ():
-            if file.interval != span.window.name or file.first_ms >= span.start_ms or file.last_ms < _first_ms(keys):
+            interval, day = file.values
+            first_ms, last_ms = span_ms(file, day)
+            if interval != span.window.name or first_ms >= span.start_ms or last_ms < _first_ms(keys):
                 continue
             for old in scan(self._flow.windows_storage, file.path, columns, bounds):
                 known = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
@@ -211,27 +201,13 @@ class _CloseTask:
 
     def _written(self, series: OrderedSeries, several: Iterable[tuple[Window, pl.DataFrame]]) -> tuple[StagedFile, ...]:
         flow = self._flow
-        return _staged(
-            flow,
-            (
-                batch
-                for window, rows in several
-                for batch in closed_rows(rows, series, window, flow.close, flow.aggregates, flow.windows.schema)
-            ),
+        batches = (
+            batch
+            for window, rows in several
+            for batch in closed_rows(rows, series, window, flow.close, flow.aggregates, flow.windows.schema)
         )
+        return stage_files(flow.windows, flow.new_name, batches)
 
 
 def _first_ms(keys: pl.DataFrame) -> int:
     return int(keys.select(pl.col("window_start").to_physical().min()).item()) // MILLI
-
-
-def _staged(flow: CloseFlow, batches: Iterable[pa.RecordBatch]) -> tuple[StagedFile, ...]:
-    """Files of the close with these rows; nobody sees them yet."""
-    writer = StagedWriter(flow.windows, lambda: closed_name(flow.owner, flow.close, uuid.uuid4().hex), "", 0)
-    try:
-        for batch in batches:
-            writer.write(batch)
-        return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise

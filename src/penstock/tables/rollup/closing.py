@@ -29,8 +29,8 @@ from penstock.tables.rollup.numbers import (
     WATERMARK,
     CloseState,
     close_state,
-    key,
-    number,
+    number_key,
+    number_of,
     refuse_apart,
 )
 from penstock.tables.rollup.spec import RollupSpec
@@ -106,7 +106,7 @@ class Closing:
             partition: PartitionTime.of((own := state.of(partition)).position, bounds[partition].end, own.numbers)
             for partition in partitions
         }
-        committed = self._partials.transaction(key(self._name, WATERMARK))
+        committed = self._partials.transaction(number_key(self._name, WATERMARK))
         return watermark(times, committed, self._spec.idle_after_ms, int(now * 1000))
 
     def _due(self, now: float, *, flush_late: bool) -> Due | None:
@@ -137,13 +137,17 @@ class Closing:
     def _begin(self, chore: BeginClose) -> None:
         """Say which files the close takes: those that are there in the version before (RULES W2)."""
         job = self._name
-        numbers = {key(job, CLOSE): chore.close, key(job, UNTIL): chore.until_ms, key(job, PORTIONS): chore.portions}
+        numbers = {
+            number_key(job, CLOSE): chore.close,
+            number_key(job, UNTIL): chore.until_ms,
+            number_key(job, PORTIONS): chore.portions,
+        }
         if chore.watermark_ms is not None:
-            numbers[key(job, WATERMARK)] = chore.watermark_ms
+            numbers[number_key(job, WATERMARK)] = chore.watermark_ms
         begun = Provenance(kind="close", job=job, batch=str(chore.close), until_ms=chore.until_ms)
 
         def change() -> Change | None:
-            if number(self._partials, CLOSE) != chore.close - 1:
+            if number_of(self._partials, CLOSE) != chore.close - 1:
                 return None
             return Change([], numbers, begun.metadata)
 

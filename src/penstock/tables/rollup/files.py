@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from typing import IO
@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import Storage
@@ -56,6 +58,32 @@ def _partials_file(file: ActiveFile) -> PartialsFile:
 
 def _millis(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def write_options(table: Table, row_group_rows_max: int) -> WriteOptions:
+    """For files of a table with all its columns."""
+    place = table.spec
+    return WriteOptions(
+        place.path,
+        table.schema,
+        dict(place.storage_options),
+        place.partition_by,
+        row_group_rows_max=row_group_rows_max,
+    )
+
+
+def stage_files(
+    options: WriteOptions, name: Callable[[], str], batches: Iterable[pa.RecordBatch]
+) -> tuple[StagedFile, ...]:
+    """Files with these rows under fresh names; no version refers to them yet."""
+    writer = StagedWriter(options, name, "", 0)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 def cut(buckets: range, pieces: int) -> list[range]:

@@ -56,14 +56,14 @@ IN_TOPIC = "in_topic"
 """By publish bucket: the close of its position in the topic; it may lag."""
 
 
-def key(job: str, name: str, of: str | int | None = None) -> str:
+def number_key(job: str, name: str, of: str | int | None = None) -> str:
     """The app transaction of a number, `of` an interval or a publish bucket where there is one of each."""
     return f"{job}#{name}" if of is None else f"{job}#{name}/{of}"
 
 
-def number(table: Table, name: str, of: str | int | None = None) -> int:
+def number_of(table: Table, name: str, of: str | int | None = None) -> int:
     """As of the loaded version; 0 where there is none."""
-    return table.transaction(key(table.job, name, of)) or 0
+    return table.transaction(number_key(table.job, name, of)) or 0
 
 
 def keep_number(table: Table, name: str, value: int, check: Callable[[], None] = lambda: None) -> int:
@@ -74,12 +74,12 @@ def keep_number(table: Table, name: str, value: int, check: Callable[[], None] =
 
     def decide() -> Change | None:
         check()
-        if table.transaction(key(table.job, name)) is not None:
+        if table.transaction(number_key(table.job, name)) is not None:
             return None
-        return Change([], {key(table.job, name): value}, Provenance(kind="windows", job=table.job).metadata)
+        return Change([], {number_key(table.job, name): value}, Provenance(kind="windows", job=table.job).metadata)
 
     table.swap(decide)
-    return number(table, name)
+    return number_of(table, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +104,16 @@ class CloseState:
 
 def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int]) -> CloseState:
     """From the app transactions of both tables."""
-    close, head = partials.get(key(job, CLOSE), 0), key(job, JOINED, "")
+    close, head = partials.get(number_key(job, CLOSE), 0), number_key(job, JOINED, "")
     return CloseState(
         close=close,
-        until_ms=partials.get(key(job, UNTIL), LEAST_MS),
-        watermark_ms=partials.get(key(job, WATERMARK)),
-        portions=partials.get(key(job, PORTIONS), 1),
-        cleaned_ms=partials.get(key(job, CLEANED), LEAST_MS),
-        closed=windows.get(key(job, CLOSED), 0),
-        closed_until_ms=windows.get(key(job, CLOSED_UNTIL), LEAST_MS),
-        closed_portions=windows.get(key(job, CLOSED_PORTIONS), 0),
+        until_ms=partials.get(number_key(job, UNTIL), LEAST_MS),
+        watermark_ms=partials.get(number_key(job, WATERMARK)),
+        portions=partials.get(number_key(job, PORTIONS), 1),
+        cleaned_ms=partials.get(number_key(job, CLEANED), LEAST_MS),
+        closed=windows.get(number_key(job, CLOSED), 0),
+        closed_until_ms=windows.get(number_key(job, CLOSED_UNTIL), LEAST_MS),
+        closed_portions=windows.get(number_key(job, CLOSED_PORTIONS), 0),
         joined=frozenset(
             name.removeprefix(head) for name, last in windows.items() if name.startswith(head) and last == close
         ),

@@ -25,7 +25,15 @@ from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBuck
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
 from penstock.tables.rollup.events import PublisherFenced, PublishPositionLost, WindowsPublished
-from penstock.tables.rollup.numbers import CLOSED, IN_TOPIC, PUBLISH_BUCKETS, PUBLISHED, keep_number, key, number
+from penstock.tables.rollup.numbers import (
+    CLOSED,
+    IN_TOPIC,
+    PUBLISH_BUCKETS,
+    PUBLISHED,
+    keep_number,
+    number_key,
+    number_of,
+)
 from penstock.tables.rollup.pages import Page, position_after, read_page, rows_after, sort_key
 from penstock.tables.rollup.spec import RollupSpec
 
@@ -165,7 +173,7 @@ class Publishing:
         self._lanes.clear()
 
     def _due(self) -> bool:
-        closed = number(self._windows, CLOSED)
+        closed = number_of(self._windows, CLOSED)
         return any(self._published(lane) < closed for lane in self._usable())
 
     def _usable(self) -> list[_Lane]:
@@ -180,7 +188,7 @@ class Publishing:
 
     def _behind(self, failures: dict[int, PenstockError]) -> list[_Lane]:
         """The lanes with rows to publish; those that failed last time are tried once the others have none."""
-        closed = number(self._windows, CLOSED)
+        closed = number_of(self._windows, CLOSED)
         lanes = [
             lane for lane in self._usable() if lane.bucket.number not in failures and self._start(lane).close <= closed
         ]
@@ -197,7 +205,7 @@ class Publishing:
         if page is None or not page.holds(position, self._lanes):
             # The old page goes before the new one comes.
             page = self._page = None
-            closed = number(self._windows, CLOSED)
+            closed = number_of(self._windows, CLOSED)
             page = self._page = read_page(self._windows, position, closed, list(self._lanes), self._spec.buckets)
         return page
 
@@ -247,7 +255,7 @@ class Publishing:
         # A close without rows of the bucket moves only the number in the table, not the topic.
         noted = PublishPosition(self._published(lane) + 1)
         position = noted if committed is None or committed.close < noted.close else committed
-        if lane.in_topic < number(self._windows, IN_TOPIC, lane.bucket.number):
+        if lane.in_topic < number_of(self._windows, IN_TOPIC, lane.bucket.number):
             position = self._continue_lost(lane, committed, noted)
         lane.position, lane.fenced_at = position, None
         return position
@@ -255,7 +263,7 @@ class Publishing:
     def _continue_lost(self, lane: _Lane, committed: PublishPosition | None, noted: PublishPosition) -> PublishPosition:
         """The topic has lost the position of a bucket: go on after what the table noted, if the job file says so."""
         if self._spec.lost_positions == "fail":
-            expected = number(self._windows, IN_TOPIC, lane.bucket.number)
+            expected = number_of(self._windows, IN_TOPIC, lane.bucket.number)
             known = "knows nothing" if committed is None else f"goes on with close {committed.close}"
             raise UserError(
                 f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
@@ -295,7 +303,7 @@ class Publishing:
                 self._lanes[bucket_number] = _Lane(bucket, token, self._open_output(bucket))
 
     def _published(self, lane: _Lane) -> int:
-        return number(self._windows, PUBLISHED, lane.bucket.number)
+        return number_of(self._windows, PUBLISHED, lane.bucket.number)
 
     def _note_published(self) -> None:
         """Tell the other processes in the table what our buckets have in the topic."""
@@ -306,8 +314,8 @@ class Publishing:
                 if lane.position is None:
                     continue
                 for name, close in ((PUBLISHED, lane.position.close - 1), (IN_TOPIC, lane.in_topic)):
-                    if close > number(self._windows, name, bucket_number):
-                        done[key(self._job.name, name, bucket_number)] = close
+                    if close > number_of(self._windows, name, bucket_number):
+                        done[number_key(self._job.name, name, bucket_number)] = close
             return Change([], done, Provenance(kind="publish", job=self._job.name).metadata) if done else None
 
         self._windows.swap(decide)

@@ -13,7 +13,7 @@ from penstock.logs.registry import OpenLog
 from penstock.status.model import JobStatus, Section, shown_path
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import partials_files
-from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, key
+from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, number_key
 from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 from penstock.tables.single.facts import TableFacts, facts_status, read_table
@@ -35,20 +35,20 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
     files = partials_files(facts.table)
     intervals = [_interval(window, state, files) for window in job.table.windows]
     for interval in intervals:
-        interval["late"] = numbers.get(key(job.name, LATE, interval["interval"]), 0)
+        interval["late"] = numbers.get(number_key(job.name, LATE, interval["interval"]), 0)
     values: dict[str, Any] = {
         **_watermark_values(job, facts, base, state, int(now() * 1000)),
         "closes": state.closed,
         "closing": state.under_way,
         "windows": intervals,
-        "updated": numbers.get(key(job.name, UPDATED), 0),
+        "updated": numbers.get(number_key(job.name, UPDATED), 0),
         "partials_files": len(files),
         "partials_rows": sum(file.rows for file in files),
         **{name: sum(state.numbers.get(name, 0) for state in facts.states.values()) for name in PARTITION_SUMS},
     }
     if job.table.publish is not None:
         buckets = range(job.table.publish.buckets)
-        values["published"] = min(numbers.get(key(job.name, PUBLISHED, bucket), 0) for bucket in buckets)
+        values["published"] = min(numbers.get(number_key(job.name, PUBLISHED, bucket), 0) for bucket in buckets)
     section = Section(
         "rollup",
         values,

@@ -6,7 +6,7 @@ Both are created if need be, and refused where they are not those that the job b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -15,15 +15,14 @@ from penstock.errors import UserError
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, other_jobs
-from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table, open_or_create, open_table
+from penstock.lake.delta.table import Change, Table, open_or_create
 from penstock.lake.proposal import GivenUpPart, Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing import Closing
-from penstock.tables.rollup.numbers import CLOSE, FINEST_MS, OWNER, WINDOWS_ID, keep_number, key, number
+from penstock.tables.rollup.numbers import CLOSE, FINEST_MS, OWNER, WINDOWS_ID, keep_number, number_key, number_of
 from penstock.tables.rollup.publishing import Publish, Publishing, open_publishing
 from penstock.tables.rollup.schema import EPOCH, partials_schema, windows_schema
 from penstock.tables.rollup.spec import RollupSpec, partials_job
@@ -42,7 +41,7 @@ class RollupTable(SingleTable):
         environment: Environment,
     ) -> None:
         super().__init__(partials_job(job), data, environment)
-        self.stamps = {EPOCH: key(job.name, CLOSE)}
+        self.stamps = {EPOCH: number_key(job.name, CLOSE)}
         self.closing = closing
         self.publishing = publishing
 
@@ -88,14 +87,6 @@ class RollupTable(SingleTable):
         return int(self.environment.now() * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Both Delta tables."""
-
-    partials: Table
-    windows: Table
-
-
 def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environment: Environment) -> RollupTable:
     """Both tables with at least the job's columns, and what is done with them."""
     partials = open_partials(job, environment)
@@ -127,17 +118,6 @@ def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> Ta
     return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
 
 
-def existing_tables(job: JobSpec[RollupSpec], environment: Environment) -> Tables:
-    """Both tables; one that is missing is the user's to create."""
-    try:
-        return Tables(
-            open_table(partials_job(job).table, job.name, environment),
-            open_table(job.table.windows_place, job.name, environment),
-        )
-    except MissingTableError as error:
-        raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
-
-
 def _own_alone(table: Table) -> None:
     """Make the job the owner of a table; one that another job has written to is refused.
 
@@ -158,13 +138,13 @@ def _own_alone(table: Table) -> None:
 
 def _keep_together(partials: Table, windows: Table) -> None:
     """A table of windows that was recreated has none of the closed ones: only a job without a close may go on."""
-    name, own = key(partials.job, WINDOWS_ID), fingerprint(windows.id)
+    name, own = number_key(partials.job, WINDOWS_ID), fingerprint(windows.id)
 
     def decide() -> Change | None:
         before = partials.transaction(name)
         if before == own:
             return None
-        if before is not None and number(partials, CLOSE):
+        if before is not None and number_of(partials, CLOSE):
             raise UserError(
                 f"the table at {windows.spec.path} is not the one that windows of {partials.job} were closed to",
                 hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",

@@ -8,7 +8,7 @@ greatest of their epochs. Neither changes a file while a close is under way.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.points.series import BUCKETS
-from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.lake.delta.active_files import ActiveFile
@@ -34,8 +34,8 @@ from penstock.staging.dealing import run_each
 from penstock.tables.rollup.aggregate import merge_partials
 from penstock.tables.rollup.close_portion import shares_of
 from penstock.tables.rollup.decide import Clean, Merge, PartialsFile
-from penstock.tables.rollup.files import scan, window_bounds
-from penstock.tables.rollup.numbers import CLEANED, CLOSE, LEAST_MS, POINTS_REMOVED, key, number
+from penstock.tables.rollup.files import scan, stage_files, window_bounds, write_options
+from penstock.tables.rollup.numbers import CLEANED, CLOSE, LEAST_MS, POINTS_REMOVED, number_key, number_of
 from penstock.tables.rollup.schema import EPOCH, PARTIALS_GROUP_ROWS_MAX, SORTED_BY, partials_schema, read_schema
 from penstock.tables.rollup.spec import RollupSpec
 
@@ -51,12 +51,12 @@ def clean(partials: Table, chore: Clean) -> int | None:
         files = _unchanged(partials, chore.closed, chore.files)
         if files is None:
             return None
-        before = partials.transaction(key(partials.job, CLEANED))
+        before = partials.transaction(number_key(partials.job, CLEANED))
         return Change(
             actions=[partials.remove_action(file) for file in files],
             transactions={
-                key(partials.job, CLEANED): max(LEAST_MS if before is None else before, chore.cleaned_ms),
-                key(partials.job, POINTS_REMOVED): number(partials, POINTS_REMOVED) + points,
+                number_key(partials.job, CLEANED): max(LEAST_MS if before is None else before, chore.cleaned_ms),
+                number_key(partials.job, POINTS_REMOVED): number_of(partials, POINTS_REMOVED) + points,
             },
             metadata=Provenance(kind="clean", job=partials.job, files_removed=len(files)).metadata,
         )
@@ -66,7 +66,7 @@ def clean(partials: Table, chore: Clean) -> int | None:
 
 def _unchanged(partials: Table, closed: int, files: Iterable[PartialsFile]) -> list[ActiveFile] | None:
     """The files as they are now; None if one is gone, or if a close was begun, which may need them."""
-    if number(partials, CLOSE) != closed:
+    if number_of(partials, CLOSE) != closed:
         return None
     active = {file.path: file for file in partials.active_files()}
     return [active[file.path] for file in files] if all(file.path in active for file in files) else None
@@ -94,20 +94,13 @@ class _MergeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def merge(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) -> int | None:
     """Swap the files for their merged rows; how many files there are then, or None if others changed them meanwhile."""
-    place = partials.spec
-    options = WriteOptions(
-        place.path,
-        partials.schema,
-        dict(place.storage_options),
-        place.partition_by,
-        row_group_rows_max=PARTIALS_GROUP_ROWS_MAX,
-    )
+    options = write_options(partials, PARTIALS_GROUP_ROWS_MAX)
     flow = _MergeFlow(partials.storage(), options, spec, chore, partials.version + VERSIONS_TO_LAND_MAX)
     shares = shares_of(range(BUCKETS), sum(file.rows for file in chore.files), spark)
     reports = run_each(spark, partial(_merge_share, flow), shares, _MergeReport)
     read, written = sum(report.read for report in reports), sum(report.written for report in reports)
     if read != written:
-        raise InvariantError(f"a merge in {place.path} read {read} points and wrote {written}")
+        raise InvariantError(f"a merge in {options.table_url} read {read} points and wrote {written}")
     outputs = [file for report in reports for file in report.files]
 
     def decide() -> Change | None:
@@ -125,20 +118,18 @@ def merge(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) 
 
 
 def _merge_share(flow: _MergeFlow, share: tuple[range, ...]) -> _MergeReport:
-    writer = StagedWriter(flow.options, lambda: compacted_name(flow.version_max, uuid.uuid4().hex), "", 0)
     read = written = 0
-    try:
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read, written
         for buckets in share:
             rows = _rows(flow, buckets)
-            read += int(rows["count"].sum())
             merged = merge_partials(rows.lazy(), flow.spec.finest.millis, flow.spec.aggregates).collect()
-            written += int(merged["count"].sum())
-            for batch in _batches(flow, merged):
-                writer.write(batch)
-        return _MergeReport(writer.finish(), read, written)
-    except BaseException:
-        writer.abandon()
-        raise
+            read, written = read + int(rows["count"].sum()), written + int(merged["count"].sum())
+            yield from _batches(flow, merged)
+
+    files = stage_files(flow.options, lambda: compacted_name(flow.version_max, uuid.uuid4().hex), batches())
+    return _MergeReport(files, read, written)
 
 
 def _rows(flow: _MergeFlow, buckets: range) -> pl.DataFrame:

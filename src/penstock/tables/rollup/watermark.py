@@ -34,8 +34,8 @@ class PartitionTime:
 
     @classmethod
     def of(cls, position: int | None, log_end: int, numbers: Mapping[str, int]) -> PartitionTime:
-        names = ("event_ms", "moved_ms", "last_point_ms")
-        return cls(position, log_end, *map(numbers.get, names), numbers.get("read_to_end_ms") or None)
+        event_ms, moved_ms, last_point_ms = map(numbers.get, ("event_ms", "moved_ms", "last_point_ms"))
+        return cls(position, log_end, event_ms, moved_ms, last_point_ms, numbers.get("read_to_end_ms") or None)
 
     @property
     def unread(self) -> bool:

@@ -32,7 +32,7 @@ from penstock.tables.kind import View
 from penstock.tables.rollup.aggregate import sketched
 from penstock.tables.rollup.closing import Closing
 from penstock.tables.rollup.decide import BeginClose, Due
-from penstock.tables.rollup.numbers import CLOSE, key
+from penstock.tables.rollup.numbers import CLOSE, number_key
 from penstock.tables.rollup.schema import EPOCH, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.rollup.table import open_partials, open_windows_table
@@ -150,10 +150,10 @@ class RollupLake:
         seen = {"event_ms": max(each.at_ms for each in points), "moved_ms": now_ms, "last_point_ms": now_ms}
         numbers = Numbers({"points": len(points)}, seen)
         part = SlicePart(piece, TOKEN, Counts(len(points), len(points)), files, numbers=numbers)
-        stamps = {EPOCH: key(self.job.name, CLOSE)}
+        stamps = {EPOCH: number_key(self.job.name, CLOSE)}
         outcome = self.partials.commit(Proposal(self.job.name, new_batch_id(), (part,), stamps=stamps))
         assert not outcome.refused
-        epoch = self.partials.transaction(key(self.job.name, CLOSE)) or 0
+        epoch = self.partials.transaction(number_key(self.job.name, CLOSE)) or 0
         self.landed += [(epoch, each) for each in points]
 
     def _staged(self, points: Sequence[Point], number: int, start: int) -> tuple[StagedFile, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from penstock.lake.delta.provenance import commits_of
-from penstock.tables.rollup.numbers import JOINED, LEAST_MS, SINCE, key
+from penstock.tables.rollup.numbers import JOINED, LEAST_MS, SINCE, number_key
 from penstock.tables.rollup.schema import EPOCH
 from penstock.tables.rollup.spec import Window
 
@@ -35,9 +35,12 @@ class Closes:
     @classmethod
     def of(cls, job: str, history: Iterable[Mapping[str, Any]], numbers: Mapping[str, int]) -> Closes:
         """From the history of the partials, and the app transactions of the windows."""
-        commits, head = (commit for _, commit in commits_of(history, job)), key(job, SINCE, "")
+        commits, head = (commit for _, commit in commits_of(history, job)), number_key(job, SINCE, "")
         names = [number.removeprefix(head) for number in numbers if number.startswith(head)]
-        joined = {name: (numbers[key(job, SINCE, name)], numbers.get(key(job, JOINED, name), 0)) for name in names}
+        joined = {
+            name: (numbers[number_key(job, SINCE, name)], numbers.get(number_key(job, JOINED, name), 0))
+            for name in names
+        }
         untils = {int(commit.batch): commit.until_ms for commit in commits if commit.until_ms is not None}
         known = sorted({0: LEAST_MS, **untils}.items())
         rows = [(n, before * 1000, until * 1000) for (m, before), (n, until) in pairwise(known) if n == m + 1]

@@ -25,7 +25,7 @@ from penstock.proof.findings import Check, Unproven, conclude
 from penstock.publish.formats import AVRO_MARKER, ENCODERS, avro_fingerprint, avro_schema
 from penstock.publish.spec import PublishSpec
 from penstock.tables.rollup.files import read_batches, with_partition_columns
-from penstock.tables.rollup.numbers import PUBLISHED, number
+from penstock.tables.rollup.numbers import PUBLISHED, number_of
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_PASS_MAX = 4_000_000
@@ -36,7 +36,7 @@ _OTHERS = {"series": pl.UInt64, "old": pl.Boolean}
 
 def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, open_log: OpenLog) -> Check:
     """Compare table and topic, in passes over the series so that memory is bounded."""
-    noted = {bucket: number(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
+    noted = {bucket: number_of(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
     counts: Counter[str] = Counter()
     with closing(open_log(replace(job, log=spec.reading(job.log)))) as topic:
         bounds = topic.bounds(topic.partitions())

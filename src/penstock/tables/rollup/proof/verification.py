@@ -29,7 +29,16 @@ from penstock.proof.log import LogFacts
 from penstock.proof.subject import Depth, Subject
 from penstock.tables.rollup.aggregate import SERIES, Merging, aggregate_points
 from penstock.tables.rollup.files import ValueBounds, partials_files, scan, starting_in, window_bounds, within
-from penstock.tables.rollup.numbers import LATE, LEAST_MS, POINTS_REMOVED, SINCE, UPDATED, close_state, key, number
+from penstock.tables.rollup.numbers import (
+    LATE,
+    LEAST_MS,
+    POINTS_REMOVED,
+    SINCE,
+    UPDATED,
+    close_state,
+    number_key,
+    number_of,
+)
 from penstock.tables.rollup.proof.closed_rows import ROWS_PER_PASS_MAX, Inputs, beyond, compare_closed, differs
 from penstock.tables.rollup.proof.published import check_published
 from penstock.tables.rollup.schema import POINTS_SCHEMA, read_schema
@@ -111,8 +120,8 @@ def check_log_points(
     wrong = pl.when(part).then(beyond("", "_partials").fill_null(False)).otherwise(different)
     points, fewer, faults = 0, 0, []
     try:
-        for done, part_number in enumerate(numbers, 1):
-            buckets = range(BUCKETS * part_number // passes, BUCKETS * (part_number + 1) // passes)
+        for done, number in enumerate(numbers, 1):
+            buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
             both = comparison.both(window_bounds(buckets, cleaned_ms, -LEAST_MS))
             points += int(both["count"].sum())
             fewer += both.filter(part).height
@@ -160,7 +169,7 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
     """What is in partials is what was counted; and of each interval, what is in windows."""
     facts, standing = inputs.facts, inputs.standing
     counted = sum(state.numbers.get("points", 0) for state in facts.states.values())
-    removed = number(facts.table, POINTS_REMOVED)
+    removed = number_of(facts.table, POINTS_REMOVED)
     still_open: Counter[Window] = Counter()
     there, faults = 0, []
     for file in inputs.files:
@@ -193,13 +202,13 @@ def _check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]
     name, numbers = inputs.job.name, inputs.windows.transactions()
     found = compare_closed(inputs)
     faults, unproven = list(found.faults), list(found.unproven)
-    updated = numbers.get(key(name, UPDATED), 0)
+    updated = numbers.get(number_key(name, UPDATED), 0)
     if found.revisions != updated:
         faults.append(f"late points changed {updated} windows, the revisions of windows come to {found.revisions}")
     for window in inputs.job.table.windows:
-        closed, late = found.points[window.name], numbers.get(key(name, LATE, window.name), 0)
+        closed, late = found.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
-        if (numbers.get(key(name, SINCE, window.name)) or 1) > 1:
+        if (numbers.get(number_key(name, SINCE, window.name)) or 1) > 1:
             what = f"the points of {window.name}: the interval was added to the job later, or again"
             unproven.append(Unproven(what, "its windows since then are compared with their partials"))
         elif 0 < surplus <= late and updated:
