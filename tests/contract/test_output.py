@@ -14,9 +14,9 @@ from penstock.errors import FencedError, TransientError, UserError
 from penstock.failpoints import Failpoint, Reach, noop
 from penstock.job.spec import KafkaLogSpec
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import PUBLISH_STEPS, Output, OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
+from tests.memory_output import MemoryCluster, MemoryOutput
 from tests.published import read_topic, some
 
 PARTITIONS = 3

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
-from penstock.tables.rollup.closing.decide import MERGE_FILES_MIN
+from penstock.tables.rollup.decide import MERGE_FILES_MIN
 from tests.fault.rollups import Rollup
 from tests.full_disk import no_room_for, spark_workers
 from tests.jobs import KILLED

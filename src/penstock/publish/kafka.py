@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.failpoints import Reach, noop
 from penstock.job.spec import KafkaLogSpec, LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
-from penstock.logs.kafka.faults import Fault, fault_of
+from penstock.logs.kafka.faults import Fault, error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.publish.faults import FENCED, Reports, publish_error, too_large
-from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
-from penstock.publish.position import decode_position, encode_position
+from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
 from penstock.publish.spec import PRODUCER_NUMBERS, PRODUCER_WORDS, PublishSpec
 
@@ -34,6 +32,31 @@ BATCH_BYTES_MAX = 1_000_000
 _POLL_SECONDS = 0.05
 PRODUCER_SETTINGS = PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
 READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
+KEY_CHARACTERS_SHOWN_MAX = 200
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Of records whose transaction had failed before they were sent; its commit says why."""
+_DENIED = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+
+@dataclass(slots=True)
+class Reports:
+    """What librdkafka tells of records that were not delivered: the first failure is the cause of the others."""
+
+    undelivered: KafkaError | None = None
+    too_large: UserError | None = None
+
+    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None or self.undelivered is not None or error.code() in _PURGED:
+            return
+        self.undelivered = error
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self.too_large = too_large(message.topic() or "", message.key() or b"", message.value() or b"", error)
 
 
 class KafkaOutput:
@@ -160,6 +183,39 @@ class KafkaOutput:
             )
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaError) -> UserError:
+    name = key if isinstance(key, str) else key.decode(errors="replace")
+    return UserError(
+        f"a record of {len(key) + len(value)} bytes is too large for topic {topic}",
+        detail=f"{error.str()}; its key is {name[:KEY_CHARACTERS_SHOWN_MAX]}",
+        hint="raise max.message.bytes of the topic",
+    )
+
+
+def publish_error(cause: Fault, spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
+    """The error to raise for a transaction that failed for this cause."""
+    if cause.code in FENCED:
+        return FencedError(
+            f"another producer publishes {bucket}",
+            detail=cause.text,
+            hint="it took over; two jobs of one name cannot publish to the same cluster",
+        )
+    if cause.code in _DENIED:
+        return UserError(
+            f"not allowed: publishing {bucket} to topic {spec.topic}",
+            detail=cause.text,
+            hint=f"grant Write and Describe on {spec.topic} and {spec.positions_topic} (there Read too), "
+            f"and on the transactional ids that begin with penstock/{bucket.job}/",
+        )
+    if cause.code in _MISSING:
+        return UserError(
+            f"topic {spec.topic} or {spec.positions_topic} has gone from {bootstrap}",
+            detail=cause.text,
+            hint="create it again; what was published to it is not sent again",
+        )
+    return error_of(cause, bootstrap, f"publishing {bucket} to topic {spec.topic}")
 
 
 def _transaction_failure(producer: Producer) -> KafkaException | None:

@@ -1,13 +1,20 @@
-"""The port through which rows leave for a topic: one bucket of rows, in transactions that carry their position."""
+"""The port through which rows leave for a topic: one bucket of rows, in transactions that carry their position.
+
+The position of a bucket is one versioned JSON object in the positions topic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
+from penstock.errors import InvariantError, UserError
+
+VERSION: Final = 2
+"""Of the record that states a position."""
 PUBLISH_STEPS = ("publish_sent", "publish_committed")
 """The failpoints of `Output.publish`; a kind of table that publishes has them among its own."""
 RECORDS_PER_TRANSACTION = 10_000
@@ -30,7 +37,7 @@ class PublishPosition:
 
     close: int
     after: str = ""
-    """The key of the last published row of the close, in a form that the table chooses; empty: none is published."""
+    """The key up to which rows of the close are published, in a form that the table chooses; empty: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class PublishBucket:
 
     @property
     def key(self) -> str:
-        """Names its position, in every life of the table."""
+        """Names its position, in every incarnation of the table."""
         return f"{self.job}/{self.number}"
 
     @property
@@ -75,3 +82,56 @@ class Output(Protocol):
 
     def close(self) -> None:
         """Let go of the topic; a transaction that is under way is aborted."""
+
+
+class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record in the positions topic."""
+
+    kind: Literal["published"] = "published"
+    v: Literal[2] = VERSION
+    job: str
+    bucket: int
+    buckets: int
+    table: str
+    close: int
+    after: str
+
+
+def encode_position(bucket: PublishBucket, position: PublishPosition) -> bytes:
+    return msgspec.json.encode(
+        _Published(
+            job=bucket.job,
+            bucket=bucket.number,
+            buckets=bucket.count,
+            table=bucket.table,
+            close=position.close,
+            after=position.after,
+        )
+    )
+
+
+def decode_position(bucket: PublishBucket, content: bytes | None) -> PublishPosition | None:
+    """The position that a record under the bucket's key states; None if it is of another incarnation of the table."""
+    if content is None:
+        return None
+    try:
+        record = msgspec.json.decode(content, type=_Published)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvariantError(
+            f"the published position of {bucket} is not a record of version {VERSION}",
+            detail=str(error),
+            hint="if another version of Penstock wrote it, use that one",
+        ) from None
+    if (record.job, record.bucket) != (bucket.job, bucket.number):
+        raise InvariantError(
+            f"the published position of {bucket} is that of another bucket", detail=f"{record.job}/{record.bucket}"
+        )
+    if record.table != bucket.table:
+        return None
+    if record.buckets != bucket.count:
+        raise UserError(
+            f"job {bucket.job} has published in {record.buckets} buckets, its file says {bucket.count}",
+            detail="positions are kept per bucket, and rows would change theirs",
+            hint=f"set publish.buckets to {record.buckets}: it stays as it is for the life of the table",
+        )
+    return PublishPosition(record.close, record.after)

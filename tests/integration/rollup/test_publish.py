@@ -14,8 +14,7 @@ from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
-from penstock.publish.position import decode_position, encode_position
+from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import read_position
 from penstock.publish.spec import PublishSpec
 from tests.kafka import Topics

@@ -16,7 +16,7 @@ from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.active_files import active_files
 from penstock.reading import read
 from penstock.tables.kind import WindowsWish
-from penstock.tables.rollup.closing.portion import closing_job
+from penstock.tables.rollup import close_portion
 from penstock.tables.rollup.open_windows import open_windows as without_spark_of
 from penstock.tables.rollup.reading import closed_windows, open_windows
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
@@ -51,7 +51,7 @@ def test_a_worker_has_one_thread_of_polars_however_many_cores_there_are(spark: S
 def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closing_job, "TASK_ROWS_MIN", 8)
+    monkeypatch.setattr(close_portion, "TASK_ROWS_MIN", 8)
     lake = RollupLake(
         tmp_path,
         (MINUTE, TEN_MINUTES),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.publish.memory import MemoryCluster, MemoryOutput
-from penstock.tables.rollup.publishing.outputs import OUTPUTS
+from penstock.tables.rollup.publishing import OUTPUTS
+from tests.memory_output import MemoryCluster, MemoryOutput
 
 
 @pytest.fixture

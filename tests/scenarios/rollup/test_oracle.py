@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.publish.memory import MemoryCluster
-from penstock.tables.rollup.closing import decide
-from penstock.tables.rollup.publishing import publishing, rows
+from penstock.tables.rollup import decide, pages, publishing
+from tests.memory_output import MemoryCluster
 from tests.scenarios.rollup.oracle import check_published, compared, order_of, wanted
 from tests.scenarios.rollup.rollups import Rollup, expected
 from tests.scenarios.rollup.walk import Walk
@@ -37,8 +36,7 @@ def lived(
     monkeypatch.setattr(decide, "MERGE_FILES_MIN", rng.choice((2, 8)))
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", rng.choice((1, 3, 100)))
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", rng.choice((20, 1000)))
-    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", rng.choice((1, 5, 1000)))
-    monkeypatch.setattr(rows, "COUNTED_CLOSES_MAX", rng.choice((1, 3, 4096)))
+    monkeypatch.setattr(pages, "PAGE_ROWS_MAX", rng.choice((1, 5, 1000)))
     grace = "update_grace: 30d\n" if policy == "update" or rng.random() < 0.5 else ""
     more = f"late: {policy}\n{grace}aggregates: [first, last, mean]\nquantiles: [0.5, 0.9]\n"
     rollup = Rollup(folder, more + (PUBLISH if publish else ""), windows_asked=", ".join(INTERVALS))

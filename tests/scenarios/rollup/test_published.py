@@ -13,11 +13,11 @@ from penstock.errors import UserError
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import Check
-from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import OutputRecord
 from penstock.tables.rollup.proof import published
-from penstock.tables.rollup.publishing.outputs import OUTPUTS
+from penstock.tables.rollup.publishing import OUTPUTS
 from penstock.verify import verify
+from tests.memory_output import MemoryCluster, MemoryOutput
 from tests.scenarios.rollup.damage import WINDOWS, files, raised, rewrite
 from tests.scenarios.rollup.rollups import START, Rollup, point
 

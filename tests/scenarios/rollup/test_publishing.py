@@ -14,11 +14,11 @@ import pytest
 from penstock.engine.loop import Loop, Retries
 from penstock.errors import TransientError, UserError
 from penstock.events import NullListener
-from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import OutputRecord, PublishPosition
+from penstock.tables.rollup import pages, publishing
 from penstock.tables.rollup.events import PublishPositionLost
-from penstock.tables.rollup.publishing import publishing, rows
-from penstock.tables.rollup.publishing.outputs import OUTPUTS
+from penstock.tables.rollup.publishing import OUTPUTS
+from tests.memory_output import MemoryCluster, MemoryOutput
 from tests.pipes import CrashError
 from tests.scenarios.rollup.oracle import check_last_published, check_published
 from tests.scenarios.rollup.rollups import START, Rollup, point
@@ -248,7 +248,7 @@ def away(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *buckets: int)
 def test_a_bucket_that_fails_does_not_keep_the_others_waiting(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", 5)
+    monkeypatch.setattr(pages, "PAGE_ROWS_MAX", 5)
     rollup = Rollup(tmp_path, PUBLISH)
     with away(cluster, monkeypatch, 0):
         rounds = rollup.open()

@@ -14,8 +14,8 @@ from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
-from penstock.tables.rollup.closing import decide
-from penstock.tables.rollup.closing.windows_table import WindowsRewrittenError
+from penstock.tables.rollup import decide
+from penstock.tables.rollup.close_portion import WindowsRewrittenError
 from tests.pipes import CrashError, crash_at, once_at
 from tests.quarantine_url import quarantine_folders
 from tests.scenarios.local_spark import local_session

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvariantError
-from penstock.publish.formats.avro import avro_fingerprint, avro_records, avro_schema
+from penstock.publish.formats import avro_fingerprint, avro_records, avro_schema
 from tests.unit.publish.any_rows import ROW, ROWS, SCHEMA, cut, table_of
 
 SMALL = pa.schema([pa.field("series", pa.string(), nullable=False), pa.field("count", pa.int64())])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvariantError
-from penstock.publish.formats.json_rows import json_records
+from penstock.publish.formats import json_records
 from tests.unit.publish.any_rows import ROW, ROWS, SCHEMA, cut, table_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.publish.formats.opentsdb import opentsdb_records
+from penstock.publish.formats import opentsdb_records
 from tests.unit.publish.any_rows import EPOCH, ROW, ROWS, cut, table_of
 
 

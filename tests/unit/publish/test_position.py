@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvariantError, UserError
-from penstock.publish.output import PublishBucket, PublishPosition
-from penstock.publish.position import decode_position, encode_position
+from penstock.publish.output import PublishBucket, PublishPosition, decode_position, encode_position
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "published" / "v2" / "position.json"
 BUCKET = PublishBucket("rollups", "kQ2x", 3, 8)

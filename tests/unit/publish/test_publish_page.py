@@ -9,13 +9,11 @@ from typing import get_args
 import pytest
 
 from penstock.job.checks.topics import topic_name_findings
-from penstock.publish.formats.avro import avro_schema
-from penstock.publish.formats.encoders import ENCODERS
-from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition
-from penstock.publish.position import encode_position
+from penstock.publish.formats import ENCODERS, avro_schema
+from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition, encode_position
 from penstock.publish.section import PublishSection
 from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat
-from penstock.tables.rollup.publishing.rows import next_row
+from penstock.tables.rollup.pages import sort_key
 from tests.unit.publish.any_rows import ROW, SCHEMA, table_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "publish.md").read_text(encoding="utf-8")
@@ -26,7 +24,8 @@ def test_the_examples_are_what_is_written() -> None:
     position, opentsdb, flat, schema = EXAMPLES
     after = json.loads(position)["after"]
     assert position.encode() == encode_position(PublishBucket("rollups", "kQ2x", 3, 8), PublishPosition(41, after))
-    assert next_row(PublishPosition(41, after)) == (41, 131)
+    row = 131, 'cpuload.usage.user{"host":"host01"}', "10m", 1_700_000_400_000_000
+    assert sort_key(PublishPosition(41, after)) == (41, *row)
     rows = table_of([ROW])
     assert [opentsdb.encode()] == [record.value for record in ENCODERS["opentsdb"](rows)]
     assert [flat.encode()] == [record.value for record in ENCODERS["json"](rows)]

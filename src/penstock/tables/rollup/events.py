@@ -1,11 +1,12 @@
-"""What a running rollup tells beside the events of every job."""
+"""What a running rollup reports beside the events of every job, and the metrics that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from penstock.events import Event, Level
+from penstock.status.metrics import Add, Change, Metric, Put
 
 
 class WindowsClosed(Event):
@@ -44,7 +45,7 @@ class WindowsPublished(Event):
 
 
 class PublishPositionLost(Event, level=Level.WARNING):
-    """A bucket goes on where the table noted it last, since its position is gone: rows of a close may come twice."""
+    """A bucket goes on where the table noted it last, since its position is gone: rows of a close may be duplicated."""
 
     bucket: int
     close: int
@@ -55,3 +56,49 @@ class PublisherFenced(Event):
 
     bucket: int
     reason: str
+
+
+CLOSES = Metric("penstock_closes_total", "counter", "Closes that were completed.")
+WINDOWS_CLOSED = Metric("penstock_windows_closed_total", "counter", "Rows of closed windows that were written.")
+WINDOWS_UPDATED = Metric("penstock_windows_updated_total", "counter", "Rows of windows that late points corrected.")
+LATE_POINTS = Metric(
+    "penstock_late_points_total", "counter", "Points that came after the close of their window.", ("job", "interval")
+)
+CLOSED_UNTIL = Metric(
+    "penstock_closed_until_timestamp_seconds", "gauge", "Windows that end at or before it are closed; never decreases."
+)
+CLOSE_SECONDS = Metric("penstock_close_seconds", "histogram", "How long the work of a close took.")
+WINDOWS_PUBLISHED = Metric("penstock_windows_published_total", "counter", "Rows that were published to a topic.")
+PUBLISHERS_FENCED = Metric(
+    "penstock_publishers_fenced_total", "counter", "Times another process took over a publish bucket."
+)
+POINTS_CLEANED = Metric("penstock_points_cleaned_total", "counter", "Points whose partials were removed after closing.")
+METRICS = (
+    CLOSES,
+    WINDOWS_CLOSED,
+    WINDOWS_UPDATED,
+    LATE_POINTS,
+    CLOSED_UNTIL,
+    CLOSE_SECONDS,
+    WINDOWS_PUBLISHED,
+    PUBLISHERS_FENCED,
+    POINTS_CLEANED,
+)
+
+
+def metric_changes(event: Event) -> Iterator[Change]:
+    match event:
+        case WindowsClosed():
+            yield Add(CLOSES)
+            yield Add(WINDOWS_CLOSED, event.rows)
+            yield Add(WINDOWS_UPDATED, event.updated)
+            yield Put(CLOSE_SECONDS, event.seconds)
+            yield Put(CLOSED_UNTIL, event.until)
+            for interval, points in event.late.items():
+                yield Add(LATE_POINTS, points, interval)
+        case WindowsPublished():
+            yield Add(WINDOWS_PUBLISHED, event.rows)
+        case PublisherFenced():
+            yield Add(PUBLISHERS_FENCED)
+        case PartialsCleaned():
+            yield Add(POINTS_CLEANED, event.points)

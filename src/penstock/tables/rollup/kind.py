@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -10,6 +11,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -20,17 +22,18 @@ from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
 from penstock.tables.quarantine.table import Listings
+from penstock.tables.rollup.close_portion import windows_rules
+from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
-from penstock.tables.rollup.opening import existing_tables, open_tables
 from penstock.tables.rollup.proof.verification import prove_rollup
 from penstock.tables.rollup.reading import closed_windows
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
-from penstock.tables.rollup.status.metrics import METRICS, meter
-from penstock.tables.rollup.status.status import rollup_status
-from penstock.tables.rollup.vacuum import vacuum
+from penstock.tables.rollup.status import rollup_status
+from penstock.tables.rollup.table import open_tables
 from penstock.tables.rollup.writer import RollupWriter
-from penstock.tables.single.table import SingleKind
+from penstock.tables.single.table import SingleKind, existing_table
+from penstock.tables.single.vacuum import vacuum
 
 STEPS = (
     "close_begun",
@@ -52,10 +55,10 @@ class RollupKind(SingleKind):
     metrics = METRICS
 
     def meter(self) -> Meter:
-        return meter()
+        return metric_changes
 
     def summary(self, job: JobSpec) -> str:
-        windows = ", ".join(each.name for each in job_of(job, RollupSpec).table.windows)
+        windows = ", ".join(window.name for window in job_of(job, RollupSpec).table.windows)
         return f"{self.name} ({windows})"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
@@ -75,11 +78,12 @@ class RollupKind(SingleKind):
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
         wish.refuse_all_days(f"{job.name} merges its partials by itself")
-        tables = existing_tables(job_of(job, RollupSpec), environment)
-        return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
+        windows = _windows_table(job, environment)
+        return compact(windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum(job_of(job, RollupSpec), environment, dry_run=wish.dry_run)
+        partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)
+        return vacuum(partials, dry_run=wish.dry_run, beside=[(_windows_table(job, environment), windows_rules)])
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")
@@ -90,3 +94,7 @@ class RollupKind(SingleKind):
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)
+
+
+def _windows_table(job: JobSpec, environment: Environment) -> Table:
+    return existing_table(replace(job, table=job_of(job, RollupSpec).table.windows_place), environment)

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import polars as pl
-import pyarrow as pa
 
 from penstock.environment import Environment
 from penstock.errors import UserError
@@ -19,13 +18,11 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import NotFoundError
 from penstock.tables.kind import OpenWindow, OpenWindows, WindowsWish
-from penstock.tables.rollup.closing.decide import Span, spans_of
-from penstock.tables.rollup.closing.files import partials_files
-from penstock.tables.rollup.closing.portion.closing_job import cut
-from penstock.tables.rollup.closing.portion.scan import Wanted, scan, starting_in
-from penstock.tables.rollup.closing.portion.task import Merging
-from penstock.tables.rollup.closing.standing import LEAST_MS, closed_until_key
-from penstock.tables.rollup.partials.schema import cleaned_key, written_schema
+from penstock.tables.rollup.aggregate import merge_partials
+from penstock.tables.rollup.decide import Span, spans_of
+from penstock.tables.rollup.files import cut, partials_files, scan, starting_in, window_bounds
+from penstock.tables.rollup.numbers import LEAST_MS, close_state
+from penstock.tables.rollup.schema import read_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, partials_job
 from penstock.tables.single.table import existing_table
 
@@ -43,41 +40,38 @@ class Unclosed:
     partials: Table
     spans: tuple[Span, ...]
 
-    def of(self, interval: str | None) -> tuple[Span, ...]:
-        names = [span.window.name for span in self.spans]
-        if interval is not None and interval not in names:
-            raise UserError(f"the job has no windows of {interval}", hint=f"it has {', '.join(names)}")
-        return tuple(span for span in self.spans if interval in (None, span.window.name))
-
 
 def unclosed(job: JobSpec[RollupSpec]) -> Unclosed:
     """Both tables as they are now; `UserError` if there are no partials yet."""
     windows = find_table(job.table.windows_place, job.name)
-    closed = None if windows is None else windows.transaction(closed_until_key(job.name))
-    closed_ms = LEAST_MS if closed is None else closed
+    closed = {} if windows is None else windows.transactions()
     # Opened after the other table was asked: what was cleaned in between was closed, and is not shown.
     partials = existing_table(partials_job(job), Environment())
-    cleaned = partials.transaction(cleaned_key(job.name))
-    return Unclosed(
-        partials, spans_of(job.table.windows, closed_ms, closed_ms, LEAST_MS if cleaned is None else cleaned)
-    )
+    state = close_state(job.name, partials.transactions(), closed)
+    until_ms = state.closed_until_ms
+    return Unclosed(partials, spans_of(job.table.windows, until_ms, until_ms, state.cleaned_ms))
 
 
 def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
     """The first open windows by series, interval and start, and how many there are."""
     for _ in range(READS_MAX - 1):
         with suppress(NotFoundError):
-            return _read(job, unclosed(job), wish)
-    return _read(job, unclosed(job), wish)
+            return _read(job, wish)
+    return _read(job, wish)
 
 
-def _read(job: JobSpec[RollupSpec], view: Unclosed, wish: WindowsWish) -> OpenWindows:
-    spans, aggregates = view.of(wish.interval), replace(job.table.aggregates, quantiles=())
+def _read(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
+    view, aggregates = unclosed(job), replace(job.table.aggregates, quantiles=())
+    spans = {span.window.name: span for span in view.spans}
+    if wish.interval is not None:
+        if wish.interval not in spans:
+            raise UserError(f"the job has no windows of {wish.interval}", hint=f"it has {', '.join(spans)}")
+        spans = {wish.interval: spans[wish.interval]}
     first, total = pl.DataFrame(), 0
-    for rows in _merged(view.partials, spans, aggregates, wish.metrics):
+    for rows in _merged(view.partials, list(spans.values()), aggregates, wish.metrics):
         total += rows.height
         first = pl.concat([first, rows.sort(*_ORDER).head(wish.limit)], how="diagonal").sort(*_ORDER).head(wish.limit)
-    names = {span.window.millis: span.window.name for span in spans}
+    names = {span.window.millis: name for name, span in spans.items()}
     return OpenWindows(tuple(_window(row, names, aggregates) for row in first.iter_rows(named=True)), total)
 
 
@@ -86,19 +80,17 @@ def _merged(
 ) -> Iterator[pl.DataFrame]:
     """The open windows of each interval, those of some buckets after the other."""
     start_ms = min(span.emitted_from_ms for span in spans)
-    files = [file for file in partials_files(partials.handle) if file.meets(start_ms, -LEAST_MS)]
-    schema = pa.schema([field for field in written_schema(aggregates) if field.name != "day"])
-    storage = partials.storage()
-    for buckets in cut(range(BUCKETS), max(1, -(-sum(file.rows for file in files) // PASS_ROWS_MAX))):
-        merging = [(span, Merging(span.window, aggregates)) for span in spans]
-        for file in files:
-            for rows in scan(storage, file.path, schema, Wanted(buckets, start_ms, -LEAST_MS)):
-                chosen = rows.filter(pl.col("metric").is_in(metrics)) if metrics else rows
-                for span, merged in merging:
-                    merged.add(starting_in(chosen, span.emitted_from_ms, -LEAST_MS))
-        for span, merged in merging:
-            if merged:
-                yield merged.merged().with_columns(pl.lit(span.window.millis, pl.Int64).alias("interval_ms"))
+    files = [file for file in partials_files(partials) if file.meets(start_ms, -LEAST_MS)]
+    schema, storage = read_schema(aggregates), partials.storage()
+    for buckets in cut(range(BUCKETS), -(-sum(file.rows for file in files) // PASS_ROWS_MAX)):
+        bounds = window_bounds(buckets, start_ms, -LEAST_MS)
+        frames = (part for file in files for part in scan(storage, file.path, schema, bounds))
+        chosen = (part.filter(pl.col("metric").is_in(metrics)) if metrics else part for part in frames)
+        rows = pl.concat([pl.DataFrame(schema.empty_table()), *chosen])
+        for span in spans:
+            started = starting_in(rows, span.emitted_from_ms, -LEAST_MS).lazy()
+            merged = merge_partials(started, span.window.millis, aggregates).collect()
+            yield merged.with_columns(pl.lit(span.window.millis, pl.Int64).alias("interval_ms"))
 
 
 def _window(row: dict[str, Any], names: dict[int, str], aggregates: Aggregates) -> OpenWindow:

@@ -15,7 +15,7 @@ from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, job_of
 from penstock.logs.registry import SECTIONS
 from penstock.spark.delta_spark import delta_frame
-from penstock.tables.rollup.closing.decide import Span
+from penstock.tables.rollup.decide import Span
 from penstock.tables.rollup.open_windows import unclosed
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import Aggregates, RollupSpec

@@ -12,7 +12,7 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec
 
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
-"""Of a partition: the greatest event time seen, up to the clock, and three clocks (`closing/watermark.py`)."""
+"""Of a partition: the greatest event time seen, up to the clock, and three clocks (`watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
 """Of a partition: points that were aggregated or left out, and records that were too far ahead."""
 
@@ -31,9 +31,9 @@ class Window:
     name: str
     millis: int
 
-    def end_of(self, at_ms: int) -> int:
-        """Where the window of an instant ends."""
-        return (at_ms // self.millis + 1) * self.millis
+    def start_of(self, at_ms: int) -> int:
+        """Where the window of an instant starts."""
+        return at_ms - at_ms % self.millis
 
 
 @dataclass(frozen=True, slots=True)

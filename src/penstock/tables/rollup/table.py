@@ -1,21 +1,30 @@
-"""The table of a rollup: partials that carry the positions, and chores that make closed windows of them."""
+"""The tables of a rollup: partials that carry the positions, closed windows, and the chores between the two.
+
+Both are created if need be, and refused where they are not those that the job began with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pyspark.sql import SparkSession
+
 from penstock.environment import Environment
+from penstock.errors import UserError
 from penstock.flow.write.report import Share
-from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table
+from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.keys import fingerprint, other_jobs
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table, open_or_create
 from penstock.lake.proposal import GivenUpPart, Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
-from penstock.logs.log import Partition
+from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
-from penstock.tables.rollup.closing.closing import Closing
-from penstock.tables.rollup.partials.schema import EPOCH, close_key
-from penstock.tables.rollup.publishing.publishing import Publish, Publishing
+from penstock.tables.rollup.closing import Closing
+from penstock.tables.rollup.numbers import CLOSE, FINEST_MS, OWNER, WINDOWS_ID, keep_number, number_key, number_of
+from penstock.tables.rollup.publishing import Publish, Publishing, open_publishing
+from penstock.tables.rollup.schema import EPOCH, partials_schema, windows_schema
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.single.table import SingleTable
 
@@ -32,7 +41,7 @@ class RollupTable(SingleTable):
         environment: Environment,
     ) -> None:
         super().__init__(partials_job(job), data, environment)
-        self.stamps = {EPOCH: close_key(job.name)}
+        self.stamps = {EPOCH: number_key(job.name, CLOSE)}
         self.closing = closing
         self.publishing = publishing
 
@@ -42,8 +51,8 @@ class RollupTable(SingleTable):
             peaks=dict.fromkeys(("moved_ms", "last_point_ms"), self._now_ms()), latest={"read_to_end_ms": 0}
         )
         parts = tuple(
-            replace(each, numbers=moved) if isinstance(each, StartPart | GivenUpPart) else each
-            for each in proposal.parts
+            replace(part, numbers=moved) if isinstance(part, StartPart | GivenUpPart) else part
+            for part in proposal.parts
         )
         return super().commit(replace(proposal, parts=parts))
 
@@ -76,3 +85,70 @@ class RollupTable(SingleTable):
 
     def _now_ms(self) -> int:
         return int(self.environment.now() * 1000)
+
+
+def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environment: Environment) -> RollupTable:
+    """Both tables with at least the job's columns, and what is done with them."""
+    partials = open_partials(job, environment)
+    windows = open_windows_table(job, environment)
+    _own_alone(windows)
+    _keep_together(partials, windows)
+    publishing = open_publishing(job, windows, log, environment)
+    closing = Closing(job, partials, windows, spark, log, environment)
+    return RollupTable(job, partials, closing, publishing, environment)
+
+
+def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
+    """The table that carries the positions. Partials of several lengths cannot be told apart: the finest stays."""
+    place, finest = partials_job(job).table, job.table.finest
+    table = open_or_create(place, job.name, partials_schema(job.table.aggregates), NewColumnPolicy.ADD, environment)
+    _own_alone(table)
+    before = keep_number(table, FINEST_MS, finest.millis)
+    if before != finest.millis:
+        raise UserError(
+            f"the shortest window of {job.name} is {finest.name}, its partials were made for {before} ms",
+            hint="the shortest window cannot change: write to a new table, or bring the old window back",
+        )
+    return table
+
+
+def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> Table:
+    """The table of closed windows."""
+    schema = windows_schema(job.table.aggregates)
+    return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
+
+
+def _own_alone(table: Table) -> None:
+    """Make the job the owner of a table; one that another job has written to is refused.
+
+    A close takes every file of the partials, so two jobs would count each other's points.
+    """
+
+    def refuse_others() -> None:
+        others = other_jobs(table.transactions(), table.job)
+        if others:
+            raise UserError(
+                f"the table at {table.spec.path} belongs to job {others[0]}",
+                detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
+                hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
+            )
+
+    keep_number(table, OWNER, 1, refuse_others)
+
+
+def _keep_together(partials: Table, windows: Table) -> None:
+    """A table of windows that was recreated has none of the closed ones: only a job without a close may go on."""
+    name, own = number_key(partials.job, WINDOWS_ID), fingerprint(windows.id)
+
+    def decide() -> Change | None:
+        before = partials.transaction(name)
+        if before == own:
+            return None
+        if before is not None and number_of(partials, CLOSE):
+            raise UserError(
+                f"the table at {windows.spec.path} is not the one that windows of {partials.job} were closed to",
+                hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",
+            )
+        return Change([], {name: own}, Provenance(kind="windows", job=partials.job).metadata)
+
+    partials.swap(decide)

@@ -14,8 +14,8 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Written, check_conserved
-from penstock.tables.rollup.partials.schema import ROW_GROUP_ROWS_MAX, written_schema
-from penstock.tables.rollup.partials.task import PartialsFlow, partials_stage
+from penstock.tables.rollup.batch_task import PartialsFlow, partials_stage
+from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
 from penstock.tables.single.replay_target import TableTarget
@@ -75,7 +75,7 @@ class RollupWriter:
             aggregates=spec.aggregates,
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
             latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
-            table=replace(table, row_group_rows_max=ROW_GROUP_ROWS_MAX),
+            table=replace(table, row_group_rows_max=PARTIALS_GROUP_ROWS_MAX),
             quarantine=quarantine_options(job, self.table.quarantine.url),
         )
 

@@ -29,13 +29,13 @@ from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.tables.kind import View
-from penstock.tables.rollup.closing.closing import Closing
-from penstock.tables.rollup.closing.decide import BeginClose, Due
-from penstock.tables.rollup.closing.windows_table import open_windows_table
-from penstock.tables.rollup.opening import open_partials
-from penstock.tables.rollup.partials.schema import EPOCH, close_key, written_schema
-from penstock.tables.rollup.partials.sketches import sketched
+from penstock.tables.rollup.aggregate import sketched
+from penstock.tables.rollup.closing import Closing
+from penstock.tables.rollup.decide import BeginClose, Due
+from penstock.tables.rollup.numbers import CLOSE, number_key
+from penstock.tables.rollup.schema import EPOCH, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
+from penstock.tables.rollup.table import open_partials, open_windows_table
 from tests.scenarios.local_spark import local_session
 
 TOKEN = 1
@@ -150,10 +150,10 @@ class RollupLake:
         seen = {"event_ms": max(each.at_ms for each in points), "moved_ms": now_ms, "last_point_ms": now_ms}
         numbers = Numbers({"points": len(points)}, seen)
         part = SlicePart(piece, TOKEN, Counts(len(points), len(points)), files, numbers=numbers)
-        stamps = {EPOCH: close_key(self.job.name)}
+        stamps = {EPOCH: number_key(self.job.name, CLOSE)}
         outcome = self.partials.commit(Proposal(self.job.name, new_batch_id(), (part,), stamps=stamps))
         assert not outcome.refused
-        epoch = self.partials.transaction(close_key(self.job.name)) or 0
+        epoch = self.partials.transaction(number_key(self.job.name, CLOSE)) or 0
         self.landed += [(epoch, each) for each in points]
 
     def _staged(self, points: Sequence[Point], number: int, start: int) -> tuple[StagedFile, ...]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.closing.portion.closed_rows import quantile_column
-from penstock.tables.rollup.closing.portion.tags import tags_of
+from penstock.tables.rollup.closed_rows import tags_of
+from penstock.tables.rollup.schema import quantile_column
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ['"', ",", ":", "{}", '","', '":"', "\\", "", "é"]

@@ -11,10 +11,10 @@ from penstock.errors import TransientError, UserError
 from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
-from penstock.tables.rollup.closing import decide as deciding
-from penstock.tables.rollup.closing.decide import BeginClose, Clean, ClosePortion, Merge
-from penstock.tables.rollup.closing.portion import closing_job, task
-from penstock.tables.rollup.closing.windows_table import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup import aggregate, close_portion, close_task
+from penstock.tables.rollup import decide as deciding
+from penstock.tables.rollup.close_portion import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup.decide import BeginClose, Clean, ClosePortion, Merge
 from penstock.tables.rollup.events import PartialsMerged, WindowsClosed
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
@@ -73,9 +73,10 @@ def test_many_rows_are_closed_in_portions_that_each_land_by_themselves(
 
 
 def test_values_are_the_same_in_many_tasks_slices_and_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing_job, "TASK_ROWS_MIN", 10)
-    monkeypatch.setattr(closing_job, "SLICE_ROWS_MAX", 3)
-    monkeypatch.setattr(task, "MERGE_ROWS_MIN", 4)
+    monkeypatch.setattr(close_portion, "TASK_ROWS_MIN", 10)
+    monkeypatch.setattr(close_portion, "SLICE_ROWS_MAX", 3)
+    for module in (aggregate, close_task):
+        monkeypatch.setattr(module, "MERGE_ROWS_MIN", 4)
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
     for at in (0, 1_000, 70_000, 300_000):
         lake.land([Point(host, at, 1.0) for host in HOSTS])

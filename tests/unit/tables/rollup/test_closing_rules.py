@@ -9,10 +9,10 @@ import pytest
 from penstock.lake.delta.active_files import active_files
 from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
-from penstock.tables.rollup.closing.decide import BeginClose, Clean, ClosePortion
-from penstock.tables.rollup.closing.watermark import HeldBy
+from penstock.tables.rollup.decide import BeginClose, Clean, ClosePortion
 from penstock.tables.rollup.spec import LatePolicy
 from penstock.tables.rollup.table import RollupTable
+from penstock.tables.rollup.watermark import HeldBy
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, TOKEN, Point, RollupLake, partition
 
 

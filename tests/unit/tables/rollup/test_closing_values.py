@@ -34,7 +34,7 @@ def expected_emissions(lake: RollupLake) -> tuple[dict[Any, list[Point]], dict[s
         if point.host == "clock":
             continue
         for window in lake.job.table.windows:
-            end = window.end_of(point.at_ms)
+            end = window.start_of(point.at_ms) + window.millis
             if epoch and end <= lake.untils[epoch - 1] and not update:
                 late[window.name] = late.get(window.name, 0) + 1
             elif end <= lake.untils[-1]:

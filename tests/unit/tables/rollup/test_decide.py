@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
-from penstock.tables.rollup.closing import decide as deciding
-from penstock.tables.rollup.closing.decide import (
+from penstock.tables.rollup import decide as deciding
+from penstock.tables.rollup.decide import (
     MERGE_FILES_MIN,
     PORTION_ROWS_MAX,
     BeginClose,
@@ -27,7 +27,7 @@ from penstock.tables.rollup.closing.decide import (
     decide,
     spans_of,
 )
-from penstock.tables.rollup.closing.standing import LEAST_MS, Standing, refuse_apart
+from penstock.tables.rollup.numbers import LEAST_MS, CloseState, refuse_apart
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 MINUTE, SEVEN, TEN = Window("1m", 60), Window("7m", 420), Window("10m", 600)
@@ -40,18 +40,18 @@ def file(first_ms: int, last_ms: int, epoch: int = 0, rows: int = 10, path: str 
     return PartialsFile(path or f"{first_ms}-{last_ms}-{epoch}-{rows}", DAY, epoch, rows, first_ms, last_ms)
 
 
-def closed(number: int, until_ms: int, **more: Any) -> Standing:
-    return replace(Standing(number, until_ms, until_ms, closed=number, closed_until_ms=until_ms), **more)
+def closed(number: int, until_ms: int, **more: Any) -> CloseState:
+    return replace(CloseState(number, until_ms, until_ms, closed=number, closed_until_ms=until_ms), **more)
 
 
-def due(standing: Standing, files: list[PartialsFile], watermark_ms: int | None, spec: RollupSpec = SPEC) -> Due | None:
-    return decide(standing, files, spec, Moment(watermark_ms))
+def due(state: CloseState, files: list[PartialsFile], watermark_ms: int | None, spec: RollupSpec = SPEC) -> Due | None:
+    return decide(state, files, spec, Moment(watermark_ms))
 
 
 def test_nothing_is_due_before_the_watermark_passes_the_end_of_a_window_and_the_lateness() -> None:
     spec = replace(SPEC, lateness_ms=30)
-    assert due(Standing(), [file(0, 0)], 89, spec) is None
-    assert due(Standing(), [file(0, 0)], 90, spec) == BeginClose(1, 60, 90, 1)
+    assert due(CloseState(), [file(0, 0)], 89, spec) is None
+    assert due(CloseState(), [file(0, 0)], 90, spec) == BeginClose(1, 60, 90, 1)
 
 
 def test_a_quiet_stream_begins_no_empty_closes() -> None:
@@ -61,8 +61,8 @@ def test_a_quiet_stream_begins_no_empty_closes() -> None:
 
 
 def test_a_close_that_is_begun_goes_on_portion_by_portion_whatever_the_watermark_says() -> None:
-    standing = Standing(2, 180, 180, portions=4, closed=1, closed_until_ms=60, closed_portions=3)
-    found = due(standing, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)
+    state = CloseState(2, 180, 180, portions=4, closed=1, closed_until_ms=60, closed_portions=3)
+    found = due(state, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)
     assert isinstance(found, ClosePortion)
     assert (found.close, found.portion, found.buckets) == (2, 3, range(192, 256))
     assert [each.epoch for each in found.files] == [1], "a file that was committed after the close began is not taken"
@@ -78,7 +78,7 @@ def test_portions_cover_every_bucket_once() -> None:
     ("rows", "portions"), [(1, 1), (PORTION_ROWS_MAX, 1), (PORTION_ROWS_MAX + 1, 2), (10**12, 256)]
 )
 def test_a_portion_reads_a_bounded_number_of_rows(rows: int, portions: int) -> None:
-    found = due(Standing(), [file(0, 0, rows=rows), file(60, 60, rows=rows, path="not due")], 60)
+    found = due(CloseState(), [file(0, 0, rows=rows), file(60, 60, rows=rows, path="not due")], 60)
     assert found == BeginClose(1, 60, 60, portions)
 
 
@@ -90,7 +90,7 @@ def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_n
     for minute in range(40):
         model.commit([60 * minute + second for second in range(10)])
     read = []
-    while (chore := decide(model.standing, list(model.files), model.spec, Moment(2_400))) is not None:
+    while (chore := decide(model.state, list(model.files), model.spec, Moment(2_400))) is not None:
         if isinstance(chore, ClosePortion):
             read.append(chore.rows)
         if isinstance(chore, Merge):
@@ -144,8 +144,8 @@ def test_an_update_reads_all_files_of_the_windows_that_late_rows_touch() -> None
     """A late row at 60 touches [60, 120) and, for ten minutes, [0, 600): of the latter all partials are needed."""
     files = [file(0, 30), file(540, 540, epoch=1), file(600, 600, epoch=1), file(60, 60, epoch=2)]
     files.append(file(660, 660, epoch=2))
-    standing = Standing(3, 660, 660, closed=2, closed_until_ms=660)
-    dropped, updated = (decide(standing, files, replace(SPEC, late=policy), Moment(None)) for policy in LatePolicy)
+    state = CloseState(3, 660, 660, closed=2, closed_until_ms=660)
+    dropped, updated = (decide(state, files, replace(SPEC, late=policy), Moment(None)) for policy in LatePolicy)
     assert isinstance(dropped, ClosePortion) and isinstance(updated, ClosePortion)
     assert (dropped.files, dropped.late_files) == ((), (files[3],))
     assert updated.files == tuple(files[:4])
@@ -172,23 +172,23 @@ def test_small_files_of_a_day_are_merged_when_there_are_enough_of_about_the_same
 def test_cleaning_and_merging_take_turns_with_closes_that_are_always_due() -> None:
     files = [file(0, 0, rows=1000), file(600, 600, epoch=1)]
     files += [file(600, 600, rows=9, path=str(number)) for number in range(MERGE_FILES_MIN)]
-    standing, last, done = closed(1, 600), "merge", []
+    state, last, done = closed(1, 600), "merge", []
     for _ in range(6):
-        work = decide(standing, files, SPEC, Moment(660, last=last))
+        work = decide(state, files, SPEC, Moment(660, last=last))
         assert work is not None
         last = work.name
         done.append(last)
     assert done == ["close", "clean", "merge"] * 2
-    begun = replace(standing, close=2, until_ms=660)
+    begun = replace(state, close=2, until_ms=660)
     assert isinstance(decide(begun, files, SPEC, Moment(None, last="close")), ClosePortion), "it is completed first"
 
 
 def test_tables_that_do_not_belong_together_are_refused() -> None:
     for begun, complete in ((0, 1), (2, 0), (5, 3)):
         with pytest.raises(UserError):
-            refuse_apart(Standing(begun, closed=complete), "partials", "windows")
+            refuse_apart(CloseState(begun, closed=complete), "partials", "windows")
     for begun, complete in ((0, 0), (1, 0), (1, 1)):
-        refuse_apart(Standing(begun, closed=complete), "partials", "windows")
+        refuse_apart(CloseState(begun, closed=complete), "partials", "windows")
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ class Model:
     """Both tables as lists; a file has one row per point, which is an event time."""
 
     spec: RollupSpec
-    standing: Standing = field(default_factory=Standing)
+    state: CloseState = field(default_factory=CloseState)
     files: dict[PartialsFile, list[int]] = field(default_factory=dict)
     emitted: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By interval and event time, how often a point was in a closed window when this was first emitted."""
@@ -205,15 +205,15 @@ class Model:
 
     def commit(self, times: list[int]) -> None:
         rows = [each - each % self.spec.finest.millis for each in times]
-        made = PartialsFile(str(next(self.names)), DAY, self.standing.close, len(rows), min(rows), max(rows))
+        made = PartialsFile(str(next(self.names)), DAY, self.state.close, len(rows), min(rows), max(rows))
         self.files[made] = times
 
     def step(self, moment: Moment) -> bool:
-        chore = decide(self.standing, list(self.files), self.spec, moment)
+        chore = decide(self.state, list(self.files), self.spec, moment)
         match chore:
             case BeginClose():
-                self.standing = replace(
-                    self.standing,
+                self.state = replace(
+                    self.state,
                     close=chore.close,
                     until_ms=chore.until_ms,
                     watermark_ms=chore.watermark_ms,
@@ -224,7 +224,7 @@ class Model:
             case Clean():
                 for each in chore.files:
                     del self.files[each]
-                self.standing = replace(self.standing, cleaned_ms=max(self.standing.cleaned_ms, chore.cleaned_ms))
+                self.state = replace(self.state, cleaned_ms=max(self.state.cleaned_ms, chore.cleaned_ms))
             case Merge():
                 times = [at for each in chore.files for at in self.files.pop(each)]
                 first, last = (end(each) for end, each in ((min, times), (max, times)))
@@ -246,10 +246,10 @@ class Model:
                 )
                 self.late.update((name, at) for at in late if at < span.start_ms)
         last = chore.portion + 1 == chore.portions
-        self.standing = replace(
-            self.standing,
-            closed=chore.close if last else self.standing.closed,
-            closed_until_ms=chore.until_ms if last else self.standing.closed_until_ms,
+        self.state = replace(
+            self.state,
+            closed=chore.close if last else self.state.closed,
+            closed_until_ms=chore.until_ms if last else self.state.closed_until_ms,
             closed_portions=0 if last else chore.portion + 1,
         )
 
@@ -295,5 +295,5 @@ def test_the_model_would_notice_a_row_that_is_taken_as_late_twice(monkeypatch: p
         model.commit(times)
         while model.step(Moment(times[-1])):
             pass
-        model.standing = replace(model.standing)
+        model.state = replace(model.state)
     assert model.late["1m", 10] > 1

@@ -14,7 +14,7 @@ from penstock.errors import UserError
 from penstock.lake.storage import NotFoundError
 from penstock.tables.kind import WindowsWish
 from penstock.tables.rollup import open_windows as module
-from penstock.tables.rollup.closing.portion.scan import scan
+from penstock.tables.rollup.files import scan
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.spec import Aggregates
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, rollup_job

@@ -10,26 +10,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.events import Retrying
-from penstock.flow.points.series import BUCKETS
 from penstock.job.spec import ClaimsSpec
 from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
-from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import PublishPosition
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import CompactWish, View
-from penstock.tables.rollup.closing.windows_table import open_windows_table
+from penstock.tables.rollup import pages, publishing
 from penstock.tables.rollup.kind import RollupKind
-from penstock.tables.rollup.publishing import publishing, rows
-from penstock.tables.rollup.publishing.publishing import Publishing
-from penstock.tables.rollup.publishing.rows import Page, next_row, page_from
+from penstock.tables.rollup.publishing import Publishing
+from penstock.tables.rollup.table import open_windows_table
+from tests.memory_output import MemoryCluster, MemoryOutput
 from tests.unit.tables.rollup.rollup_lake import Point, RollupLake, partition
 from tests.watched_storage import WatchedStorage
 
@@ -142,30 +139,29 @@ def test_switched_on_for_a_compacted_table_reads_its_files_once_for_all_closes_a
     assert reads == files
 
 
-def test_a_table_larger_than_a_page_is_read_once_for_each_page_and_once_to_count(
+def test_a_table_larger_than_a_page_is_read_once_for_each_page(
     publishers: Publishers, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closes, rows_of_close = 12, len(HOSTS)
-    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", 4 * (rows_of_close + 1))
+    monkeypatch.setattr(pages, "PAGE_ROWS_MAX", 4 * (rows_of_close + 1))
     files = compacted(publishers, closes)
     reads.clear()
     publishers.work(publishers.process(), publishers.view(publishers.lake.log.partitions()))
     assert len(publishers.sent()) == len(publishers.lake.rows()) and set(publishers.sent().values()) == {1}
-    assert reads == files * (1 + closes // 4)
+    assert reads == files * (closes // 4)
 
 
-def test_a_page_has_whole_closes_up_to_its_limit_or_hash_buckets_of_a_large_one() -> None:
-    counts = np.zeros((4, BUCKETS), np.int64)
-    counts[0, 3], counts[1, 5] = 2, 1
-    counts[2, [1, 3, 9, 11]] = 2, 1, 9, 1
-    assert page_from(counts, 7, (7, 0), 3) == Page(7, 8)
-    assert page_from(counts, 7, (8, 0), 3) == Page(8, 8), "the next close does not fit"
-    assert page_from(counts, 7, (9, 0), 3) == Page(9, 9, 0, 9)
-    assert page_from(counts, 7, (9, 9), 3) == Page(9, 9, 9, 10), "the series of a hash bucket are never divided"
-    assert page_from(counts, 7, (9, 10), 3) == Page(9, 9, 10, BUCKETS)
-    assert page_from(counts, 7, (9, 4), 3) == Page(9, 9, 4, 10), "a page without rows would be read for nothing"
-    assert page_from(counts, 7, (10, 0), 3) == Page(10, 10)
-    assert [next_row(page.after) for page in (Page(7, 8), Page(9, 9, 0, 9))] == [(9, 0), (9, 9)]
+def test_files_of_closes_that_are_beyond_a_page_are_not_read_for_it(
+    publishers: Publishers, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closes, rows_of_close = 6, len(HOSTS)
+    monkeypatch.setattr(pages, "PAGE_ROWS_MAX", 2 * (rows_of_close + 1))
+    for minute in range(closes):
+        publishers.close(minute * 60_000)
+    reads.clear()
+    publishers.work(publishers.process(), publishers.view(publishers.lake.log.partitions()))
+    assert len(publishers.sent()) == len(publishers.lake.rows()) and set(publishers.sent().values()) == {1}
+    assert set(Counter(reads).values()) == {1}, "each file has the rows of one close"
 
 
 @pytest.mark.parametrize("page_rows", [1, 4, 20])
@@ -177,7 +173,7 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
         publishers.close(minute * 60_000)
     names = ("close", "bucket", "series", "interval", "window_start")
     expected = sorted(tuple(row[name] for name in names) for row in publishers.lake.rows())
-    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", page_rows)
+    monkeypatch.setattr(pages, "PAGE_ROWS_MAX", page_rows)
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", part_rows)
     # Every turn is another process, which goes on from the positions in the topic.
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", 2)

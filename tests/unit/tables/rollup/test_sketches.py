@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, merged, quantiles, sketched
+from penstock.tables.rollup.aggregate import SKETCH_ITEMS, merged_sketches, quantiles, sketched
 
 VALUES = st.floats(-1e6, 1e6)
 
@@ -17,7 +17,7 @@ VALUES = st.floats(-1e6, 1e6)
 def found(lists: list[list[float]], ranks: list[float]) -> list[float]:
     """The quantiles of all values, sketched list by list and merged."""
     parts = sketched(pl.Series(lists, dtype=pl.List(pl.Float64)))
-    whole = merged(pl.Series([parts.to_list()], dtype=pl.List(pl.Binary)))
+    whole = merged_sketches(pl.Series([parts.to_list()], dtype=pl.List(pl.Binary)))
     return [column[0] for column in quantiles(whole, ranks)]
 
 

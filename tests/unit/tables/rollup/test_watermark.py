@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logs.log import Partition
-from penstock.tables.rollup.closing.watermark import (
+from penstock.tables.rollup.watermark import (
     READ_LATELY_MS,
     HeldBy,
     Holder,

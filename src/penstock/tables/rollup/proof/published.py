@@ -21,10 +21,10 @@ from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Unproven
-from penstock.publish.formats.encoders import ENCODERS
+from penstock.publish.formats import ENCODERS
 from penstock.publish.spec import PublishSpec
-from penstock.tables.rollup.closing.portion.scan import read_batches, with_partition_columns
-from penstock.tables.rollup.publishing.publishing import published_key
+from penstock.tables.rollup.files import read_batches, with_partition_columns
+from penstock.tables.rollup.numbers import PUBLISHED, number_of
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_PASS_MAX = 4_000_000
@@ -35,7 +35,7 @@ _ROWS = {**_HASHES, "revision": pl.Int32, "due": pl.Boolean, "old": pl.Boolean}
 
 def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, open_log: OpenLog) -> Check:
     """Compare table and topic, in passes over the series so that memory is bounded."""
-    noted = {bucket: windows.transaction(published_key(job.name, bucket)) or 0 for bucket in range(spec.buckets)}
+    noted = {bucket: number_of(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
     counts: Counter[str] = Counter()
     with closing(open_log(replace(job, log=spec.reading(job.log)))) as topic:
         bounds = topic.bounds(topic.partitions())

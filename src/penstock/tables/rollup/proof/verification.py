@@ -26,14 +26,12 @@ from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
 from penstock.proof.numbers import LogFacts
 from penstock.proof.subject import Depth, Subject
-from penstock.tables.rollup.closing.files import partials_files
-from penstock.tables.rollup.closing.portion.scan import Wanted, scan, starts_in
-from penstock.tables.rollup.closing.portion.task import Merging
-from penstock.tables.rollup.closing.standing import LEAST_MS, standing_of
-from penstock.tables.rollup.partials.aggregate import SERIES, aggregate_points
-from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key, written_schema
+from penstock.tables.rollup.aggregate import SERIES, Merging, aggregate_points
+from penstock.tables.rollup.files import ValueBounds, partials_files, scan, starting_in, window_bounds, within
+from penstock.tables.rollup.numbers import LEAST_MS, POINTS_REMOVED, close_state, number_of
 from penstock.tables.rollup.proof.published import check_published
 from penstock.tables.rollup.proof.windows import Inputs, bucket_ranges, check_windows, differs
+from penstock.tables.rollup.schema import POINTS_SCHEMA, read_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window, partials_job
 from penstock.tables.single.facts import read_table
 
@@ -51,12 +49,12 @@ class _Comparison:
     aggregates: Aggregates
     columns: pa.Schema
 
-    def both(self, wanted: Wanted) -> pl.DataFrame:
+    def both(self, wanted: ValueBounds) -> pl.DataFrame:
         """The windows of the log, with those of partials in columns `<name>_partials`."""
         counted, there = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
         for partition in sorted(self.bounds):
             for rows in self._counted(partition):
-                counted.add(wanted.of(rows))
+                counted.add(within(rows, wanted))
         for file in self.inputs.files:
             for rows in scan(self.inputs.facts.table.storage(), file.path, self.columns, wanted):
                 there.add(rows)
@@ -67,11 +65,10 @@ class _Comparison:
         job, state = self.inputs.job, self.inputs.facts.states[partition]
         decoder = points_decoder(job.decode, job.on)
         start = max(state.origin or 0, self.bounds[partition].first)
-        instant = (pl.col("window_ms") * 1000).cast(pl.Datetime("us", "UTC")).alias("window_start")
         for batch in self.log.records(partition, start, state.position or 0):
             for part in in_parts(decoder.decode, self._without_bad(partition, batch)):
                 points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
-                rows = points.join(decoder.series.frame(), on="series").with_columns(instant)
+                rows = points.join(decoder.series.frame(), on="series")
                 yield rows.select(self.columns.names)
 
     def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -103,7 +100,7 @@ def check_log_points(
     if depth.values is not None and depth.values.records is not None:
         passes = [random.Random(depth.values.seed).choice(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
-    columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
+    columns = read_schema(aggregates)
     quarantined = subject.quarantined_offsets()
     comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
     # Where records are gone, the log may have fewer points of a window, and else the same.
@@ -114,7 +111,7 @@ def check_log_points(
     points, fewer, faults = 0, 0, []
     try:
         for done, buckets in enumerate(passes, 1):
-            both = comparison.both(Wanted(buckets, cleaned_ms, -LEAST_MS))
+            both = comparison.both(window_bounds(buckets, cleaned_ms, -LEAST_MS))
             points += int(both["count"].sum())
             fewer += both.filter(part).height
             faults.append(both.filter(wrong).select(_KEY))
@@ -141,8 +138,8 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
     facts = read_table(of_partials)
     if facts is None or windows is None:
         return NO_TABLE
-    standing = standing_of(job.name, facts.table.transactions(), windows.transactions())
-    files = partials_files(facts.table.handle)
+    standing = close_state(job.name, facts.table.transactions(), windows.transactions())
+    files = partials_files(facts.table)
     inputs = Inputs(job, facts, windows, files, standing)
     subject = facts.subject(of_partials)
 
@@ -159,9 +156,9 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
 
 def _check_points(inputs: Inputs) -> Iterator[Check]:
     """What is in partials is what was counted; and of each interval, what is in windows."""
-    facts, standing, name = inputs.facts, inputs.standing, inputs.job.name
+    facts, standing = inputs.facts, inputs.standing
     counted = sum(state.numbers.get("points", 0) for state in facts.states.values())
-    removed = facts.table.transaction(removed_key(name)) or 0
+    removed = number_of(facts.table, POINTS_REMOVED)
     still_open: Counter[Window] = Counter()
     there, faults = 0, []
     for file in inputs.files:
@@ -172,7 +169,7 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
                 there += int(rows["count"].sum())
                 for window in inputs.job.table.windows:
                     until_ms = standing.closed_until_ms - standing.closed_until_ms % window.millis
-                    taken = rows.filter(starts_in(LEAST_MS, until_ms) & (file.epoch < standing.closed))
+                    taken = starting_in(rows, LEAST_MS, until_ms if file.epoch < standing.closed else LEAST_MS)
                     still_open[window] += int(rows["count"].sum()) - int(taken["count"].sum())
         except (NotFoundError, InvariantError) as error:
             faults.append(f"partials: {error.primary}")

@@ -29,23 +29,13 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
-from penstock.publish.formats.json_text import json_texts
-from penstock.tables.rollup.closing.decide import PartialsFile
-from penstock.tables.rollup.closing.files import SPANNED, span_ms
-from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, windows_schema
-from penstock.tables.rollup.closing.portion.numbering import series_text
-from penstock.tables.rollup.closing.portion.scan import Wanted, as_frame, empty_frame, read_batches, scan
-from penstock.tables.rollup.closing.standing import (
-    LEAST_MS,
-    Standing,
-    joined_key,
-    late_key,
-    since_key,
-    updated_key,
-)
-from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
-from penstock.tables.rollup.partials.schema import EPOCH, written_schema
-from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, quantiles
+from penstock.publish.formats import json_texts
+from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
+from penstock.tables.rollup.closed_rows import series_text
+from penstock.tables.rollup.decide import PartialsFile
+from penstock.tables.rollup.files import SPANNED, ValueBounds, read_batches, scan, span_ms, window_bounds, within
+from penstock.tables.rollup.numbers import JOINED, LATE, LEAST_MS, SINCE, UPDATED, CloseState, number_key
+from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
 from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.single.facts import TableFacts
@@ -100,7 +90,7 @@ class Inputs:
     windows: Table
     files: Sequence[PartialsFile]
     """Of the partials."""
-    standing: Standing
+    standing: CloseState
 
     @property
     def aggregates(self) -> Aggregates:
@@ -118,13 +108,13 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
     if counts["late"]:
         what = f"the values of {counts['late']} windows: late points were merged with theirs"
         unproven.append(Unproven(what, "verify before the job merges partials; points are compared in sum"))
-    updated = numbers.get(updated_key(name), 0)
+    updated = numbers.get(number_key(name, UPDATED), 0)
     if counts["revisions"] != updated:
         faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
     for window in inputs.job.table.windows:
-        closed, late = found.points[window.name], numbers.get(late_key(name, window.name), 0)
+        closed, late = found.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
-        if (numbers.get(since_key(name, window.name)) or 1) > 1:
+        if (numbers.get(number_key(name, SINCE, window.name)) or 1) > 1:
             what = f"the points of {window.name}: the interval was added to the job later, or again"
             unproven.append(Unproven(what, "its windows since then are compared with their partials"))
         elif 0 < surplus <= late and updated:
@@ -188,7 +178,7 @@ class ClosedWindows:
         taken = [file for file in self._inputs.files if file.epoch < closed and file.meets(start, end)]
         listed, read = sum(file.rows or 0 for file in files), 0
         for buckets in bucket_ranges(listed + sum(file.rows for file in taken)):
-            wanted = Wanted(buckets, start, end)
+            wanted = window_bounds(buckets, start, end)
             rows = with_due_close(self._closed(files, wanted), window, self._closes)
             read += rows.height
             self._check_rows(rows, window, day)
@@ -197,23 +187,25 @@ class ClosedWindows:
             what = f"{listed} windows of {window.name} on {day} by the log of the table"
             self.faults.append(f"{what}, its files have {read} in their buckets and time")
 
-    def _closed(self, files: Sequence[ActiveFile], wanted: Wanted) -> pl.DataFrame:
+    def _closed(self, files: Sequence[ActiveFile], wanted: ValueBounds) -> pl.DataFrame:
         """Rows of closed windows, with their tags as the text that is in the name of their series."""
         columns = pa.schema(
             [column for column in windows_schema(self._inputs.aggregates) if column.name not in _PARTITIONED]
         )
-        frames = [empty_frame(columns).with_columns(pl.lit("").alias("tags"))]
+        frames = [pl.DataFrame(columns.empty_table()).with_columns(pl.lit("").alias("tags"))]
         for file in files:
             for batch in read_batches(self._inputs.windows.storage(), file.path, columns, wanted):
                 tags = json_texts(pa.chunked_array([batch.column("tags")])).alias("tags")
-                rows = as_frame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
-                frames.append(wanted.of(rows.select(columns.names)))
+                rows = pl.DataFrame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
+                frames.append(within(rows.select(columns.names), wanted))
         return pl.concat(frames)
 
-    def _partials(self, files: Sequence[PartialsFile], wanted: Wanted, window: Window) -> pl.DataFrame:
+    def _partials(self, files: Sequence[PartialsFile], wanted: ValueBounds, window: Window) -> pl.DataFrame:
         """Merged to windows by the epoch of their file; `merged` if it also has rows of earlier epochs."""
-        schema = pa.schema([column for column in written_schema(self._inputs.aggregates) if column.name != "day"])
-        frames = [empty_frame(schema).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))]
+        schema = read_schema(self._inputs.aggregates)
+        frames = [
+            pl.DataFrame(schema.empty_table()).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))
+        ]
         for file in files:
             merged = parse_compacted_name(file.path) is not None
             columns = (pl.lit(file.epoch).alias(EPOCH), pl.lit(merged).alias("merged"))
@@ -281,7 +273,7 @@ class ClosedWindows:
     def _took_part(self, window: Window) -> pl.Expr:
         """The closes that an interval took part in without a break: every window with points has a row of them."""
         numbers, job = self._inputs.windows.transactions(), self._inputs.job.name
-        first, last = (numbers.get(key(job, window.name), 0) for key in (since_key, joined_key))
+        first, last = (numbers.get(number_key(job, number, window.name), 0) for number in (SINCE, JOINED))
         return pl.col("due").is_between(max(first, 1), last)
 
     def _differs(self, equal: pl.DataFrame) -> pl.Expr:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.flow.points.series import BUCKETS
-from penstock.tables.rollup.closing.standing import LEAST_MS, Standing
+from penstock.tables.rollup.numbers import LEAST_MS, CloseState
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 PORTION_ROWS_MAX = 8_000_000
@@ -68,16 +68,24 @@ class Span:
 def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int, cleaned_ms: int) -> tuple[Span, ...]:
     """What each interval closes between two instants, empty spans included."""
     return tuple(
-        Span(each, _floor(before_ms, each), _floor(until_ms, each), -_floor(-cleaned_ms, each)) for each in windows
+        Span(window, window.start_of(before_ms), window.start_of(until_ms), -window.start_of(-cleaned_ms))
+        for window in windows
     )
 
 
 @dataclass(frozen=True, slots=True)
-class BeginClose:
+class _Work:
+    """A chore that the table performs by itself."""
+
+    name: ClassVar[str]
+    batch: ClassVar[None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginClose(_Work):
     """Close `close` takes the files that are there now, and closes the windows that end at or before `until_ms`."""
 
-    name: ClassVar[str] = "close"
-    batch: ClassVar[None] = None
+    name = "close"
     close: int
     until_ms: int
     watermark_ms: int | None
@@ -85,11 +93,10 @@ class BeginClose:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosePortion:
+class ClosePortion(_Work):
     """A range of buckets of a close: its due windows, and its late rows."""
 
-    name: ClassVar[str] = "close"
-    batch: ClassVar[None] = None
+    name = "close"
     close: int
     portion: int
     portions: int
@@ -106,33 +113,30 @@ class ClosePortion:
     @property
     def rows(self) -> int:
         """Of its files, in its share of the buckets."""
-        read = {each.path: each.rows for each in (*self.files, *self.late_files)}
-        return sum(read.values()) // self.portions
+        return _rows({*self.files, *self.late_files}) // self.portions
 
 
 @dataclass(frozen=True, slots=True)
-class Clean:
+class Clean(_Work):
     """Files whose windows are all closed for longer than the grace."""
 
-    name: ClassVar[str] = "clean"
-    batch: ClassVar[None] = None
+    name = "clean"
     closed: int
     files: tuple[PartialsFile, ...]
     cleaned_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(_Work):
     """Small files of one day that no close takes as late any more; the result has the greatest of their epochs."""
 
-    name: ClassVar[str] = "merge"
-    batch: ClassVar[None] = None
+    name = "merge"
     closed: int
     files: tuple[PartialsFile, ...]
 
     @property
     def epoch(self) -> int:
-        return max(each.epoch for each in self.files)
+        return max(file.epoch for file in self.files)
 
 
 Due = BeginClose | ClosePortion | Clean | Merge
@@ -151,130 +155,124 @@ class Moment:
     """The kind of work that was done last, or tried."""
 
 
-def decide(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> Due | None:
+def decide(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> Due | None:
     """The next work; None if nothing is due. A close that is begun is completed first, all else takes turns."""
-    if standing.close > standing.closed:
-        return _portion(standing, files, spec)
-    looks: dict[str, Callable[[], Due | None]] = {
-        BeginClose.name: lambda: _begin(standing, files, spec, moment),
-        Clean.name: lambda: _clean(standing, files, spec),
-        Merge.name: lambda: _merge(standing, files),
+    if state.under_way:
+        return _portion(state, files, spec)
+    kinds: dict[str, Callable[[], Due | None]] = {
+        BeginClose.name: lambda: _begin(state, files, spec, moment),
+        Clean.name: lambda: _clean(state, files, spec),
+        Merge.name: lambda: _merge(state, files),
     }
     next_turn = TURNS.index(moment.last) + 1
-    due = (looks[name]() for name in (*TURNS[next_turn:], *TURNS[:next_turn]))
+    due = (kinds[name]() for name in (*TURNS[next_turn:], *TURNS[:next_turn]))
     return next((work for work in due if work is not None), None)
 
 
-def _begin(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> BeginClose | None:
-    until = _until_ms(standing, files, spec, moment)
-    spans = spans_of(spec.windows, standing.closed_until_ms, until, standing.cleaned_ms)
-    due = _due_files(files, spans)
-    late = _late_files(files, spans, standing.close)
-    passed = any(not each.empty for each in spans)
-    if not due and not (late and (passed or moment.flush_late)):
+def _begin(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> BeginClose | None:
+    until_ms = _until_ms(state, files, spec, moment.watermark_ms)
+    spans = spans_of(spec.windows, state.closed_until_ms, until_ms, state.cleaned_ms)
+    late = _late_files(files, spans, state.close)
+    passed = any(not span.empty for span in spans)
+    if not _due_files(files, spans) and not (late and (passed or moment.flush_late)):
         return None
-    read = {each.path: each.rows for each in (*_read_files(files, spans, late, spec), *late)}
-    portions = min(BUCKETS, max(1, -(-sum(read.values()) // PORTION_ROWS_MAX)))
-    return BeginClose(standing.closed + 1, until, moment.watermark_ms, portions)
+    rows = _rows({*_read_files(files, spans, late, spec), *late})
+    portions = min(BUCKETS, max(1, -(-rows // PORTION_ROWS_MAX)))
+    return BeginClose(state.closed + 1, until_ms, moment.watermark_ms, portions)
 
 
-def _until_ms(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> int:
+def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, watermark_ms: int | None) -> int:
     """As far as the watermark allows, in steps after an outage: rows of the finest windows do not merge."""
-    reached = LEAST_MS if moment.watermark_ms is None else moment.watermark_ms - spec.lateness_ms
-    until = max(standing.closed_until_ms, reached)
-    least = max(standing.closed_until_ms, min((each.first_ms for each in files), default=until))
-    while until - least > spec.finest.millis:
+
+    def due_rows(until_ms: int) -> int:
+        return _rows(_due_files(files, spans_of(spec.windows, state.closed_until_ms, until_ms, state.cleaned_ms)))
+
+    reached = LEAST_MS if watermark_ms is None else watermark_ms - spec.lateness_ms
+    until = max(state.closed_until_ms, reached)
+    least = max(state.closed_until_ms, min((file.first_ms for file in files), default=until))
+    while until - least > spec.finest.millis and due_rows(until) > CLOSE_ROWS_MAX:
         middle = least + (until - least) // 2
-        if _due_rows(standing, files, spec, until) <= CLOSE_ROWS_MAX:
-            break
-        if _due_rows(standing, files, spec, middle):
+        if due_rows(middle):
             until = middle
         else:
             least = middle
     return until
 
 
-def _due_rows(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, until_ms: int) -> int:
-    spans = spans_of(spec.windows, standing.closed_until_ms, until_ms, standing.cleaned_ms)
-    return sum(each.rows for each in _due_files(files, spans))
-
-
-def _portion(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec) -> ClosePortion:
-    close = standing.close
-    spans = spans_of(_taking_part(standing, spec), standing.closed_until_ms, standing.until_ms, standing.cleaned_ms)
-    taken = [each for each in files if each.epoch < close]
-    late = _late_files(taken, spans, close - 1)
+def _portion(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -> ClosePortion:
+    # In the middle of a close no interval takes part that its first portion did not have.
+    joined = [window for window in spec.windows if window.name in state.joined]
+    windows = joined if joined and state.closed_portions else spec.windows
+    spans = spans_of(windows, state.closed_until_ms, state.until_ms, state.cleaned_ms)
+    taken = [file for file in files if file.epoch < state.close]
+    late = _late_files(taken, spans, state.close - 1)
     return ClosePortion(
-        close=close,
-        portion=standing.closed_portions,
-        portions=standing.portions,
-        until_ms=standing.until_ms,
+        close=state.close,
+        portion=state.closed_portions,
+        portions=state.portions,
+        until_ms=state.until_ms,
         spans=spans,
         files=_read_files(taken, spans, late, spec),
         late_files=late,
     )
 
 
-def _taking_part(standing: Standing, spec: RollupSpec) -> Sequence[Window]:
-    """All intervals of the job; in the middle of a close none that its first portion did not have."""
-    joined = [each for each in spec.windows if each.name in standing.joined]
-    return joined if joined and standing.closed_portions else spec.windows
-
-
 def _due_files(files: Iterable[PartialsFile], spans: Sequence[Span]) -> tuple[PartialsFile, ...]:
-    due = [each for each in spans if not each.empty]
-    return tuple(each for each in files if any(each.meets(span.start_ms, span.end_ms) for span in due))
+    return _meeting(files, [(span.start_ms, span.end_ms) for span in spans if not span.empty])
 
 
 def _late_files(files: Iterable[PartialsFile], spans: Sequence[Span], epoch: int) -> tuple[PartialsFile, ...]:
-    closed_ms = max(each.start_ms for each in spans)
-    return tuple(each for each in files if each.epoch == epoch and each.first_ms < closed_ms)
+    closed_ms = max(span.start_ms for span in spans)
+    return tuple(file for file in files if file.epoch == epoch and file.first_ms < closed_ms)
 
 
 def _read_files(
     files: Sequence[PartialsFile], spans: Sequence[Span], late: Sequence[PartialsFile], spec: RollupSpec
 ) -> tuple[PartialsFile, ...]:
     """The files of due windows; with updates also those of closed windows that late rows touch."""
-    wanted = [(each.start_ms, each.end_ms) for each in spans if not each.empty]
+    times = [(span.start_ms, span.end_ms) for span in spans if not span.empty]
     if late and spec.late is LatePolicy.UPDATE:
-        first = min(each.first_ms for each in late)
-        wanted += [(_floor(first, each.window), each.start_ms) for each in spans]
-    return tuple(each for each in files if any(each.meets(start, end) for start, end in wanted))
+        first_ms = min(file.first_ms for file in late)
+        times += [(span.window.start_of(first_ms), span.start_ms) for span in spans]
+    return _meeting(files, times)
 
 
-def _clean(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec) -> Clean | None:
-    limit = standing.closed_until_ms - spec.update_grace_ms
-    end = min(_floor(limit, each) for each in spec.windows)
-    over = [each for each in files if each.epoch < standing.closed and each.last_ms + spec.finest.millis <= end]
-    chosen = _within(sorted(over, key=lambda each: (each.last_ms, each.path)), CLEAN_ROWS_MAX)
+def _meeting(files: Iterable[PartialsFile], times: Sequence[tuple[int, int]]) -> tuple[PartialsFile, ...]:
+    return tuple(file for file in files if any(file.meets(start_ms, end_ms) for start_ms, end_ms in times))
+
+
+def _clean(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -> Clean | None:
+    kept_from_ms = min(window.start_of(state.closed_until_ms - spec.update_grace_ms) for window in spec.windows)
+    over = [file for file in files if file.epoch < state.closed and file.last_ms + spec.finest.millis <= kept_from_ms]
+    chosen = _first_files(sorted(over, key=lambda file: (file.last_ms, file.path)), CLEAN_ROWS_MAX)
     if not chosen:
         return None
-    return Clean(standing.closed, chosen, max(each.last_ms for each in chosen) + spec.finest.millis)
+    return Clean(state.closed, chosen, max(file.last_ms for file in chosen) + spec.finest.millis)
 
 
-def _merge(standing: Standing, files: Sequence[PartialsFile]) -> Merge | None:
+def _merge(state: CloseState, files: Sequence[PartialsFile]) -> Merge | None:
     groups: dict[tuple[str, int], list[PartialsFile]] = {}
-    for each in files:
-        if each.epoch < standing.closed and each.rows < MERGE_FILE_ROWS_MAX:
-            groups.setdefault((each.day, each.rows.bit_length() // 3), []).append(each)
+    for file in files:
+        if file.epoch < state.closed and file.rows < MERGE_FILE_ROWS_MAX:
+            groups.setdefault((file.day, file.rows.bit_length() // 3), []).append(file)
     most = max(groups.values(), key=len, default=[])
     if len(most) < MERGE_FILES_MIN:
         return None
-    oldest = sorted(most, key=lambda each: (each.epoch, each.path))
-    return Merge(standing.closed, _within(oldest, MERGE_ROWS_MAX))
+    oldest = sorted(most, key=lambda file: (file.epoch, file.path))
+    return Merge(state.closed, _first_files(oldest, MERGE_ROWS_MAX))
 
 
-def _within(files: Iterable[PartialsFile], rows_max: int) -> tuple[PartialsFile, ...]:
-    """The first files, as many as have so many rows together; at least one."""
+def _first_files(files: Iterable[PartialsFile], rows_max: int) -> tuple[PartialsFile, ...]:
+    """As many as have so many rows together; at least one."""
     chosen: list[PartialsFile] = []
     rows = 0
-    for each in files:
-        rows += each.rows
+    for file in files:
+        rows += file.rows
         if chosen and rows > rows_max:
             break
-        chosen.append(each)
+        chosen.append(file)
     return tuple(chosen)
 
 
-def _floor(at_ms: int, window: Window) -> int:
-    return at_ms - at_ms % window.millis
+def _rows(files: Iterable[PartialsFile]) -> int:
+    return sum(file.rows for file in files)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import FencedError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
-from penstock.publish.position import decode_position, encode_position
+from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 
 
 @dataclass(slots=True)

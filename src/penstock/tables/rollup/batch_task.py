@@ -16,16 +16,14 @@ from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poi
 from penstock.flow.task import StagingTask, TableFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
-from penstock.flow.write.tally import Tally
-from penstock.tables.rollup.partials.aggregate import aggregate_points, merge_points
-from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials
+from penstock.tables.rollup.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates
 
 ROWS_PER_PART = 50_000
 """Records that are decoded together, if they are not too large for that."""
 WAITING_ROWS_MAX = 1_000_000
 """Partials that wait in memory, of one partition, before they are merged, and written if that did not help."""
-_INSTANT = pl.Datetime("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
             rest = rest.slice(taken)
 
     def _take(self, key: PartitionKey, part: pa.RecordBatch, decoded: DecodedPoints) -> None:
-        points, outside = self._within(part, decoded.points)
+        points, outside, future = self._within(part, decoded.points)
         tally = self._tally(key)
         self.quarantine(key, decoded.bad)
         self.quarantine(key, outside)
@@ -71,35 +69,31 @@ class PartialsTask(StagingTask[PartialsFlow]):
             blacklisted=counts.blacklisted,
             non_numeric=counts.non_numeric,
             non_finite=counts.non_finite,
-            future=self._future(decoded.points),
+            # In quarantine they were counted when they came there.
+            future=0 if self._flow.replay_run is not None else future,
         )
         if not points.height:
             return
         tally.seen(points.select(pl.col("at_ms").max()).item())
         if self._flow.replay_run is not None:
-            self._note_replayed(tally, part, points)
+            rows = points["row"].unique().to_list()
+            tally.replayed.update(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
         self._wait(key, aggregate_points(points, self._flow.finest_ms, self._flow.aggregates))
 
-    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows]:
-        """The points of records whose times are all believed, and the other records."""
+    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:
+        """The points of records whose times are all believed, the other records, and how many are too far ahead."""
         earliest, latest = self._flow.earliest_ms, self._flow.latest_ms
         outside = points.filter(~pl.col("at_ms").is_between(earliest, latest))
         if not outside.height:
-            return points, bad_rows(part, {})
+            return points, bad_rows(part, {}), 0
         errors = {row: self._outside(at_ms) for row, at_ms in outside.select("row", "at_ms").iter_rows()}
         kept = points.filter(~pl.col("row").is_in(outside["row"].unique().implode()))
-        return kept, bad_rows(part, errors)
+        return kept, bad_rows(part, errors), outside.filter(pl.col("at_ms") > latest)["row"].n_unique()
 
     def _counts_of(self, records: pa.RecordBatch) -> PointCounts:
         """The counts of records that were decoded before: fields of quarantined records do not count."""
         pieces = in_parts(self._decoder.decode, records) if records.num_rows else ()
         return sum((piece.counts for piece in pieces), PointCounts())
-
-    def _future(self, points: pl.DataFrame) -> int:
-        """Records with a point too far ahead; in quarantine they were counted when they came there."""
-        if self._flow.replay_run is not None:
-            return 0
-        return points.filter(pl.col("at_ms") > self._flow.latest_ms)["row"].n_unique()
 
     def _outside(self, at_ms: int) -> str:
         shown = _shown(at_ms)
@@ -107,39 +101,33 @@ class PartialsTask(StagingTask[PartialsFlow]):
             return f"the timestamp {shown} is too far in the future (table.rollup.future_cutoff)"
         return f"the timestamp {shown} is before {_shown(self._flow.earliest_ms)} (table.rollup.not_before)"
 
-    @staticmethod
-    def _note_replayed(tally: Tally, part: pa.RecordBatch, points: pl.DataFrame) -> None:
-        rows = points["row"].unique().to_list()
-        tally.replayed.update(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
-
     def _wait(self, key: PartitionKey, partials: pl.DataFrame) -> None:
         """Keep partials until the end of the task; where they are too many, they become a file before."""
         if self._flow.dry:
             return
         waiting = self._waiting.setdefault(key, [])
         waiting.append(partials)
-        if sum(each.height for each in waiting) > WAITING_ROWS_MAX:
-            merged = merge_points(pl.concat(waiting), self._flow.aggregates)
-            self._waiting[key] = [merged]
-            if merged.height > WAITING_ROWS_MAX // 2:
+        if sum(rows.height for rows in waiting) > WAITING_ROWS_MAX:
+            self._waiting[key] = [self._merged(waiting)]
+            if self._waiting[key][0].height > WAITING_ROWS_MAX // 2:
                 self._write(key)
 
+    def _merged(self, waiting: list[pl.DataFrame]) -> pl.DataFrame:
+        if len(waiting) == 1:
+            return waiting[0]
+        rows = pl.concat(waiting).lazy()
+        return merge_partials(rows, self._flow.finest_ms, self._flow.aggregates, ("series",)).collect()
+
     def _write(self, key: PartitionKey) -> None:
-        waiting = self._waiting.pop(key, [])
-        if not waiting:
-            return
-        partials = waiting[0]
-        if len(waiting) > 1:
-            partials = merge_points(pl.concat(waiting), self._flow.aggregates)
-        start = (pl.col("window_ms") * 1000).cast(_INSTANT)
         series = self._decoder.series.frame().sort("bucket", "metric", "tags").with_row_index("rank")
         # By one number, because a sort by two columns takes three times as long.
-        window = pl.col("window_ms") // self._flow.finest_ms
+        window = pl.col("window_start").to_physical() // (self._flow.finest_ms * MILLI)
         window -= window.min()
         rows = (
-            partials.join(series, on="series")
+            self._merged(self._waiting.pop(key))
+            .join(series, on="series")
             .sort(pl.col("rank").cast(pl.Int64) * (window.max() + 1) + window)
-            .with_columns(start.alias("window_start"), start.dt.date().alias("day"))
+            .with_columns(pl.col("window_start").dt.date().alias("day"))
             .select(self._schema.names)
         )
         for batch in rows.to_arrow().cast(self._schema).to_batches():

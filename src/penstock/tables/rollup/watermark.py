@@ -34,14 +34,8 @@ class PartitionTime:
 
     @classmethod
     def of(cls, position: int | None, log_end: int, numbers: Mapping[str, int]) -> PartitionTime:
-        return cls(
-            position,
-            log_end,
-            numbers.get("event_ms"),
-            numbers.get("moved_ms"),
-            numbers.get("last_point_ms"),
-            numbers.get("read_to_end_ms") or None,
-        )
+        event_ms, moved_ms, last_point_ms = map(numbers.get, ("event_ms", "moved_ms", "last_point_ms"))
+        return cls(position, log_end, event_ms, moved_ms, last_point_ms, numbers.get("read_to_end_ms") or None)
 
     @property
     def unread(self) -> bool:
@@ -102,21 +96,22 @@ def watermark(
     to which its records are read: a point among the others is not older, unless it came late to the log. Where all are
     idle, time goes on by the clock.
     """
-    idle = {partition for partition, time in partitions.items() if time.idle(now_ms, idle_after_ms)}
-    if len(idle) == len(partitions):
-        return Watermark(_highest(_by_clock(partitions, now_ms), committed_ms), None)
-    times: dict[Partition, int] = {}
+    times: dict[Partition, tuple[int, HeldBy]] = {}
+    all_idle = True
     for partition, time in sorted(partitions.items()):
-        if partition in idle:
+        if time.idle(now_ms, idle_after_ms):
             if time.unread and time.read_to_end_ms is not None:
-                times[partition] = time.read_to_end_ms
-        elif time.event_ms is None:
+                times[partition] = time.read_to_end_ms, HeldBy.WITHOUT_POINTS
+            continue
+        all_idle = False
+        if time.event_ms is None:
             return Watermark(committed_ms, Holder(partition, _reason(time)))
-        else:
-            times[partition] = time.event_ms
-    slowest = min(times, key=lambda partition: times[partition])
-    reason = HeldBy.WITHOUT_POINTS if slowest in idle else _reason(partitions[slowest])
-    return Watermark(_highest(times[slowest], committed_ms), Holder(slowest, reason))
+        times[partition] = time.event_ms, _reason(time)
+    if all_idle:
+        return Watermark(_highest(_by_clock(partitions, now_ms), committed_ms), None)
+    slowest = min(times, key=lambda partition: times[partition][0])
+    at_ms, reason = times[slowest]
+    return Watermark(_highest(at_ms, committed_ms), Holder(slowest, reason))
 
 
 def _by_clock(partitions: Mapping[Partition, PartitionTime], now_ms: int) -> int | None:
@@ -139,4 +134,4 @@ def _reason(time: PartitionTime) -> HeldBy:
 
 
 def _highest(*times: int | None) -> int | None:
-    return max((each for each in times if each is not None), default=None)
+    return max((time for time in times if time is not None), default=None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -19,46 +18,27 @@ from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Log
 from penstock.tables.kind import Chore, View
-from penstock.tables.rollup.closing.clean import clean
-from penstock.tables.rollup.closing.decide import (
-    TURNS,
-    BeginClose,
-    Clean,
-    ClosePortion,
-    Due,
-    Merge,
-    Moment,
-    PartialsFile,
-    decide,
-)
-from penstock.tables.rollup.closing.files import partials_files
-from penstock.tables.rollup.closing.merge import merge
-from penstock.tables.rollup.closing.portion.closing_job import ClosingJob
-from penstock.tables.rollup.closing.standing import Standing, refuse_apart, standing_of
-from penstock.tables.rollup.closing.watermark import PartitionTime, Watermark, watermark
-from penstock.tables.rollup.closing.windows_table import StagedPortion, land_portion
+from penstock.tables.rollup.close_portion import StagedPortion, land_portion, stage_portion
+from penstock.tables.rollup.decide import TURNS, BeginClose, Clean, ClosePortion, Due, Merge, Moment, decide
 from penstock.tables.rollup.events import PartialsCleaned, PartialsMerged, WindowsClosed
-from penstock.tables.rollup.partials.schema import close_key, portions_key, until_key, watermark_key
+from penstock.tables.rollup.files import partials_files
+from penstock.tables.rollup.numbers import (
+    CLOSE,
+    PORTIONS,
+    UNTIL,
+    WATERMARK,
+    CloseState,
+    close_state,
+    number_key,
+    number_of,
+    refuse_apart,
+)
 from penstock.tables.rollup.spec import RollupSpec
+from penstock.tables.rollup.upkeep import clean, merge
+from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
 LOOK_SECONDS = 1.0
 """How often tables and log are asked what is due, while nothing was."""
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Of the close that is being landed."""
-
-    rows: int = 0
-    updated: int = 0
-    late: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def add(self, staged: StagedPortion, seconds: float) -> None:
-        self.rows += staged.rows
-        self.updated += staged.updated
-        self.late += Counter(staged.late)
-        self.seconds += seconds
 
 
 class Closing:
@@ -80,11 +60,10 @@ class Closing:
         self._spark = spark
         self._log = log
         self._environment = environment
-        self._job = ClosingJob(job.table, spark, partials, windows)
         self._look_at = 0.0
         self._leads = False
-        self._files: tuple[int, tuple[PartialsFile, ...]] | None = None
-        self._progress = _Progress()
+        self._landed: list[tuple[StagedPortion, float]] = []
+        """The portions of the close under way that this process landed, with the seconds that each took."""
         self._last = TURNS[-1]
 
     def chores(self, view: View) -> Sequence[Due]:
@@ -124,73 +103,82 @@ class Closing:
         # The log is asked after the table: a position that is its end then has been its end since it moved.
         bounds = self._log.bounds(partitions)
         times = {
-            each: PartitionTime.of((here := state.of(each)).position, bounds[each].end, here.numbers)
-            for each in partitions
+            partition: PartitionTime.of((own := state.of(partition)).position, bounds[partition].end, own.numbers)
+            for partition in partitions
         }
-        committed = self._partials.transaction(watermark_key(self._name))
+        committed = self._partials.transaction(number_key(self._name, WATERMARK))
         return watermark(times, committed, self._spec.idle_after_ms, int(now * 1000))
 
     def _due(self, now: float, *, flush_late: bool) -> Due | None:
-        standing = self._standing()
-        if standing is None:
+        state = self._state()
+        if state is None:
             return None
-        at_ms = None if standing.close > standing.closed else self.watermark(now).at_ms
-        return decide(standing, self._partials_files(), self._spec, Moment(at_ms, flush_late, self._last))
+        at_ms = None if state.under_way else self.watermark(now).at_ms
+        return decide(state, partials_files(self._partials), self._spec, Moment(at_ms, flush_late, self._last))
 
-    def _standing(self) -> Standing | None:
+    def _state(self) -> CloseState | None:
         """How far the closes are; None while another process moves them along."""
         # In this order: a close is begun in partials before it is complete in windows.
         self._partials.refresh()
         self._windows.refresh()
-        standing = self._read_standing()
-        if standing.closed <= standing.close:
-            refuse_apart(standing, self._partials.spec.path, self._windows.spec.path)
-            return standing
+        state = self._loaded_state()
+        if state.closed <= state.close:
+            refuse_apart(state, self._partials.spec.path, self._windows.spec.path)
+            return state
         self._partials.refresh()
-        again = self._read_standing()
+        again = self._loaded_state()
         if again.closed > again.close:
             refuse_apart(again, self._partials.spec.path, self._windows.spec.path)
         return None
 
-    def _read_standing(self) -> Standing:
-        return standing_of(self._name, self._partials.transactions(), self._windows.transactions())
-
-    def _partials_files(self) -> tuple[PartialsFile, ...]:
-        if self._files is None or self._files[0] != self._partials.version:
-            self._files = (self._partials.version, partials_files(self._partials.handle))
-        return self._files[1]
+    def _loaded_state(self) -> CloseState:
+        return close_state(self._name, self._partials.transactions(), self._windows.transactions())
 
     def _begin(self, chore: BeginClose) -> None:
         """Say which files the close takes: those that are there in the version before (RULES W2)."""
         job = self._name
+        numbers = {
+            number_key(job, CLOSE): chore.close,
+            number_key(job, UNTIL): chore.until_ms,
+            number_key(job, PORTIONS): chore.portions,
+        }
+        if chore.watermark_ms is not None:
+            numbers[number_key(job, WATERMARK)] = chore.watermark_ms
+        begun = Provenance(kind="close", job=job, batch=str(chore.close), until_ms=chore.until_ms)
 
         def change() -> Change | None:
-            if (self._partials.transaction(close_key(job)) or 0) != chore.close - 1:
+            if number_of(self._partials, CLOSE) != chore.close - 1:
                 return None
-            numbers = {close_key(job): chore.close, until_key(job): chore.until_ms, portions_key(job): chore.portions}
-            if chore.watermark_ms is not None:
-                numbers[watermark_key(job)] = chore.watermark_ms
-            begun = Provenance(kind="close", job=job, batch=str(chore.close), until_ms=chore.until_ms)
             return Change([], numbers, begun.metadata)
 
         self._partials.swap(change)
-        self._progress = _Progress()
+        self._landed.clear()
         self._environment.reach("close_begun")
 
     def _close(self, chore: ClosePortion) -> None:
         started_at = self._environment.now()
-        staged = self._job.run(chore)
+        staged = stage_portion(self._spark, self._spec, self._partials, self._windows, chore)
         self._environment.reach("close_staged")
         if not land_portion(self._windows, chore, staged):
             return
         self._environment.reach("close_landed")
-        self._progress.add(staged, self._environment.now() - started_at)
+        self._landed.append((staged, self._environment.now() - started_at))
         if chore.portion + 1 == chore.portions:
-            done, self._progress = self._progress, _Progress()
-            late = {interval: points for interval, points in done.late.items() if points}
-            self._environment.listener.event(
-                WindowsClosed(chore.close, done.rows, done.updated, late, round(done.seconds, 3), chore.until_ms / 1000)
+            self._report_closed(chore)
+            self._landed.clear()
+
+    def _report_closed(self, chore: ClosePortion) -> None:
+        late = sum((staged.late for staged, _ in self._landed), Counter[str]())
+        self._environment.listener.event(
+            WindowsClosed(
+                close=chore.close,
+                rows=sum(staged.rows for staged, _ in self._landed),
+                updated=sum(staged.updated for staged, _ in self._landed),
+                late=dict(late),
+                seconds=round(sum(seconds for _, seconds in self._landed), 3),
+                until=chore.until_ms / 1000,
             )
+        )
 
     def _clean(self, chore: Clean) -> None:
         points = clean(self._partials, chore)

@@ -1,1 +1,0 @@
-"""What published rows look like in a record."""

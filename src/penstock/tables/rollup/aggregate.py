@@ -1,0 +1,155 @@
+"""Aggregation by Polars: points to partials, and partials to fewer or longer ones. The order of rows never matters.
+
+Quantiles come from sketches that merge, so that those of a day come from its minutes. A sketch of at most
+`SKETCH_ITEMS` values is exact; beyond it a rank is off by about one percent, whatever the number of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+from datasketches import kll_doubles_sketch
+
+from penstock.tables.rollup.schema import read_schema
+from penstock.tables.rollup.spec import Aggregates, Window
+
+SERIES = ("metric", "tags", "bucket")
+SKETCH_ITEMS = 200
+MERGE_ROWS_MIN = 500_000
+"""Rows that wait before they are merged."""
+MILLI = 1000
+"""Microseconds."""
+
+
+def aggregate_points(points: pl.DataFrame, finest_ms: int, aggregates: Aggregates) -> pl.DataFrame:
+    """One row per series id and finest window, from rows of `series`, `at_ms` and `value`."""
+    at, value = pl.col("at_ms"), pl.col("value")
+    columns = [pl.len().cast(pl.Int64).alias("count"), value.sum().alias("sum"), value.min().alias("min")]
+    columns.append(value.max().alias("max"))
+    if aggregates.ends:
+        columns += [
+            at.min().alias("first_ms"),
+            value.filter(at == at.min()).min().alias("first"),
+            at.max().alias("last_ms"),
+            value.filter(at == at.max()).max().alias("last"),
+        ]
+    if aggregates.quantiles:
+        columns.append(value.alias("sketch"))
+    start = ((at - at % finest_ms) * MILLI).cast(pl.Datetime("us", "UTC")).alias("window_start")
+    grouped = points.lazy().group_by("series", start)
+    return grouped.agg(columns).with_columns(_one_sketch(sketched, aggregates)).collect()
+
+
+def merge_partials(
+    partials: pl.LazyFrame, window_ms: int, aggregates: Aggregates, series: Sequence[str] = SERIES
+) -> pl.LazyFrame:
+    """One row per series and window of this length; `window_ms` of the finest merges rows of the same window.
+
+    `series`: the columns that tell series apart; others do not stay.
+    """
+    columns = [pl.col("count").sum(), pl.col("sum").sum(), pl.col("min").min(), pl.col("max").max()]
+    if aggregates.ends:
+        first, last = pl.col("first_ms"), pl.col("last_ms")
+        ends = [
+            first.min(),
+            pl.col("first").filter(first == first.min()).min(),
+            last.max(),
+            pl.col("last").filter(last == last.max()).max(),
+        ]
+        # Partials that lack them were written before the job asked for them: which point was first is not known.
+        columns += [pl.when(first.null_count() == 0).then(end) for end in ends]
+    if aggregates.quantiles:
+        columns.append(pl.col("sketch"))
+    grouped = partials.group_by(*series, aligned(window_ms))
+    return grouped.agg(columns).with_columns(_one_sketch(merged_sketches, aggregates))
+
+
+def aligned(window_ms: int) -> pl.Expr:
+    """Where the window of this length starts that holds a row of partials, as `window_start`."""
+    micros = pl.col("window_start").cast(pl.Int64)
+    return (micros - micros % (window_ms * MILLI)).cast(pl.Datetime("us", "UTC")).alias("window_start")
+
+
+@dataclass(slots=True)
+class Merging:
+    """Rows of partials, merged to windows of one length as they come."""
+
+    window: Window
+    aggregates: Aggregates
+    series: Sequence[str] = SERIES
+    """The columns that tell series apart."""
+    _waiting: list[pl.DataFrame] = field(default_factory=list)
+    _rows: int = 0
+    _rows_max: int = MERGE_ROWS_MIN
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        if rows.height:
+            self._waiting.append(rows)
+            self._rows += rows.height
+        if self._rows > self._rows_max:
+            self._merge()
+
+    def merged(self) -> pl.DataFrame:
+        """All of them, one row per series and window."""
+        if not self._waiting:
+            return pl.DataFrame(read_schema(self.aggregates).empty_table())
+        self._merge()
+        return self._waiting[0]
+
+    def _merge(self) -> None:
+        rows = pl.concat(self._waiting).lazy()
+        merged = merge_partials(rows, self.window.millis, self.aggregates, self.series).collect()
+        self._waiting, self._rows = [merged], merged.height
+        # Where merging does not help, it is not tried again before there are twice as many.
+        self._rows_max = max(MERGE_ROWS_MIN, 2 * merged.height)
+
+
+def sketched(values: pl.Series) -> pl.Series:
+    """A sketch for each list of values."""
+    return pl.Series([_sketch(numbers).serialize() for numbers in values], dtype=pl.Binary)
+
+
+def merged_sketches(sketches: pl.Series) -> pl.Series:
+    """One sketch for each list of sketches; null if one of them is: its points were not sketched."""
+    return pl.Series([_merged_sketch(several) for several in sketches], dtype=pl.Binary)
+
+
+def quantiles(sketches: pl.Series, ranks: Sequence[float]) -> list[pl.Series]:
+    """The quantiles of these ranks, a column for each; null where there is no sketch.
+
+    By nearest rank: the least value that at least this share of the values does not exceed.
+    """
+    unknown = [None] * len(ranks)
+    rows = [
+        unknown if sketch is None else kll_doubles_sketch.deserialize(sketch).get_quantiles(list(ranks), True)
+        for sketch in sketches
+    ]
+    return [pl.Series([row[index] for row in rows], dtype=pl.Float64) for index in range(len(ranks))]
+
+
+def _one_sketch(sketch: Callable[[pl.Series], pl.Series], aggregates: Aggregates) -> list[pl.Expr]:
+    """What makes one sketch of each list, if there are any."""
+    return [pl.col("sketch").map_batches(sketch, return_dtype=pl.Binary)] if aggregates.quantiles else []
+
+
+def _sketch(values: pl.Series) -> kll_doubles_sketch:
+    sketch = kll_doubles_sketch(SKETCH_ITEMS)
+    sketch.update(values.to_numpy(writable=True))
+    return sketch
+
+
+def _merged_sketch(sketches: Sequence[bytes | None]) -> bytes | None:
+    known = [sketch for sketch in sketches if sketch is not None]
+    if len(known) < len(sketches):
+        return None
+    if len(known) == 1:
+        return known[0]
+    whole = kll_doubles_sketch(SKETCH_ITEMS)
+    for sketch in known:
+        whole.merge(kll_doubles_sketch.deserialize(sketch))
+    return bytes(whole.serialize())

@@ -1,0 +1,191 @@
+"""The files of both tables, and their rows: a batch at a time, and only of the row groups that can matter."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+from typing import IO
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import InvariantError
+from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.table import Table
+from penstock.lake.storage import Storage
+from penstock.tables.rollup.aggregate import MILLI
+from penstock.tables.rollup.decide import PartialsFile
+
+BATCH_ROWS_MAX = 131_072
+WHOLE_BYTES_MAX = 4 * 1024 * 1024
+"""Of files that are read at once."""
+SPANNED = ("window_start",)
+_DAY_MS = 86_400_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+ValueBounds = Mapping[str, tuple[int, int]]
+"""The least and the greatest value that wanted rows have in columns of numbers, or of instants in microseconds."""
+
+
+def partials_files(partials: Table) -> tuple[PartialsFile, ...]:
+    """Every file of partials in the loaded version."""
+    return tuple(map(_partials_file, partials.active_files(SPANNED)))
+
+
+def span_ms(file: ActiveFile, day: str | None) -> tuple[int, int]:
+    """The starts of the first and the last window in a file; where its statistics do not tell, of its day."""
+    span = file.spans["window_start"]
+    if span is not None:
+        return _millis(span[0]), _millis(span[1])
+    if day is None:
+        raise InvariantError(f"a file of a rollup has no day: {file.path}")
+    start = _millis(datetime.combine(date.fromisoformat(day), time(), UTC))
+    return start, start + _DAY_MS - 1
+
+
+def _partials_file(file: ActiveFile) -> PartialsFile:
+    day, epoch = file.values
+    if day is None or epoch is None or file.rows is None:
+        raise InvariantError(f"a file of partials is not one that Penstock wrote: {file.path}")
+    return PartialsFile(file.path, day, int(epoch), file.rows, *span_ms(file, day))
+
+
+def _millis(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
+
+
+def write_options(table: Table, row_group_rows_max: int) -> WriteOptions:
+    """For files of a table with all its columns."""
+    place = table.spec
+    return WriteOptions(
+        place.path,
+        table.schema,
+        dict(place.storage_options),
+        place.partition_by,
+        row_group_rows_max=row_group_rows_max,
+    )
+
+
+def stage_files(
+    options: WriteOptions, name: Callable[[], str], batches: Iterable[pa.RecordBatch]
+) -> tuple[StagedFile, ...]:
+    """Files with these rows under fresh names; no version refers to them yet."""
+    writer = StagedWriter(options, name, "", 0)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def cut(buckets: range, pieces: int) -> list[range]:
+    """Neighbours together, in at most so many pieces that are about equal and not empty."""
+    count = max(1, min(pieces, len(buckets)))
+    ends = [buckets.start + len(buckets) * number // count for number in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(ends)]
+
+
+def window_bounds(buckets: range, start_ms: int, end_ms: int) -> ValueBounds:
+    """Of the rows of some buckets whose windows start in `[start, end)`."""
+    return {"bucket": (buckets.start, buckets.stop - 1), **_starts(start_ms, end_ms)}
+
+
+def starting_in(rows: pl.DataFrame, start_ms: int, end_ms: int) -> pl.DataFrame:
+    """The rows whose windows start in `[start, end)`."""
+    return within(rows, _starts(start_ms, end_ms))
+
+
+def within(rows: pl.DataFrame, bounds: ValueBounds) -> pl.DataFrame:
+    """The wanted rows; where all are wanted, the same frame: to copy it takes much longer."""
+    for name, (least, most) in bounds.items():
+        values = rows[name].to_physical()
+        first, last = values.min(), values.max()
+        if not (isinstance(first, int) and isinstance(last, int) and least <= first and last <= most):
+            rows = rows.filter(values.is_between(least, most))
+    return rows
+
+
+def scan(storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None) -> Iterator[pl.DataFrame]:
+    """The wanted rows of a file in these columns; those that the file lacks are null.
+
+    Raises `NotFoundError` if it is gone.
+    """
+    for batch in read_batches(storage, path, schema, bounds):
+        yield within(pl.DataFrame(pa.Table.from_batches([batch])), bounds or {})
+
+
+def read_batches(
+    storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The same as Arrow has them: all rows of the row groups that can have wanted ones."""
+    with _opened(storage, path) as file:
+        try:
+            # Without a pre-buffer only the column chunks of one row group are in memory.
+            parquet = pq.ParquetFile(file, pre_buffer=False)
+            columns = [name for name in schema.names if name in parquet.schema_arrow.names]
+            groups = [
+                number
+                for number in range(parquet.num_row_groups)
+                if _can_have(parquet.metadata.row_group(number), bounds or {})
+            ]
+            for batch in parquet.iter_batches(BATCH_ROWS_MAX, row_groups=groups, columns=columns, use_threads=False):
+                yield fit_columns(batch, schema)
+        except pa.ArrowException as error:
+            raise InvariantError(f"cannot read {path} of {storage.url}", detail=str(error)) from error
+
+
+def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
+    """The same rows in frames of so many, but for the last."""
+    held: list[pl.DataFrame] = []
+    for rows in several:
+        held.append(rows)
+        if sum(frame.height for frame in held) >= rows_min:
+            yield pl.concat(held)
+            held.clear()
+    if held:
+        yield pl.concat(held)
+
+
+def with_partition_columns(
+    rows: pa.RecordBatch, partition_by: Sequence[str], values: Sequence[pa.Scalar], schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows of a file in the columns of its table, of which the log of the table tells some, and not the file."""
+    constant = dict(zip(partition_by, values, strict=True))
+    columns = [
+        pa.repeat(constant[column.name], rows.num_rows).cast(column.type)
+        if column.name in constant
+        else rows.column(column.name)
+        for column in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _starts(start_ms: int, end_ms: int) -> ValueBounds:
+    return {"window_start": (start_ms * MILLI, end_ms * MILLI - 1)}
+
+
+def _opened(storage: Storage, path: str) -> IO[bytes]:
+    """A small file as a whole: each read of a column chunk is a request of its own."""
+    if storage.size_bytes(path) <= WHOLE_BYTES_MAX:
+        return io.BytesIO(storage.read(path))
+    return storage.open_reader(path)
+
+
+def _can_have(group: pq.RowGroupMetaData, bounds: ValueBounds) -> bool:
+    """Whether the statistics of a row group leave it possible that it has wanted rows."""
+    for number in range(group.num_columns if bounds else 0):
+        column = group.column(number)
+        least, most = bounds.get(column.path_in_schema, (None, None))
+        if least is None or most is None or not (column.is_stats_set and column.statistics.has_min_max):
+            continue
+        if column.statistics.min_raw > most or column.statistics.max_raw < least:
+            return False
+    return True

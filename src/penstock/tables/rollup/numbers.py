@@ -1,0 +1,131 @@
+"""The numbers that both tables of a rollup keep as app transactions, and how far the closes have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.errors import UserError
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table
+
+LEAST_MS = -(2**52)
+"""Before all event times."""
+
+# Of both tables.
+OWNER = "owner"
+"""The table belongs to the job."""
+
+# Of partials. Instants are in milliseconds.
+FINEST_MS = "finest_ms"
+"""The length of the finest window, fixed when the table is created."""
+WINDOWS_ID = "windows"
+"""The fingerprint of the table that their windows are closed to."""
+CLOSE = "close"
+"""The number of the last close that was begun (RULES W2)."""
+UNTIL = "until"
+"""The windows that end at or before this instant are closed by that close."""
+PORTIONS = "portions"
+"""In how many commits the rows of that close land."""
+WATERMARK = "watermark"
+CLEANED = "cleaned"
+"""The windows that end at or before this instant may have lost partials."""
+POINTS_REMOVED = "points_removed"
+"""The points whose partials were removed."""
+
+# Of closed windows.
+CLOSED = "closed"
+"""The number of the last close that is complete."""
+CLOSED_UNTIL = "closed_until"
+"""The windows that end at or before this instant are closed."""
+CLOSED_PORTIONS = "closed_portions"
+"""How many portions of the next close have landed."""
+LATE = "late"
+"""By interval: the points that came too late for their window."""
+SINCE = "since"
+"""By interval: the close since which it has taken part in every one."""
+JOINED = "joined"
+"""By interval: the last close that it took part in."""
+UPDATED = "updated"
+"""The rows that late points replaced or added."""
+PUBLISH_BUCKETS = "publish_buckets"
+"""In how many buckets the rows are published, fixed with the first one."""
+PUBLISHED = "published"
+"""By publish bucket: the last close whose rows are all in the topic; it may lag."""
+IN_TOPIC = "in_topic"
+"""By publish bucket: the close of its position in the topic; it may lag."""
+
+
+def number_key(job: str, name: str, of: str | int | None = None) -> str:
+    """The app transaction of a number, `of` an interval or a publish bucket where there is one of each."""
+    return f"{job}#{name}" if of is None else f"{job}#{name}/{of}"
+
+
+def number_of(table: Table, name: str, of: str | int | None = None) -> int:
+    """As of the loaded version; 0 where there is none."""
+    return table.transaction(number_key(table.job, name, of)) or 0
+
+
+def keep_number(table: Table, name: str, value: int, check: Callable[[], None] = lambda: None) -> int:
+    """Commit a number that stays as it is; the one that the table has, which may be another.
+
+    `check` may refuse the version that is loaded.
+    """
+
+    def decide() -> Change | None:
+        check()
+        if table.transaction(number_key(table.job, name)) is not None:
+            return None
+        return Change([], {number_key(table.job, name): value}, Provenance(kind="windows", job=table.job).metadata)
+
+    table.swap(decide)
+    return number_of(table, name)
+
+
+@dataclass(frozen=True, slots=True)
+class CloseState:
+    """Close `closed` is complete; if `close` is one more, it is begun and `closed_portions` of it have landed."""
+
+    close: int = 0
+    until_ms: int = LEAST_MS
+    watermark_ms: int | None = None
+    portions: int = 1
+    cleaned_ms: int = LEAST_MS
+    closed: int = 0
+    closed_until_ms: int = LEAST_MS
+    closed_portions: int = 0
+    joined: frozenset[str] = frozenset()
+    """The intervals that take part in the close that is begun, once a portion of it has landed."""
+
+    @property
+    def under_way(self) -> bool:
+        return self.close > self.closed
+
+
+def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int]) -> CloseState:
+    """From the app transactions of both tables."""
+    close, head = partials.get(number_key(job, CLOSE), 0), number_key(job, JOINED, "")
+    return CloseState(
+        close=close,
+        until_ms=partials.get(number_key(job, UNTIL), LEAST_MS),
+        watermark_ms=partials.get(number_key(job, WATERMARK)),
+        portions=partials.get(number_key(job, PORTIONS), 1),
+        cleaned_ms=partials.get(number_key(job, CLEANED), LEAST_MS),
+        closed=windows.get(number_key(job, CLOSED), 0),
+        closed_until_ms=windows.get(number_key(job, CLOSED_UNTIL), LEAST_MS),
+        closed_portions=windows.get(number_key(job, CLOSED_PORTIONS), 0),
+        joined=frozenset(
+            name.removeprefix(head) for name, last in windows.items() if name.startswith(head) and last == close
+        ),
+    )
+
+
+def refuse_apart(state: CloseState, partials_path: str, windows_path: str) -> None:
+    """The two tables belong together: one that was deleted alone cannot be made up from the other."""
+    if state.close - 1 <= state.closed <= state.close:
+        return
+    raise UserError(
+        f"the tables at {partials_path} and {windows_path} do not belong together",
+        detail=f"{state.close} closes were begun by the first, {state.closed} completed by the second",
+        hint="was one of them deleted, moved or restored? Restore it, or delete both and start from the log",
+    )

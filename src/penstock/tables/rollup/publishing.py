@@ -1,0 +1,321 @@
+"""Closed windows out to a topic, once each: which rows are due, and up to where each bucket has been published.
+
+The truth is the position in the topic's own transactions (RULES U1). What the table of windows keeps beside it, the
+close up to which each bucket is published, follows it and may lag: it shows how far publishing is, and proves later
+that positions were lost. No close waits for publishing: a position names a row by its key, not by its number, so rows
+that a later close replaces move none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.environment import Environment
+from penstock.errors import FencedError, PenstockError, TransientError, UserError
+from penstock.events import Retrying
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table
+from penstock.logs.log import Log
+from penstock.publish.formats import ENCODERS
+from penstock.publish.kafka import KafkaOutput
+from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
+from penstock.publish.spec import PublishSpec
+from penstock.tables.kind import View
+from penstock.tables.rollup.events import PublisherFenced, PublishPositionLost, WindowsPublished
+from penstock.tables.rollup.numbers import (
+    CLOSED,
+    IN_TOPIC,
+    PUBLISH_BUCKETS,
+    PUBLISHED,
+    keep_number,
+    number_key,
+    number_of,
+)
+from penstock.tables.rollup.pages import Page, position_after, read_page, rows_after, sort_key
+from penstock.tables.rollup.spec import RollupSpec
+
+ROWS_PER_TURN_MAX = 100_000
+"""What is published before new records get their turn."""
+LOOK_SECONDS = 1.0
+"""How often the table is asked for new closes, while nothing waits."""
+FENCED_SECONDS = 30.0
+"""How long a bucket is left to the producer that took it: one that has lost its claim will have learned so by then."""
+RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 60.0
+"""The pause after a failure, at first and at most: an attempt to reach a cluster that is away holds up batches."""
+
+OpenOutput = Callable[[PublishBucket], Output]
+OUTPUTS: dict[str, Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], Output]] = {
+    "kafka": lambda job, spec, bucket, environment: KafkaOutput(spec, job.log, bucket, environment.reach)
+}
+"""How the output of a bucket is made; a test puts another one in its place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publish:
+    """The chore: the next rows of the buckets of this process. No two are the same work."""
+
+    name = "publish"
+    batch = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A bucket that this process publishes, under the claim of its partition."""
+
+    bucket: PublishBucket
+    token: int
+    output: Output
+    position: PublishPosition | None = None
+    """None: not open."""
+    fenced_at: float | None = None
+    """When another producer took it."""
+    failures: int = 0
+    """In a row."""
+    in_topic: int = 0
+    """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
+
+
+def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environment: Environment) -> Publishing | None:
+    """What publishes the windows of a job, if it asks for that."""
+    spec = job.table.publish
+    if spec is None:
+        return None
+    before = keep_number(windows, PUBLISH_BUCKETS, spec.buckets)
+    if before != spec.buckets:
+        raise UserError(
+            f"job {job.name} publishes in {before} buckets, its file says {spec.buckets}",
+            detail="positions are kept per bucket, and rows would change theirs",
+            hint=f"set publish.buckets to {before}: it stays as it is for the life of the table",
+        )
+    return Publishing(
+        job, spec, windows, log, environment, lambda bucket: OUTPUTS["kafka"](job, spec, bucket, environment)
+    )
+
+
+class Publishing:
+    """Publishes the closed windows of a job, bucket by bucket; each bucket belongs to a partition of the log."""
+
+    def __init__(
+        self,
+        job: JobSpec[RollupSpec],
+        spec: PublishSpec,
+        windows: Table,
+        log: Log,
+        environment: Environment,
+        open_output: OpenOutput,
+    ) -> None:
+        self._job = job
+        self._spec = spec
+        self._windows = windows
+        self._log = log
+        self._environment = environment
+        self._open_output = open_output
+        self._lanes: dict[int, _Lane] = {}
+        self._page: Page | None = None
+        self._look_at = 0.0
+        self._pause_seconds = 0.0
+        """At most, after the last failure."""
+        self._retry_at = 0.0
+        self._last_work = False
+        """Whether a bounded run waits for nothing else: then its own retries end it."""
+
+    def chores(self, view: View) -> Sequence[Publish]:
+        self._follow_claims(view)
+        if self._lanes and (view.flush_now or view.now >= self._look_at):
+            # The closes of whichever process leads.
+            self._windows.refresh()
+            self._look_at = view.now + LOOK_SECONDS
+        self._last_work = view.flush_now and view.idle
+        waits = view.now < self._retry_at and not self._last_work
+        return [Publish()] if not waits and self._due() else []
+
+    def lags(self) -> bool:
+        """Whether rows of our buckets wait, by what the table says now."""
+        if self._lanes:
+            self._windows.refresh()
+        return self._due()
+
+    def perform(self) -> None:
+        """Publish what is due, up to a bound; a bucket that fails does not keep the others waiting for long."""
+        published, failures = 0, dict[int, PenstockError]()
+        # It ends the turn: a cluster that is away would let every other bucket wait for its own time-out.
+        transient: TransientError | None = None
+        try:
+            while published < ROWS_PER_TURN_MAX and transient is None and (lanes := self._behind(failures)):
+                page = self._page_of(min(map(self._start, lanes), key=sort_key))
+                for lane in lanes:
+                    try:
+                        for rows in self._advance(lane, page):
+                            published += rows
+                            if published >= ROWS_PER_TURN_MAX:
+                                break
+                    except TransientError as error:
+                        transient = error
+                    except PenstockError as error:
+                        failures[lane.bucket.number] = error
+                    if published >= ROWS_PER_TURN_MAX or transient is not None:
+                        break
+        finally:
+            self._note_published()
+        if published:
+            self._environment.listener.event(WindowsPublished(rows=published, topic=self._spec.topic))
+        for failure in failures.values():
+            raise failure
+        self._back_off(transient)
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.output.close()
+        self._lanes.clear()
+
+    def _due(self) -> bool:
+        closed = number_of(self._windows, CLOSED)
+        return any(self._published(lane) < closed for lane in self._usable())
+
+    def _usable(self) -> list[_Lane]:
+        """The lanes but those that were fenced just now.
+
+        A process that does not know yet that it lost its claim may open a bucket after its owner did. It gives it up
+        once it knows, and no process would have it if the owner did not come back.
+        """
+        now = self._environment.now()
+        lanes = self._lanes.values()
+        return [lane for lane in lanes if lane.fenced_at is None or now - lane.fenced_at >= FENCED_SECONDS]
+
+    def _behind(self, failures: dict[int, PenstockError]) -> list[_Lane]:
+        """The lanes with rows to publish; those that failed last time are tried once the others have none."""
+        closed = number_of(self._windows, CLOSED)
+        lanes = [
+            lane for lane in self._usable() if lane.bucket.number not in failures and self._start(lane).close <= closed
+        ]
+        least = min((lane.failures for lane in lanes), default=0)
+        return [lane for lane in lanes if lane.failures == least]
+
+    def _start(self, lane: _Lane) -> PublishPosition:
+        """Where a lane goes on, or may go on at the earliest if it is not open."""
+        return lane.position or PublishPosition(self._published(lane) + 1)
+
+    def _page_of(self, position: PublishPosition) -> Page:
+        """The page with the rows that follow a position; the one in memory, if it has them."""
+        page = self._page
+        if page is None or not page.holds(position, self._lanes):
+            # The old page goes before the new one comes.
+            page = self._page = None
+            closed = number_of(self._windows, CLOSED)
+            page = self._page = read_page(self._windows, position, closed, list(self._lanes), self._spec.buckets)
+        return page
+
+    def _advance(self, lane: _Lane, page: Page) -> Iterator[int]:
+        """Publish the rows of one bucket up to the end of the page; how many, after each transaction."""
+        try:
+            rest = rows_after(page.rows[lane.bucket.number], self._opened(lane))
+            while rest.num_rows:
+                part, rest = rest.slice(0, RECORDS_PER_TRANSACTION), rest.slice(RECORDS_PER_TRANSACTION)
+                position = position_after(part) if rest.num_rows else page.after
+                lane.output.publish(ENCODERS[self._spec.format](part), position)
+                lane.position, lane.in_topic, lane.failures = position, position.close, 0
+                yield part.num_rows
+            if sort_key(self._start(lane)) < sort_key(page.after):
+                lane.position = page.after
+            lane.failures = 0
+        except FencedError as error:
+            self._fence(lane, error)
+        except PenstockError:
+            # What became of the last transaction is known once the output is opened again.
+            lane.position = None
+            lane.failures += 1
+            raise
+
+    def _back_off(self, failure: TransientError | None) -> None:
+        """Wait longer after each failure, while batches go on; the last work of a bounded run fails with it."""
+        if failure is None:
+            self._pause_seconds, self._retry_at = 0.0, 0.0
+            return
+        self._pause_seconds = min(RETRY_SECONDS_MAX, max(RETRY_SECONDS, 2 * self._pause_seconds))
+        pause = self._environment.rng.uniform(self._pause_seconds / 2, self._pause_seconds)
+        self._retry_at = self._environment.now() + pause
+        if self._last_work:
+            raise failure
+        self._environment.listener.event(
+            Retrying(reason=failure.primary, detail=failure.detail, pause_seconds=round(pause, 2))
+        )
+
+    def _opened(self, lane: _Lane) -> PublishPosition:
+        """Where to go on; a bucket that had no rows has no position in the topic, only what the table says of it."""
+        if lane.position is not None:
+            return lane.position
+        committed = lane.output.open()
+        # Read after the output was opened: no other process moves the bucket any more.
+        self._windows.refresh()
+        lane.in_topic = 0 if committed is None else committed.close
+        # A close without rows of the bucket moves only the number in the table, not the topic.
+        noted = PublishPosition(self._published(lane) + 1)
+        position = noted if committed is None or committed.close < noted.close else committed
+        if lane.in_topic < number_of(self._windows, IN_TOPIC, lane.bucket.number):
+            position = self._continue_lost(lane, committed, noted)
+        lane.position, lane.fenced_at = position, None
+        return position
+
+    def _continue_lost(self, lane: _Lane, committed: PublishPosition | None, noted: PublishPosition) -> PublishPosition:
+        """The topic has lost the position of a bucket: go on after what the table noted, if the job file says so."""
+        if self._spec.lost_positions == "fail":
+            expected = number_of(self._windows, IN_TOPIC, lane.bucket.number)
+            known = "knows nothing" if committed is None else f"goes on with close {committed.close}"
+            raise UserError(
+                f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
+                detail=f"by {self._windows.spec.path} it goes on with close {expected}, the topic {known}",
+                hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; if it is "
+                f"lost for good, set publish.lost_positions to continue: rows of close {noted.close} may then be "
+                "published twice",
+            )
+        lane.output.publish([], noted)
+        lane.in_topic = noted.close
+        self._environment.listener.event(PublishPositionLost(bucket=lane.bucket.number, close=noted.close))
+        return noted
+
+    def _fence(self, lane: _Lane, error: FencedError) -> None:
+        """Where no other process is expected, a second one is the user's to stop."""
+        lane.output.close()
+        lane.fenced_at, lane.position = self._environment.now(), None
+        if self._job.claims is None:
+            raise error
+        self._environment.listener.event(PublisherFenced(bucket=lane.bucket.number, reason=error.primary))
+
+    def _follow_claims(self, view: View) -> None:
+        """Keep the buckets whose partitions are ours, each under its present token."""
+        partitions, owned = self._log.partitions(), dict[int, int]()
+        for bucket_number in range(self._spec.buckets if partitions else 0):
+            token = view.claimed.get(partitions[bucket_number % len(partitions)])
+            if token is not None:
+                owned[bucket_number] = token
+        for bucket_number, lane in list(self._lanes.items()):
+            if owned.get(bucket_number) != lane.token:
+                lane.output.close()
+                del self._lanes[bucket_number]
+        for bucket_number, token in owned.items():
+            if bucket_number not in self._lanes:
+                table = str(fingerprint(self._windows.id))
+                bucket = PublishBucket(self._job.name, table, bucket_number, self._spec.buckets)
+                self._lanes[bucket_number] = _Lane(bucket, token, self._open_output(bucket))
+
+    def _published(self, lane: _Lane) -> int:
+        return number_of(self._windows, PUBLISHED, lane.bucket.number)
+
+    def _note_published(self) -> None:
+        """Tell the other processes in the table what our buckets have in the topic."""
+
+        def decide() -> Change | None:
+            done: dict[str, int] = {}
+            for bucket_number, lane in self._lanes.items():
+                if lane.position is None:
+                    continue
+                for name, close in ((PUBLISHED, lane.position.close - 1), (IN_TOPIC, lane.in_topic)):
+                    if close > number_of(self._windows, name, bucket_number):
+                        done[number_key(self._job.name, name, bucket_number)] = close
+            return Change([], done, Provenance(kind="publish", job=self._job.name).metadata) if done else None
+
+        self._windows.swap(decide)

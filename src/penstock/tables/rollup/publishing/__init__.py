@@ -1,1 +1,0 @@
-"""Closed windows out to a topic."""

@@ -1,0 +1,146 @@
+"""How a rollup stands: its watermark and what holds it, open windows, and points that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.table import find_table
+from penstock.logs.registry import OpenLog
+from penstock.status.model import JobStatus, Section, shown_path
+from penstock.tables.rollup.decide import PartialsFile
+from penstock.tables.rollup.files import partials_files
+from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, number_key
+from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
+from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
+from penstock.tables.single.facts import TableFacts, facts_status, read_table
+
+LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_finite": "not finite"}
+"""Values of fields that gave no point."""
+
+
+def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+    """Ask both tables and the log how the job stands."""
+    of_partials = partials_job(job)
+    facts = read_table(of_partials)
+    if facts is None:
+        return JobStatus(job.name, shown_path(job), None)
+    base = facts_status(of_partials, facts, open_log, now)
+    windows = find_table(job.table.windows_place, job.name)
+    numbers = {} if windows is None else windows.transactions()
+    state = close_state(job.name, facts.table.transactions(), numbers)
+    files = partials_files(facts.table)
+    intervals = [_interval(window, state, files) for window in job.table.windows]
+    for interval in intervals:
+        interval["late"] = numbers.get(number_key(job.name, LATE, interval["interval"]), 0)
+    values: dict[str, Any] = {
+        **_watermark_values(job, facts, base, state, int(now() * 1000)),
+        "closes": state.closed,
+        "closing": state.under_way,
+        "windows": intervals,
+        "updated": numbers.get(number_key(job.name, UPDATED), 0),
+        "partials_files": len(files),
+        "partials_rows": sum(file.rows for file in files),
+        **{name: sum(state.numbers.get(name, 0) for state in facts.states.values()) for name in PARTITION_SUMS},
+    }
+    if job.table.publish is not None:
+        buckets = range(job.table.publish.buckets)
+        values["published"] = min(numbers.get(number_key(job.name, PUBLISHED, bucket), 0) for bucket in buckets)
+    section = Section(
+        "rollup",
+        values,
+        headings=("interval", "closed until", "open windows", "late points"),
+        rows=tuple(
+            (row["interval"], _shown(row["closed_until"]) or "-", f"{row['open']:,}", f"{row['late']:,}")
+            for row in intervals
+        ),
+        lines=tuple(f"{name:<10} {text}" for name, text in _lines(values, reached=base.log_error is None).items()),
+    )
+    return replace(base, table=shown_path(job), sections=(*base.sections, section))
+
+
+def _watermark_values(
+    job: JobSpec[RollupSpec], facts: TableFacts, base: JobStatus, state: CloseState, now_ms: int
+) -> dict[str, Any]:
+    """As the closing process would see them; the committed watermark while the log does not answer."""
+    idle_after_ms = job.table.idle_after_ms
+    times = {
+        partition.partition: PartitionTime.of(
+            partition.position, partition.end, facts.states[partition.partition].numbers
+        )
+        for partition in base.partitions
+        # Of a topic that was removed, the log tells no end: it does not count.
+        if partition.end is not None
+    }
+    mark = Watermark(state.watermark_ms, None)
+    if base.log_error is None:
+        mark = watermark(times, state.watermark_ms, idle_after_ms, now_ms)
+    return {
+        "watermark": _instant(mark.at_ms),
+        "held_by": None if mark.holder is None else str(mark.holder.partition),
+        "held_because": None if mark.holder is None else mark.holder.reason.value,
+        "without_points": [
+            str(partition) for partition, time in times.items() if time.without_points(now_ms, idle_after_ms)
+        ],
+    }
+
+
+def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> dict[str, Any]:
+    """How far an interval is closed, and how many windows with points are open, whatever their number of series."""
+    known = state.closed_until_ms != LEAST_MS
+    open_from = window.start_of(state.closed_until_ms)
+    spans = sorted(
+        (max(file.first_ms, open_from) // window.millis, file.last_ms // window.millis)
+        for file in files
+        if file.last_ms >= open_from
+    )
+    count, counted_to = 0, open_from // window.millis - 1
+    for first, last in spans:
+        count += max(0, last - max(first, counted_to + 1) + 1)
+        counted_to = max(counted_to, last)
+    return {"interval": window.name, "closed_until": _instant(open_from) if known else None, "open": count}
+
+
+def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
+    """What stands below the table, by topic."""
+    left_out = [f"{values[name]:,} {text}" for name, text in LEFT_OUT.items() if values[name]]
+    lines = {
+        "watermark": _watermark_line(values, reached),
+        "points": f"{values['points']:,} counted, "
+        + (f"left out: {', '.join(left_out)}" if left_out else "none left out"),
+        "closes": f"{values['closes']:,} complete{', another one is under way' if values['closing'] else ''}",
+        "partials": f"{values['partials_rows']:,} rows in {_counted(values['partials_files'], 'file')}",
+    }
+    if values["without_points"]:
+        names = ", ".join(values["without_points"])
+        lines["no points"] = f"{names}: records arrive, none of them held a point for idle_after"
+    if values["updated"]:
+        lines["closes"] += f", {_counted(values['updated'], 'row')} corrected by late points"
+    if values["future"]:
+        lines["points"] += f"; {_counted(values['future'], 'record')} too far in the future"
+    if "published" in values:
+        lines["published"] = f"{values['published']:,} of {_counted(values['closes'], 'close')}"
+    return lines
+
+
+def _watermark_line(values: Mapping[str, Any], reached: bool) -> str:
+    at = _shown(values["watermark"]) or "not known yet"
+    if not reached:
+        return f"{at}, as of the last close"
+    return f"{at}, held back by {values['held_by']}: {values['held_because']}" if values["held_by"] else at
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _instant(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _shown(instant: str | None) -> str | None:
+    """As other times of a status are shown, to the second."""
+    return None if instant is None else f"{instant[:10]} {instant[11:19]}Z"

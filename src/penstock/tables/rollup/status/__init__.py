@@ -1,1 +1,0 @@
-"""What `status` and metrics tell of a rollup."""
