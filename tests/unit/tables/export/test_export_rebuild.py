@@ -132,6 +132,7 @@ def story(folder: Path, **texts: str) -> Story:
             rows = {("order", MONDAY): range(start, start + 6), ("click", MONDAY): range(start + 6, start + 10)}
             told.know(partition, rows)
         told.know(partition, {("order", WEDNESDAY): range(30, 34)})
+        told.ends[partition] = 34
     return told
 
 
