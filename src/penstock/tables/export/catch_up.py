@@ -6,19 +6,17 @@ memory is a cache: losing it costs a repetition, a wait or one more try.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
-from penstock.job.spec import DaysSpec, GapPolicy, JobSpec
+from penstock.job.spec import DaysSpec, GapPolicy
 from penstock.logs.log import Batch, Bounds, Partition, Slice
-from penstock.plan import records_per_batch_max
 from penstock.tables.export.days import next_boundary_ms
-from penstock.tables.export.spec import ExportSpec, Rotation
+from penstock.tables.export.spec import Rotation
 from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, JobPartition, Lag
-from penstock.tables.kind import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +56,11 @@ class CatchUpTerms:
     records_max: int = 1_000_000
 
 
-def next_catch_up(
-    job: JobSpec[ExportSpec], state: ExportState, view: View, resting: frozenset[str]
-) -> CatchUpBatch | None:
-    """The next slices of types that lag and are due; None if there are none."""
-    waiting = [partition for partition in view.tokens if state.of(partition).lags]
-    if not waiting:
-        return None
-    terms = CatchUpTerms(
-        rotations={name: spec.rotation for name, spec in job.table.types.items()},
-        now=view.now,
-        gap=job.on.gap,
-        flush_now=view.flush_now,
-        resting=resting,
-        records_max=max(1, records_per_batch_max(job.flush, view.record_bytes) // len(waiting)),
-    )
-    plans = (catch_up(partition, state.of(partition), view.bounds[partition], terms) for partition in waiting)
+def next_catch_up(state: ExportState, bounds: Mapping[Partition, Bounds], terms: CatchUpTerms) -> CatchUpBatch | None:
+    """The next slices of types that lag and are due, in these partitions; None if there are none."""
+    waiting = [partition for partition in bounds if state.of(partition).lags]
+    terms = replace(terms, records_max=max(1, terms.records_max // max(1, len(waiting))))
+    plans = (catch_up(partition, state.of(partition), bounds[partition], terms) for partition in waiting)
     planned = [plan for plan in plans if plan is not None]
     if not planned:
         return None
@@ -142,22 +129,23 @@ class IdlePartitions:
     days: DaysSpec
     since: dict[Partition, float] = field(default_factory=dict)
 
-    def event_times(self, state: ExportState, view: View, late: Iterable[int]) -> dict[Partition, int]:
+    def event_times(
+        self, state: ExportState, ends: Mapping[Partition, int], now: float, late: Sequence[int]
+    ) -> dict[Partition, int]:
         """The event times, in milliseconds, that partitions have passed which have been idle for long enough.
 
         `late` are the watermarks at which late rows came: days may become complete that long after them.
         """
         idle: dict[Partition, int] = {}
-        late = tuple(late)
-        passed_ms = int((view.now - self.days.idle_seconds) * MILLIS_PER_SECOND)
-        for partition in view.tokens:
+        passed_ms = int((now - self.days.idle_seconds) * MILLIS_PER_SECOND)
+        for partition, end in ends.items():
             known = state.of(partition)
-            if known.position != view.bounds[partition].end:
+            if known.position != end:
                 self.since.pop(partition, None)
                 continue
-            since = self.since.setdefault(partition, view.now)
+            since = self.since.setdefault(partition, now)
             boundary_ms = next_boundary_ms(known.watermark_ms, passed_ms, self.days.complete_after_seconds, late)
-            if view.now - since >= self.days.idle_seconds and boundary_ms is not None:
+            if now - since >= self.days.idle_seconds and boundary_ms is not None:
                 idle[partition] = passed_ms
         return idle
 

@@ -13,13 +13,14 @@ from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
-from penstock.plan import GapError
+from penstock.plan import GapError, records_per_batch_max
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export import events
 from penstock.tables.export.catch_up import (
     CatchUp,
     CatchUpBatch,
+    CatchUpTerms,
     FailingTypes,
     IdlePartitions,
     RaiseEventTimes,
@@ -154,7 +155,15 @@ class Export(ExportTable):
         self._report(state)
         self._retry_failing(state, view)
         gaps = self._gaps(state, bounds)
-        batch = next_catch_up(self.job, state, view, self._resting(view.now))
+        terms = CatchUpTerms(
+            rotations={name: spec.rotation for name, spec in self.spec.types.items()},
+            now=view.now,
+            gap=self.job.on.gap,
+            flush_now=view.flush_now,
+            resting=self._resting(view.now),
+            records_max=records_per_batch_max(self.job.flush, view.record_bytes),
+        )
+        batch = next_catch_up(state, bounds, terms)
         if batch is None and view.idle:
             if view.flush_now and self.failing.reasons and self.lags(view.tokens):
                 reasons = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
@@ -163,7 +172,7 @@ class Export(ExportTable):
                 raise gaps[0]
             self._put_own_markers()
         late = [late_ms for name in self.spec.all_types for late_ms in self.logs.days_of(name).values() if late_ms]
-        idle = self._idle.event_times(state, view, late)
+        idle = self._idle.event_times(state, self._ends, view.now, late)
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
 
     def perform(self, chore: RaiseEventTimes) -> None:
