@@ -31,8 +31,8 @@ from penstock.lake.storage.objects import MemoryStorage
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.staging.reports import Gathered
-from penstock.tables.export.commits import THERE
-from penstock.tables.export.export import Export, Roles, WrittenShares
+from penstock.tables.export.commits import THERE, Roles
+from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec

@@ -23,10 +23,9 @@ from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition
 from penstock.tables.export.export import ExportTable, WrittenShares
-from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import ExportState, JobPartition
-from penstock.tables.export.status.status import type_totals
 from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
 from tests.quarantine_url import export_quarantine, export_quarantines

@@ -17,7 +17,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
-from penstock.tables.export.status.status import type_totals
+from penstock.tables.export.logs import type_totals
 from penstock.tables.registry import load_job
 from tests.contract.toy import ToyTable
 from tests.scenarios.local_spark import local_session

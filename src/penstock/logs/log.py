@@ -163,9 +163,6 @@ class Log(Protocol):
     def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
         """The marks whose records the log has lost otherwise than by retention or compaction."""
 
-    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        """The offsets below which records have used up so much of their retention; absent where none ever goes."""
-
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> Source:
         """The slices cut into pieces, enough for so many tasks if that is worth it."""
 

@@ -151,16 +151,6 @@ class MemoryLog:
         asked = [(each, mark, self.epochs.get(each, {}).get(mark.epoch)) for each in marks for mark in marks[each]]
         return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
 
-    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        kept = {each: int(self._setting(each.topic, "retention.ms")) / 1000 for each in bounds}
-        since = {each: now - seconds * percent / 100 for each, seconds in kept.items() if seconds >= 0}
-        return {
-            each: next(
-                (offset for offset, made_at in self._times(each, bounds[each].first) if made_at >= at), bounds[each].end
-            )
-            for each, at in since.items()
-        }
-
     def _times(self, partition: Partition, first: int) -> Iterator[tuple[int, float]]:
         """When the records at or after an offset were made."""
         there = sorted(self.values[partition].items())

@@ -249,25 +249,3 @@ def answered(call: Callable[[], T]) -> T | None:
         return call()
     except TransientError:
         return None
-
-
-def test_records_near_the_end_of_their_retention_are_told_by_time_and_by_size(
-    open_log: OpenLog, topic: Topics, produce: Produce
-) -> None:
-    """Half of two days: an hour later nothing is over, two days later all; by size the older half of what is left."""
-    by_time = topic(config={"retention.ms": str(2 * 86_400_000)})
-    by_size = topic(config={"retention.ms": "-1", "retention.bytes": "1000000"})
-    kept = topic(config={"retention.ms": "-1"})
-    log = open_log(by_time, by_size, kept)
-    for name in (by_time, by_size, kept):
-        produce(name, [str(number) for number in range(10)], partition=0)
-    partitions = {each.topic: each for each in log.partitions()}
-    now = time.time()
-
-    def told(at: float) -> dict[str, int]:
-        found = log.expiring(log.bounds(partitions.values()), 50.0, at)
-        return {each.topic: offset for each, offset in found.items()}
-
-    assert told(now + 3_600) == {by_time: 0}, "nothing was lost yet by size"
-    topic.cut(by_size, 4)
-    assert told(now + 2 * 86_400) == {by_time: 10, by_size: 7}

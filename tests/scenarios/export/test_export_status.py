@@ -16,9 +16,9 @@ from rich.console import Console
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
+from penstock.tables.export.rules import Rule
 from penstock.tables.export.state import Cause
-from penstock.tables.export.status.alerts import Rule
-from penstock.tables.export.status.status import TypeAlert
+from penstock.tables.export.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.kafka import Produce, Topics
 
@@ -48,23 +48,21 @@ def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
     assert fan.texts(TypeAlert.TYPE_LAGGING) == ["type fs cannot be written since 2026-03-03T01:06:40Z: 5 records wait"]
 
 
-def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
+def test_lag_and_discrepancy_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
     rules, zero, one = fan.told()["rules"], *map(str, fan.partitions)
-    # fs was written in partition 0 and failed once since: half of its two writes; gc was written twice.
-    assert rules["failed_writes_percent"] == {"value": 25.0, "types": {"fs": 50.0, "gc": 0.0}, "limit": 20.0}
     assert rules["lag_records"] == {"value": 2, "partitions": {zero: 0, one: 2}, "limit": 5}
     assert rules["discrepancy_records"] == {"value": 8, "partitions": {zero: 0, one: 8}, "limit": 3}
-    assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.FAILED_WRITES, Rule.DISCREPANCY]
+    assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.DISCREPANCY]
 
 
-def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) -> None:
+def test_a_type_that_caught_up_raises_no_alert(fan: Fan) -> None:
     with_fs_behind(fan)
     fan.catch_up(1, {"fs": 0}, 8)
     fan.mirror(10, 8)
     assert fan.types()["fs"]["lagging"] == []
     assert fan.global_position(1) == 8
-    assert fan.kinds() == [Rule.FAILED_WRITES]
+    assert fan.kinds() == []
 
 
 def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> None:
@@ -115,18 +113,14 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
         ("gc", 8, 0),
     ]
     assert told["types"][0]["lagging"][0]["cause"] == "failing"
-    assert told["rules"]["failed_writes_percent"] == {"value": 25.0, "types": {"fs": 50.0, "gc": 0.0}, "limit": 20.0}
     assert (told["rules"]["lag_records"]["value"], told["rules"]["lag_records"]["limit"]) == (2, 5)
     assert told["rules"]["discrepancy_records"]["partitions"][str(fan.partitions[1])] == 8
-    assert [each["kind"] for each in told["alerts"]] == ["type_lagging", "failed_writes", "discrepancy"]
+    assert [each["kind"] for each in told["alerts"]] == ["type_lagging", "discrepancy"]
     printed = io.StringIO()
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
     assert f"lagging: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
-    assert (
-        "rules: failed writes 25.0% (limit 20), lag 2 (limit 5), discrepancy 8 (limit 3), retention 0 (limit 50)"
-        in text
-    )
+    assert "rules: lag 2 (limit 5), discrepancy 8 (limit 3)" in text
 
 
 # days
@@ -155,7 +149,7 @@ def test_a_day_is_complete_for_the_types_that_are_not_behind(fan: Fan, ask: Ask)
     code, told = ask(DAY)
     assert (code, told["complete"]) == (1, False)
     assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "open"), ("gc", "complete")]
-    assert [each["partition"] for each in told["types"][0]["held_back_by"]] == [1]
+    assert f"{fan.partitions[1]} is at " in told["types"][0]["reason"]
     assert ask(DAY, "gc")[0] == 0
     assert ask(DAY, "fs")[0] == 1
 
@@ -163,7 +157,7 @@ def test_a_day_is_complete_for_the_types_that_are_not_behind(fan: Fan, ask: Ask)
 def test_a_day_that_is_not_over_is_not_complete(fan: Fan, ask: Ask) -> None:
     with_fs_behind(fan)
     code, told = ask("2026-03-02", "gc")
-    assert (code, told["types"][0]["state"]) == (1, "not yet")
+    assert (code, told["types"][0]["state"]) == (1, "open")
 
 
 def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: Ask) -> None:
@@ -175,7 +169,7 @@ def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: As
     assert ask(DAY)[0] == 0
     fan.write(0, 7, 10)
     gc = fan.types()["gc"]
-    assert (gc["last_complete_day"], gc["open_days"], gc["reopened_days"]) == ("2026-02-28", [DAY], [DAY])
+    assert (gc["last_complete_day"], gc["open_days"], gc["reopened_days"]) == (None, [DAY], [DAY])
     code, told = ask(DAY)
     assert code == 1
     assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "complete"), ("gc", "reopened")]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 from confluent_kafka import Consumer
-from confluent_kafka.admin import OffsetSpec
 
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
@@ -18,7 +16,7 @@ from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.offsets import open_consumer, record_offsets
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import Bounds, EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
+from penstock.logs.log import EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
@@ -41,24 +39,6 @@ class KafkaLog(KafkaTopics):
             time.sleep(LOST_TAIL_PAUSE_SECONDS)
             lost = lost_tails(self, {each.partition: [each.mark] for each in lost})
         return lost
-
-    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        found: dict[Partition, int] = {}
-        for topic in sorted({each.topic for each in bounds}):
-            mine = {each: held for each, held in bounds.items() if each.topic == topic}
-            settings = self.settings(topic)
-            retention = Retention() if settings is None else Retention.of(settings)
-            if retention.seconds is not None:
-                at = max(0.0, now - retention.seconds * percent / 100)
-                since = self._offsets(tuple(mine), OffsetSpec.for_timestamp(int(at * 1000)))
-                # Kafka answers a negative offset where all records are older.
-                found |= {each: offset if offset >= 0 else mine[each].end for each, offset in since.items()}
-            for each, held in mine.items():
-                # As much is used up as there are offsets after it, once the log has begun to lose its oldest ones.
-                if retention.by_size and held.first > 0:
-                    used_up = held.end - int((held.end - held.first) * percent / 100)
-                    found[each] = max(used_up, found.get(each, 0))
-        return found
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
         return PieceReader.of(self.spec, slices, tasks_min, batch_bytes)
@@ -91,19 +71,3 @@ class KafkaLog(KafkaTopics):
             self._consumer.close()
             self._consumer = None
         super().close()
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """When a topic lets go of records: after a time, beyond a size, or never."""
-
-    seconds: float | None = None
-    by_size: bool = False
-
-    @staticmethod
-    def of(settings: Mapping[str, str]) -> Retention:
-        """What the settings of a topic say; one that is only compacted loses no key's last record to time or size."""
-        if "delete" not in settings["cleanup.policy"]:
-            return Retention()
-        keeps_ms = int(settings["retention.ms"])
-        return Retention(keeps_ms / 1000 if keeps_ms >= 0 else None, int(settings["retention.bytes"]) >= 0)

@@ -90,10 +90,6 @@ class WalLog:
         """A durable record is never lost: one that is makes the server refuse to start."""
         return []
 
-    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        """Nothing goes before every job has committed it."""
-        return {}
-
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> WalSource:
         new = {each.partition: each.start for each in slices if each.partition not in self._registered}
         if new:

@@ -1,15 +1,22 @@
-"""Which types have to be brought up to the others, and over which offsets: a pure plan."""
+"""Work of an export beside new batches: which types are brought up to the others, over which offsets, and when.
+
+Pure plans, and what a running process remembers of types that fail and of idle partitions; time is passed in. The
+memory is a cache: losing it costs a repetition, a wait or one more try.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
+from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
-from penstock.job.spec import GapPolicy
+from penstock.job.spec import DaysSpec, GapPolicy
 from penstock.logs.log import Batch, Bounds, Partition, Slice
+from penstock.tables.export.days import next_boundary_ms
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import Cause, JobPartition, Lag
+from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, JobPartition, Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,23 @@ class CatchUpBatch(Batch):
     """Slices below the positions, for types that lag."""
 
     takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Types that lag are due."""
+
+    name: ClassVar[str] = "catch-up"
+    batch: CatchUpBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseEventTimes:
+    """A commit without rows: event times that idle partitions have passed."""
+
+    name: ClassVar[str] = "idle partitions"
+    batch: ClassVar[None] = None
+    idle: Mapping[Partition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +56,37 @@ class CatchUpTerms:
     records_max: int = 1_000_000
 
 
-def is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
+def next_catch_up(state: ExportState, bounds: Mapping[Partition, Bounds], terms: CatchUpTerms) -> CatchUpBatch | None:
+    """The next slices of types that lag and are due, in these partitions; None if there are none."""
+    waiting = [partition for partition in bounds if state.of(partition).lags]
+    terms = replace(terms, records_max=max(1, terms.records_max // max(1, len(waiting))))
+    plans = (catch_up(partition, state.of(partition), bounds[partition], terms) for partition in waiting)
+    planned = [plan for plan in plans if plan is not None]
+    if not planned:
+        return None
+    takes = {piece.partition: types for piece, types in planned}
+    return CatchUpBatch(new_batch_id(), tuple(piece for piece, _ in planned), takes=takes)
+
+
+def catch_up(
+    partition: Partition, state: JobPartition, bounds: Bounds, terms: CatchUpTerms
+) -> tuple[Slice, dict[str, int]] | None:
+    """The next slice below a partition's position, with the types that take part, each from its own position.
+
+    None if nothing below it is due. A type that lost records stands still where `on.gap` says so.
+    """
+    stopped = lost_lags(state, bounds) if terms.gap is GapPolicy.FAIL else {}
+    due = {name: lag for name, lag in state.lags.items() if name not in stopped and _is_due(name, lag, terms)}
+    if not due or state.position is None:
+        return None
+    start = min(lag.position for lag in due.values())
+    read_from = min(max(start, bounds.first), state.position)
+    end = min(state.position, read_from + terms.records_max)
+    takes = {name: lag.position for name, lag in due.items() if lag.position < end}
+    return Slice(partition, start, end, read_from), takes
+
+
+def _is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
     """Whether a type that lags is to be written now."""
     if name in terms.resting:
         return False
@@ -46,35 +100,17 @@ def is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
     )
 
 
-def lost_lags(here: JobPartition, bounds: Bounds) -> dict[str, Lag]:
+def lost_lags(state: JobPartition, bounds: Bounds) -> dict[str, Lag]:
     """The types that left records at offsets that the log no longer has."""
-    return {name: lag for name, lag in here.lags.items() if lag.position < bounds.first}
+    return {name: lag for name, lag in state.lags.items() if lag.position < bounds.first}
 
 
-def catch_up(
-    partition: Partition, here: JobPartition, bounds: Bounds, terms: CatchUpTerms
-) -> tuple[Slice, dict[str, int]] | None:
-    """The next slice below a partition's position, with the types that take part, each from its own position.
-
-    None if nothing below it is due. A type that lost records stands still where `on.gap` says so.
-    """
-    stopped = lost_lags(here, bounds) if terms.gap is GapPolicy.FAIL else {}
-    due = {name: lag for name, lag in here.lags.items() if name not in stopped and is_due(name, lag, terms)}
-    if not due or here.position is None:
-        return None
-    start = min(lag.position for lag in due.values())
-    read_from = min(max(start, bounds.first), here.position)
-    end = min(here.position, read_from + terms.records_max)
-    takes = {name: lag.position for name, lag in due.items() if lag.position < end}
-    return Slice(partition, start, end, read_from), takes
-
-
-def check_residue(piece: Slice, here: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
+def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
     """A type that has caught up must have found every record that was left for it, unless the log lost some."""
-    if here.position is None or piece.end < here.position or may_vanish:
+    if state.position is None or piece.end < state.position or may_vanish:
         return
     for name, count in taken.items():
-        lag = here.lags.get(name)
+        lag = state.lags.get(name)
         if lag is None or lag.gap or lag.position < piece.read_from:
             continue
         if lag.deferred != count:
@@ -84,3 +120,55 @@ def check_residue(piece: Slice, here: JobPartition, taken: Mapping[str, int], ma
                 hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
                 "otherwise report this with the output of `penstock verify`",
             )
+
+
+@dataclass(slots=True)
+class IdlePartitions:
+    """Since when partitions are read to their end."""
+
+    days: DaysSpec
+    since: dict[Partition, float] = field(default_factory=dict)
+
+    def event_times(
+        self, state: ExportState, ends: Mapping[Partition, int], now: float, late: Sequence[int]
+    ) -> dict[Partition, int]:
+        """The event times, in milliseconds, that partitions have passed which have been idle for long enough.
+
+        `late` are the watermarks at which late rows came: days may become complete that long after them.
+        """
+        idle: dict[Partition, int] = {}
+        passed_ms = int((now - self.days.idle_seconds) * MILLIS_PER_SECOND)
+        for partition, end in ends.items():
+            known = state.of(partition)
+            if known.position != end:
+                self.since.pop(partition, None)
+                continue
+            since = self.since.setdefault(partition, now)
+            boundary_ms = next_boundary_ms(known.watermark_ms, passed_ms, self.days.complete_after_seconds, late)
+            if now - since >= self.days.idle_seconds and boundary_ms is not None:
+                idle[partition] = passed_ms
+        return idle
+
+
+class FailingTypes:
+    """Types that could not be written, with the reason, and until when they are left alone."""
+
+    def __init__(self, retry_seconds: float) -> None:
+        self._retry_seconds = retry_seconds
+        self._retry_at: dict[str, float] = {}
+        self.reasons: dict[str, str] = {}
+
+    def note(self, name: str, reason: str, now: float) -> bool:
+        """Leave a type alone for a while; returns whether the reason is new."""
+        is_new = self.reasons.get(name) != reason
+        self.reasons[name] = reason
+        self._retry_at[name] = now + self._retry_seconds
+        return is_new
+
+    def resting(self, now: float) -> frozenset[str]:
+        return frozenset(name for name, at in self._retry_at.items() if now < at)
+
+    def recovered(self, name: str) -> bool:
+        """A type was written: forget that it failed; returns whether it had."""
+        self._retry_at.pop(name, None)
+        return self.reasons.pop(name, None) is not None

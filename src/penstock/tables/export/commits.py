@@ -23,27 +23,37 @@ from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, R
 from penstock.lake.staged import StagedFileGoneError, check_staged
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.export.days import DayMarkers, day_key
 from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
-from penstock.tables.export.names import Day, day_folder, final_name
+from penstock.tables.export.markers import DayMarkers
+from penstock.tables.export.names import day_folder, final_name
 from penstock.tables.export.state import (
     EVENT_MS,
     Cause,
-    Deferred,
     ExportState,
     JobPartition,
-    Taken,
+    Lag,
     caught_up,
     deferred_lags,
     incarnation_key,
     lag_numbers,
-    outcomes_key,
 )
 
 COMMITS_AT_ONCE = 16
 THERE = "there"
 """The sum of a share that counts the records which its type had already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which types a slice is written for, each from the offset that the job log has for it, and why not for others."""
+
+    takes: Mapping[str, int]
+    taken_from: Mapping[str, int]
+    """Further offsets where a type's log is ahead: it has what lies between already."""
+    lagging: Mapping[str, Cause] = field(default_factory=dict)
+    after: Mapping[str, int] = field(default_factory=dict)
+    """Where the last slice ends that has files of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +63,7 @@ class RoutedPart:
     piece: Slice
     token: int
     shares: Mapping[str, Share]
-    takes: Mapping[str, int]
-    """The types that took part, each from the offset that the job log has for it."""
-    taken_from: Mapping[str, int] = field(default_factory=dict)
-    """From which offset on the files hold a type's records, where its log was ahead."""
-    lagging: Mapping[str, Cause] = field(default_factory=dict)
-    """Why the others did not; a type that failed on the way is named here too."""
+    roles: Roles
     main: bool = True
     """False for a catch-up, which moves types and not the partition."""
     watermark_ms: int | None = None
@@ -70,22 +75,28 @@ class RoutedPart:
         return self.piece.partition
 
     @property
+    def names(self) -> list[str]:
+        """The types that the slice is written for, without those that failed on the way."""
+        return [name for name in self.roles.takes if name not in self.roles.lagging]
+
+    @property
     def written(self) -> Mapping[str, Share]:
         """The shares that are going to be visible."""
-        return {name: share for name, share in self.shares.items() if name in self.takes and name not in self.lagging}
+        return {name: self.shares[name] for name in self.names if name in self.shares}
 
     @property
-    def files(self) -> tuple[StagedFile, ...]:
-        return tuple(file for share in self.written.values() for file in share.files)
-
-    @property
-    def unrouted(self) -> Share:
-        return self.shares.get(UNROUTED, Share())
+    def left(self) -> Mapping[str, Share]:
+        """The shares of types that lag, with records that are left to them."""
+        shares = {name: share for name, share in self.shares.items() if name and name not in self.written}
+        return {name: share for name, share in shares.items() if share.counts.read}
 
     @property
     def counted(self) -> Counts:
         """What became of the records that this slice dealt with; those left are not among them."""
-        return sum((share.counts for share in self.written.values()), self.unrouted.counts)
+        return sum((share.counts for share in self.written.values()), self.of(UNROUTED).counts)
+
+    def of(self, name: str) -> Share:
+        return self.shares.get(name, Share())
 
     def concerns(self, name: str) -> bool:
         """Whether the log of a type has to take this slice: for records that it lacks, for a gap, or in a catch-up.
@@ -93,49 +104,27 @@ class RoutedPart:
         After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
         catch-up moves its types even if the log has lost all that they waited for.
         """
-        share = self.shares.get(name, Share())
+        share = self.of(name)
         new = share.counts.read > share.sums.get(THERE, 0) or self.piece.gap > 0 or not self.main
-        behind = self.taken_from.get(name, self.takes[name]) < self.piece.end
-        return new and behind and name not in self.lagging
+        return new and self.roles.taken_from.get(name, self.roles.takes[name]) < self.piece.end
 
-    def without(self, name: str, cause: Cause = Cause.FAILING) -> RoutedPart:
-        """The same slice with a type left behind."""
-        return replace(self, lagging={**self.lagging, name: cause})
-
-    def deferred(self) -> dict[str, Deferred]:
-        """The records that are left to types that lag."""
-        return {
-            name: Deferred(share.counts.read, share.first, share.size_bytes, self.lagging.get(name, Cause.ROTATION))
-            for name, share in self.shares.items()
-            if name != UNROUTED and name not in self.written and share.counts.read and share.first is not None
-        }
-
-    def taken(self) -> dict[str, Taken]:
-        """What a catch-up did; also a type without any record in the slice moves with it."""
-        end = self.piece.end
-        return {
-            name: Taken(
-                end,
-                self.shares.get(name, Share()).counts.read,
-                max(0, min(self.piece.read_from, end) - start),
-                self.watermark_ms,
-            )
-            for name, start in self.takes.items()
-            if name not in self.lagging
-        }
+    def without(self, name: str) -> RoutedPart:
+        """The same slice with a type left behind that failed."""
+        lagging = {**self.roles.lagging, name: Cause.FAILING}
+        return replace(self, roles=replace(self.roles, lagging=lagging))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TypesLanded:
     """What became of the commits to the logs of types."""
 
-    moved: frozenset[Partition] = frozenset()
+    moved: set[Partition] = field(default_factory=set)
     """Partitions of which a type has moved meanwhile: they are planned again."""
-    failed: Mapping[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     """Types that could not commit, with the reason: they lag from now on."""
-    renames: tuple[Rename, ...] = ()
+    renames: list[Rename] = field(default_factory=list)
     """Plain files that are to get their final names."""
-    landed: Mapping[str, tuple[AcceptedPart, ...]] = field(default_factory=dict)
+    landed: dict[str, tuple[AcceptedPart, ...]] = field(default_factory=dict)
     """The parts that the logs of types took."""
 
 
@@ -151,84 +140,73 @@ class TypeCommits:
         """Commit every type that has records in the batch, types side by side."""
         by_type: dict[str, list[RoutedPart]] = {}
         for part in parts:
-            for name in part.takes:
-                if part.concerns(name):
-                    by_type.setdefault(name, []).append(part)
-        if len(by_type) < 2:
-            results = [self._land_type(name, batch_id, own) for name, own in by_type.items()]
-        else:
-            with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
-                results = list(pool.map(lambda name: self._land_type(name, batch_id, by_type[name]), sorted(by_type)))
-        return TypesLanded(
-            frozenset(partition for result in results for partition in result.moved),
-            {name: reason for result in results for name, reason in result.failed.items()},
-            tuple(rename for result in results for rename in result.renames),
-            {name: accepted for result in results for name, accepted in result.landed.items()},
-        )
+            for name in filter(part.concerns, part.names):
+                by_type.setdefault(name, []).append(part)
+        result = TypesLanded()
+        with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
+            list(pool.map(lambda name: self._land_type(name, batch_id, by_type[name], result), sorted(by_type)))
+        return result
 
-    def _land_type(self, name: str, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
-        partitions = frozenset(part.partition for part in parts)
+    def _land_type(self, name: str, batch_id: str, parts: Sequence[RoutedPart], result: TypesLanded) -> None:
+        partitions = {part.partition for part in parts}
         try:
             log = self._logs.find_type_log(name)
             if log is None:
                 # Its columns are not known yet: what is bad of it is listed by the job log.
-                return TypesLanded()
+                return
             outcome, renames = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:
-            return TypesLanded(moved=partitions)
+            result.moved.update(partitions)
         except StagedFileGoneError:
             raise
         except PenstockError as error:
-            return TypesLanded(failed={name: error.primary})
-        self._logs.environment.reach("type_committed")
-        moved = partitions - {part.partition for part in outcome.accepted}
-        return TypesLanded(moved, renames=renames, landed={name: outcome.accepted})
+            result.failed[name] = error.primary
+        else:
+            self._logs.environment.reach("type_committed")
+            accepted = {part.partition for part in outcome.accepted}
+            result.moved.update(partitions - accepted)
+            result.landed[name] = outcome.accepted
+            if self._logs.is_plain:
+                result.renames += [rename for partition in accepted for rename in renames[partition]]
 
     def _commit(
         self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]
-    ) -> tuple[Outcome, tuple[Rename, ...]]:
+    ) -> tuple[Outcome, Mapping[Partition, Sequence[Rename]]]:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
-        days = {day for part in parts for day in part.shares.get(name, Share()).days}
-        renames: dict[Partition, list[Rename]] = {}
+        days = {day for part in parts for day in part.of(name).days}
+        renames = {part.partition: [self._rename(name, part, file) for file in part.of(name).files] for part in parts}
+        before = self._logs.days_of(name)
 
         def revise() -> Proposal:
-            known = log.known_state([part.partition for part in parts])
-            slices = [self._slice(name, part, known.of(part.partition).position, renames) for part in parts]
-            numbers = {day_key(self._job, day): self.late_ms(name, day) for day in days}
-            extra = {flow_key(self._job): self._logs.settings_of(name), **numbers}
+            known = log.known_state(renames)
+            slices = [
+                self._slice(name, part, known.of(part.partition).position, renames[part.partition]) for part in parts
+            ]
+            extra = {flow_key(self._job): self._logs.settings_of(name), **self._markers.late_numbers(name, days)}
             return Proposal(self._job, batch_id, tuple(slices), extra)
 
         def prepare() -> None:
             self._markers.hide(name, days)
             if self._logs.is_plain:
-                staged = [file for part in parts for file in part.shares.get(name, Share()).files]
-                check_staged(self._logs.storage, staged)
+                check_staged(self._logs.storage, [file for part in parts for file in part.of(name).files])
 
         outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
-        if not self._logs.is_plain:
-            return outcome, ()
-        landed = [part.partition for part in outcome.accepted]
-        return outcome, tuple(rename for partition in landed for rename in renames[partition])
+        self._markers.report_late(name, before)
+        return outcome, renames
 
-    def _slice(
-        self, name: str, part: RoutedPart, position: int | None, renames: dict[Partition, list[Rename]]
-    ) -> SlicePart:
+    def _slice(self, name: str, part: RoutedPart, position: int | None, renames: Sequence[Rename]) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
         A log beyond what the files begin with would hold their rows twice: it refuses a slice that starts below it.
         """
-        share = part.shares.get(name, Share())
-        piece, start = part.piece, part.taken_from.get(name, part.takes[name])
-        own_start = position if position is not None and position <= start else start
-        own = Slice(part.partition, own_start, piece.end, own_start)
+        share, end = part.of(name), part.piece.end
+        start = part.roles.taken_from.get(name, part.roles.takes[name])
+        start = position if position is not None and position <= start else start
         there = share.sums.get(THERE, 0)
         counts = replace(share.counts, read=share.counts.read - there, skipped=share.counts.skipped - there)
-        own_renames = renames[part.partition] = [self._rename(name, part, file) for file in share.files]
-        files = tuple(
-            committed_file(self._logs, name, file, rename.target)
-            for file, rename in zip(share.files, own_renames, strict=True)
-        )
-        numbers = Numbers(latest={FILES_END: piece.end}) if files else Numbers()
+        files = committed_files(self._logs, share.files, renames)
+        numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
+        own = Slice(part.partition, start, end, start)
         return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
 
     def _rename(self, name: str, part: RoutedPart, file: StagedFile) -> Rename:
@@ -236,20 +214,16 @@ class TypeCommits:
         final = final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0)
         return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
 
-    def late_ms(self, name: str, day: Day) -> int:
-        """The watermark, if the day is complete and these rows are late; else what the log has."""
-        state = self._logs.known_state()
-        if self._markers.is_complete(state, name, day):
-            return state.watermark_of(name, self._markers.now_ms()) or 0
-        return self._logs.days_of(name).get(day, 0)
 
-
-def committed_file(logs: ExportLogs, name: str, file: StagedFile, target: str) -> StagedFile:
-    """A staged file as the log of its type names it: a plain one by its final path, with its staged name beside it."""
+def committed_files(logs: ExportLogs, files: Sequence[StagedFile], renames: Sequence[Rename]) -> tuple[StagedFile, ...]:
+    """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
     if not logs.is_plain:
-        return structs.replace(file, path=file.path.removeprefix(f"{name}/"))
-    values = {**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]}
-    return structs.replace(file, path=target, partition_values=values)
+        return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
+    values = [{**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]} for file in files]
+    return tuple(
+        structs.replace(file, path=rename.target, partition_values=of_file)
+        for file, rename, of_file in zip(files, renames, values, strict=True)
+    )
 
 
 class JobCommits:
@@ -259,8 +233,8 @@ class JobCommits:
         self._logs = logs
         self._job = logs.job.name
 
-    def land(self, batch_id: str, parts: Sequence[RoutedPart], outcomes: Mapping[str, bool]) -> Outcome:
-        """Move positions, totals and lagging types, each partition for itself; `outcomes` are writes of types."""
+    def land(self, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
+        """Move positions, totals and lagging types, each partition for itself."""
         refused: tuple[Refusal, ...] = ()
 
         def revise() -> Proposal:
@@ -268,12 +242,11 @@ class JobCommits:
             state = self._logs.known_state()
             refused = self.refusals(parts)
             stale = {refusal.partition for refusal in refused}
-            made = {part.partition: self._part(part, state) for part in parts if part.partition not in stale}
-            numbers = {key: number for _, of_part in made.values() for key, number in of_part.items()}
-            types = {name: state.types[name].after(done) for name, done in outcomes.items() if name in state.types}
-            extra = {**numbers, **{outcomes_key(self._job, name): bits for name, bits in types.items()}}
-            rows = sum(part.counted.written for part in parts if part.partition in made)
-            return Proposal(self._job, batch_id, tuple(part for part, _ in made.values()), extra, rows=rows)
+            taken = [part for part in parts if part.partition not in stale]
+            made = [self._part(part, state) for part in taken]
+            numbers = {key: number for _, of_part in made for key, number in of_part.items()}
+            rows = sum(part.counted.written for part in taken)
+            return Proposal(self._job, batch_id, tuple(part for part, _ in made), numbers, rows=rows)
 
         return replace(self._logs.job_log.commit_revised(revise), refused=refused)
 
@@ -316,50 +289,53 @@ class JobCommits:
 
     def _part(self, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
         """A slice as the job log takes it, with the numbers of types that lag after it."""
-        here = state.of(part.partition)
+        before = state.of(part.partition)
         if part.main:
-            left = part.deferred()
-            read = sum(share.counts.read for share in part.shares.values())
-            counts = replace(part.unrouted.counts, read=read)
-            lags = deferred_lags(here, left, int(self._logs.environment.now() * 1000))
+            left, unrouted = part.left, part.of(UNROUTED)
+            causes = {name: part.roles.lagging.get(name, Cause.ROTATION) for name in left}
+            lags = deferred_lags(before, left, causes, int(self._logs.environment.now() * 1000))
             made: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
-                counts,
-                quarantine_files=part.unrouted.quarantine_files,
+                replace(unrouted.counts, read=sum(share.counts.read for share in part.shares.values())),
+                quarantine_files=unrouted.quarantine_files,
                 mark=part.mark,
                 numbers=Numbers() if part.watermark_ms is None else Numbers(peaks={EVENT_MS: part.watermark_ms}),
-                deferred=sum(deferred.count for deferred in left.values()),
+                deferred=sum(share.counts.read for share in left.values()),
             )
         else:
-            lags, totals = caught_up(here, part.taken())
+            # Also a type without any record in the slice moves with it.
+            counts = {name: part.of(name).counts.read for name in part.names}
+            lags, totals = caught_up(before, part.piece, counts, part.watermark_ms)
             made = FencePart(part.partition, part.token, totals)
-        numbers = [lag_numbers(self._job, part.partition, name, lag) for name, lag in lags.items()]
-        return made, {key: number for of_type in numbers for key, number in of_type.items()}
+        return made, self._lag_numbers(part.partition, lags)
+
+    def _lag_numbers(self, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
+        numbers = [lag_numbers(self._job, partition, name, lag) for name, lag in lags.items()]
+        return {key: number for of_type in numbers for key, number in of_type.items()}
 
     def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
-        """The numbers of a partition's topic when it starts under a new id."""
+        """The numbers of a partition's topic when it starts under a new id: what types had left of it has vanished."""
         job, topic = self._job, partition.topic
         before, now = state.fingerprints.get(topic), topic_fingerprint(partition.topic_id)
         if before is None or before == now:
             return {} if before else {incarnation_key(job, topic): 1}
         numbers = {incarnation_key(job, topic): state.incarnations.get(topic, 1) + 1}
-        for (topic_id, number), here in state.partitions.items():
-            if topic_fingerprint(topic_id) != before or not here.lags:
-                continue
-            old = Partition(topic, topic_id, number)
-            gone = sum(lag.deferred for lag in here.lags.values())
-            numbers[field_key(job, old, "deferred")] = here.totals.deferred - gone
-            numbers[field_key(job, old, "vanished")] = here.totals.vanished + gone
-            for name, lag in here.lags.items():
-                numbers |= lag_numbers(job, old, name, replace(lag, deferred=0))
+        for (topic_id, number), lost in state.partitions.items():
+            if topic_fingerprint(topic_id) == before and lost.lags:
+                old = Partition(topic, topic_id, number)
+                rest = Slice(old, 0, lost.position or 0, 0)
+                lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0), None)
+                totals = lost.totals + more
+                numbers |= self._lag_numbers(old, lags)
+                numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
         return numbers
 
     def _refuse_unknown_types(self, parts: Sequence[RoutedPart], state: ExportState) -> None:
         """A slice written by a process that does not know a type would hide that type's records for ever."""
         for part in parts:
-            unknown = sorted(state.types.keys() - part.takes.keys() - part.lagging.keys()) if part.main else []
-            if unknown:
+            unknown = sorted(state.types.keys() - part.roles.takes.keys() - part.roles.lagging.keys())
+            if unknown and part.main:
                 raise UserError(
                     f"the table has types that this process does not know: {', '.join(unknown)}",
                     detail="another process added them with a newer job file",
@@ -367,18 +343,18 @@ class JobCommits:
                 )
 
 
-def _refusal(part: RoutedPart, here: JobPartition) -> str | None:
+def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
     """A slice begins at the position; a catch-up begins at that of each type, and ends where the others are."""
-    if part.token < here.token:
-        return f"token {part.token} is older than the table's {here.token}"
+    if part.token < before.token:
+        return f"token {part.token} is older than the table's {before.token}"
     if part.main:
-        if part.piece.start == here.position:
+        if part.piece.start == before.position:
             return None
-        return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
-    if part.piece.end > (here.position or 0):
-        return f"the catch-up ends at {part.piece.end}, beyond the table's position {here.position}"
-    for name, start in part.takes.items():
-        lag = here.lags.get(name)
+        return f"the slice starts at {part.piece.start}, the table's position is {before.position}"
+    if part.piece.end > (before.position or 0):
+        return f"the catch-up ends at {part.piece.end}, beyond the table's position {before.position}"
+    for name, start in part.roles.takes.items():
+        lag = before.lags.get(name)
         if lag is None or lag.position != start:
             now = "does not lag" if lag is None else f"is at {lag.position}"
             return f"the catch-up of {name} starts at {start}, the type {now}"

@@ -24,9 +24,9 @@ from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.compaction import Effort, Group, Limit, Merged, Progress, group
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files
 from penstock.lake.maintenance.reports import CompactReport
-from penstock.tables.export.commits import committed_file
+from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
+from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer
 from penstock.tables.export.names import day_folder, output_name
 
 FILES_PER_OUTPUT_MAX = 1000
@@ -68,7 +68,7 @@ def _compact_type(
         return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
     failed = table.finish_pending([name])
-    table.markers.put(table.logs.state(), [name])
+    table.put_markers([name])
     return report + CompactReport(failed=tuple(f"{name}: {reason}" for reason in failed.values()))
 
 
@@ -111,7 +111,7 @@ def _merge(
     stats = json.dumps({"numRecords": output.rows})
     final = f"{day_folder(name, day)}/{output_name('compacted', logs.job.name, version_max, unique)}"
     staged_file = structs.replace(output, partition_values={"day": day}, stats=stats)
-    return Merged(inputs, (committed_file(logs, name, staged_file, final),))
+    return Merged(inputs, committed_files(logs, [staged_file], [Rename(name, staged, final)]))
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a running export tells beside the events of every job."""
+"""What a running export reports beside the events of every job."""
 
 from __future__ import annotations
 
@@ -42,9 +42,6 @@ class DayOpenedAgain(Event):
 class DayMarkerFailed(Interrupted, level=Level.WARNING): ...
 
 
-class RetentionNotKnown(Interrupted, level=Level.WARNING): ...
-
-
 class RecordsVanished(Event, level=Level.WARNING):
     records: int
 
@@ -53,6 +50,7 @@ class ExportRules(RulesMeasured, name=RulesMeasured.name):
     """The monitoring rules of seed 000, by partition or by type."""
 
     failed_writes_percent: float | None = None
+    """Of all types together, since the process started; None before the first write."""
     failed_writes_percent_by_type: Mapping[str, float] = field(default_factory=dict)
     lag_records: Mapping[str, int] = field(default_factory=dict)
     discrepancy_records: Mapping[str, int] = field(default_factory=dict)

@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.flow.write.report import UNROUTED, Share
+from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
-from penstock.logs.log import Batch, Log, Partition, Slice
+from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
+from penstock.plan import GapError, records_per_batch_max
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
-from penstock.tables.export.catch_up import CatchUpBatch, check_residue
-from penstock.tables.export.chores import (
+from penstock.tables.export import events
+from penstock.tables.export.catch_up import (
     CatchUp,
+    CatchUpBatch,
+    CatchUpTerms,
     FailingTypes,
     IdlePartitions,
     RaiseEventTimes,
-    WaitingRecords,
+    check_residue,
+    lost_lags,
     next_catch_up,
 )
-from penstock.tables.export.commits import JobCommits, RoutedPart, TypeCommits
-from penstock.tables.export.days import DayMarkers
-from penstock.tables.export.events import CatchUpPlanned, RecordsVanished, TypeCannotBeWritten, TypeWrittenAgain
+from penstock.tables.export.commits import JobCommits, Roles, RoutedPart, TypeCommits
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.root_claims import RootClaims
+from penstock.tables.export.rules import Outcomes, measure
 from penstock.tables.export.state import Cause, ExportState
-from penstock.tables.export.status.alerts import measured_rules
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Quarantine
 
 
 class TypeLaggingError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """Which types a slice is written for, each from an offset, and why not for the others."""
-
-    takes: Mapping[str, int]
-    taken_from: Mapping[str, int]
-    """Further offsets where a type's log is ahead: it has what lies between already."""
-    lagging: Mapping[str, Cause] = field(default_factory=dict)
-    after: Mapping[str, int] = field(default_factory=dict)
-    """Where the last slice ends that has files of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +64,20 @@ class ExportTable:
         self.logs = logs
         self.job = logs.job
         self.environment = logs.environment
-        self.markers = DayMarkers(
-            logs.storage,
-            logs.places,
-            logs.environment,
-            logs.export.days.complete_after_seconds,
-            logs.days_of,
-            self._refresh,
-            self._is_pending,
-        )
+        self.markers = DayMarkers(logs)
         self.finishing = Finishing(logs, self.markers)
         self.types = TypeCommits(logs, self.markers)
         self.commits = JobCommits(logs)
         self.claims = RootClaims(logs.storage, logs.job, logs.space)
 
-    def finish_pending(self, names: Iterable[str] | None = None) -> dict[str, str]:
+    def finish_pending(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
-        wanted = list(self.logs.export.all_types if names is None else names)
-        failed = self.finishing.finish(self.finishing.pending(None if names is None else wanted))
-        return {name: reason for name, reason in self.logs.unreadable.items() if name in wanted} | failed
+        failed = self.finishing.finish(self.finishing.pending(names))
+        return {name: why for name, why in self.logs.unreadable.items() if names is None or name in names} | failed
 
-    def _refresh(self, name: str) -> int:
-        log = self.logs.find_type_log(name)
-        if log is None:
-            return -1
-        log.refresh()
-        return log.version
-
-    def _is_pending(self, name: str, day: str) -> bool:
-        pending = self.finishing.pending([name])
-        return name in self.logs.unreadable or any(rename.day == day for rename in pending)
+    def put_markers(self, names: Iterable[str]) -> None:
+        """Mark the complete days of types."""
+        self.markers.put(self.logs.state(), names, self.finishing.pending_days)
 
 
 class Export(ExportTable):
@@ -113,16 +90,15 @@ class Export(ExportTable):
         self.spec = logs.export
         self.quarantine = quarantine
         self.failing = FailingTypes(self.spec.retry_seconds)
-        self.waiting = WaitingRecords(
-            log, self.job.on.gap, self.spec.alerts.retention_percent_max, self.environment.listener
-        )
         self._checks = ReadChecks(self.job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
-        self._is_settled = False
+        self._is_finished = False
         """Whether nothing is left to finish of commits up to now, as far as this process knows."""
         self._ends: Mapping[Partition, int] = {}
-        self._expiring: Mapping[Partition, int] = {}
+        self._outcomes: Outcomes = Counter()
+        self._stopped: set[tuple[Partition, str]] = set()
+        """Types whose records a gap took: reported once."""
         self._vanished = self._vanished_now()
 
     def state(self, partitions: Iterable[Partition]) -> TableState:
@@ -154,103 +130,116 @@ class Export(ExportTable):
             self.claims.claim_names({partition.topic for partition in new})
             self.claims.claim_topics({partition.topic_id for partition in new})
             self._owned |= new
-            self._is_settled = False
+            self._is_finished = False
 
     def settle(self, partitions: Iterable[Partition]) -> None:
         """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
-        if self._is_settled:
+        if self._is_finished:
             return
         self.logs.refresh_types()
-        self._note_failed(self.finish_pending())
-        self._note_failed(self.logs.unreadable)
+        self._fail(self.finish_pending())
         self.quarantine.append_missing(self.logs.job_log, partitions)
         for name, log in self.logs.type_logs():
             self.quarantine.append_missing(log, partitions, name)
         self.markers.read(self.logs.state())
-        self._put_markers()
-        self._is_settled = True
+        self._put_own_markers()
+        self._is_finished = True
 
     # chores
 
     def chores(self, view: View) -> Sequence[Chore]:
         """What idle partitions and complete days need, which is soon done, then what types wait for."""
         state = self.logs.state()
-        held = {partition: view.bounds[partition] for partition in view.tokens}
-        self._ends = {partition: bounds.end for partition, bounds in held.items()}
-        self._expiring = self.waiting.expiring(state, held, view.now)
+        bounds = {partition: view.bounds[partition] for partition in view.tokens}
+        self._ends = {partition: held.end for partition, held in bounds.items()}
         self._report(state)
-        self._probe_failing(state, view)
-        self.waiting.report_gaps(state, held)
-        resting = self.failing.resting(view.now) | self.logs.unreadable.keys()
-        batch = next_catch_up(self.job, state, view, resting)
+        self._retry_failing(state, view)
+        gaps = self._gaps(state, bounds)
+        terms = CatchUpTerms(
+            rotations={name: spec.rotation for name, spec in self.spec.types.items()},
+            now=view.now,
+            gap=self.job.on.gap,
+            flush_now=view.flush_now,
+            resting=self._resting(view.now),
+            records_max=records_per_batch_max(self.job.flush, view.record_bytes),
+        )
+        batch = next_catch_up(state, bounds, terms)
         if batch is None and view.idle:
-            self._finish_failing(view)
+            if view.flush_now and self.failing.reasons and self.lags(view.tokens):
+                reasons = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
+                raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
+            if view.flush_now and gaps:
+                raise gaps[0]
+            self._put_own_markers()
         late = [late_ms for name in self.spec.all_types for late_ms in self.logs.days_of(name).values() if late_ms]
-        idle = self._idle.event_times(state, view, late)
+        idle = self._idle.event_times(state, self._ends, view.now, late)
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
 
     def perform(self, chore: RaiseEventTimes) -> None:
         self.commits.raise_event_times(chore.idle)
-        self._put_markers()
+        self._put_own_markers()
 
-    def _probe_failing(self, state: ExportState, view: View) -> None:
-        """Before a type that failed is read again: whether its folder takes files now. A probe costs little."""
-        lags = {name: lag for partition in view.tokens for name, lag in state.of(partition).lags.items()}
-        for name, lag in lags.items():
-            if lag.cause is not Cause.FAILING or not self.failing.may_probe(name, view.now, view.flush_now):
-                continue
-            self.finishing.forget_probes(name)
-            folder = name if self.logs.is_plain else f"{name}/_delta_log"
-            if (reason := self.finishing.probe_folder(folder)) is None:
-                reason = self._finished([name]).get(name)
-            if reason is None:
-                self.failing.forgive(name)
-            else:
-                self.failing.note(name, reason, view.now)
+    def _gaps(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
+        """Where the log lost records that wait for a type, unless the job says to go on; the type stands still (I7)."""
+        gaps = [
+            GapError(partition, lag.position, held.first, name)
+            for partition, held in bounds.items()
+            for name, lag in sorted(lost_lags(state.of(partition), held).items())
+            if self.job.on.gap is GapPolicy.FAIL
+        ]
+        for gap in gaps:
+            if (gap.partition, gap.type) not in self._stopped:
+                self._stopped.add((gap.partition, gap.type))
+                place = str(gap.partition)
+                stopped = events.TypeStoppedByAGap(type=gap.type, partition=place, reason=gap.primary, hint=gap.hint)
+                self.environment.listener.event(stopped)
+        return gaps
 
-    def _finish_failing(self, view: View) -> None:
-        """Nothing is due: try once more what could not be put in its place; a bounded run ends with what is stuck."""
-        stuck = [name for name in self.failing.reasons if view.flush_now or name not in self.failing.resting(view.now)]
-        state = self.logs.state()
-        failed = self._finished(stuck) if stuck else {}
-        for name in stuck:
-            if name in failed:
-                self._fail(name, failed[name])
-            elif not any(name in state.of(partition).lags for partition in view.tokens):
-                self._recover(name)
-        if view.flush_now and self.failing.reasons and self.lags(view.tokens):
-            reasons = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
-            raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
-        held = {partition: view.bounds[partition] for partition in view.tokens}
-        if view.flush_now and (gaps := self.waiting.gaps(state, held)):
-            raise gaps[0]
-        self._put_markers()
-
-    def _finished(self, names: Sequence[str]) -> dict[str, str]:
-        """Finish what is pending of types that failed; those that still cannot be finished, with the reason."""
-        failed: dict[str, str] = {}
-        for name in names:
-            try:
-                self.logs.reopen(name)
-                failed |= self.finish_pending([name])
-            except PenstockError as error:
-                failed[name] = error.primary
-        return failed | {name: self.logs.unreadable[name] for name in names if name in self.logs.unreadable}
-
-    def _put_markers(self) -> None:
-        self.markers.put(self.logs.state(), [name for name in self.spec.all_types if name not in self.failing.reasons])
+    def _put_own_markers(self) -> None:
+        self.put_markers([name for name in self.spec.all_types if name not in self.failing.reasons])
 
     def _report(self, state: ExportState) -> None:
         """Report the monitoring rules over the partitions of this process, and records that vanished."""
         vanished = self._vanished_now()
         if vanished > self._vanished:
             # Left to a type, and the log no longer had them: lost, and reported (I7).
-            self.environment.listener.event(RecordsVanished(records=vanished - self._vanished))
+            self.environment.listener.event(events.RecordsVanished(records=vanished - self._vanished))
         self._vanished = vanished
-        self.environment.listener.event(measured_rules(state, self._ends, self._expiring, self.spec.alerts))
+        self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
 
     def _vanished_now(self) -> int:
-        return sum(here.totals.vanished for here in self.logs.known_state().partitions.values())
+        return sum(known.totals.vanished for known in self.logs.known_state().partitions.values())
+
+    # types that fail
+
+    def _resting(self, now: float) -> frozenset[str]:
+        """Types that are not tried now."""
+        return self.failing.resting(now) | self.logs.unreadable.keys()
+
+    def _fail(self, reasons: Mapping[str, str]) -> None:
+        for name, reason in reasons.items():
+            self.finishing.forget_probes(name)
+            if self.failing.note(name, reason, self.environment.now()):
+                self.environment.listener.event(events.TypeCannotBeWritten(type=name, reason=reason))
+
+    def _retry_failing(self, state: ExportState, view: View) -> None:
+        """Try types whose rest is over; at its end, a bounded run tries all once more."""
+        lagging = {name for partition in view.tokens for name in state.of(partition).lags}
+        resting = frozenset() if view.flush_now and view.idle else self.failing.resting(view.now)
+        self._retry(sorted(self.failing.reasons.keys() - resting), lagging)
+
+    def _retry(self, names: Iterable[str], lagging: Collection[str] = ()) -> None:
+        """Put what is pending of types that failed in its place: those have recovered that then lag no more."""
+        for name in names:
+            try:
+                self.logs.reopen(name)
+                reason = self.finishing.probe(name) or self.finish_pending([name]).get(name)
+            except PenstockError as error:
+                reason = error.primary
+            if reason is not None:
+                self._fail({name: reason})
+            elif name not in lagging and self.failing.recovered(name):
+                self.environment.listener.event(events.TypeWrittenAgain(type=name))
 
     # write
 
@@ -258,17 +247,15 @@ class Export(ExportTable):
         """Which types take part in each slice of a batch."""
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
+            self.environment.listener.event(events.CatchUpPlanned(types=names, offsets=batch.offsets))
+            return {piece.partition: self._roles(piece, batch.takes[piece.partition], {}) for piece in batch.slices}
         state = self.logs.state()
         return {piece.partition: self._main_roles(piece, state, batch.flush) for piece in batch.slices}
 
     def _main_roles(self, piece: Slice, state: ExportState, flush: bool) -> Roles:
         """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
-        takes: dict[str, int] = {}
+        lags, resting = state.of(piece.partition).lags, self._resting(self.environment.now())
         lagging: dict[str, Cause] = {}
-        lags = state.of(piece.partition).lags
-        resting = self.failing.resting(self.environment.now()) | self.logs.unreadable.keys()
         for name, spec in self.spec.all_types.items():
             if name in lags:
                 lagging[name] = lags[name].cause
@@ -276,28 +263,20 @@ class Export(ExportTable):
                 lagging[name] = Cause.FAILING
             elif spec.rotation is not None and not flush:
                 lagging[name] = Cause.ROTATION
-            else:
-                takes[name] = piece.start
+        takes = {name: piece.start for name in self.spec.all_types if name not in lagging}
+        roles = self._roles(piece, takes, lagging)
         # Where processes share a partition range by range, slices before this one may be under way.
-        is_next = state.of(piece.partition).position == piece.start
-        return self._roles(piece, takes, lagging, is_next)
+        return roles if state.of(piece.partition).position == piece.start else replace(roles, after={})
 
-    def _roles(
-        self,
-        piece: Slice,
-        takes: Mapping[str, int],
-        lagging: Mapping[str, Cause] | None = None,
-        is_next: bool = True,
-    ) -> Roles:
+    def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        after = self.logs.files_ends(takes, piece.partition) if is_next else {}
-        return Roles(takes, taken_from, lagging or {}, after)
+        return Roles(takes, taken_from, lagging, self.logs.files_ends(takes, piece.partition))
 
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
-        """Commit the types, then the job; then put plain files in their place."""
-        self._is_settled = False
+        """Commit the types, then the job; plain files get their places in between."""
+        self._is_finished = False
         parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
         # A process that lost its claim is refused here already, and not after types have taken its files.
         self.logs.job_log.refresh()
@@ -305,68 +284,49 @@ class Export(ExportTable):
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
         if not parts:
             return Landed(Outcome(None, (), refused))
-        parts, refusing = self._writable(parts)
+        failed = {name: share.failed for part in parts for name, share in part.shares.items() if share.failed}
+        failed |= self._unwritable(parts, failed)
+        parts = _without(parts, failed)
         self.environment.reach("checked")
         landed = self.types.land(batch.id, parts)
-        for name, reason in landed.failed.items():
-            self._fail(name, reason, costly=True)
-            parts = [part.without(name) for part in parts]
-        failed = self.finishing.finish(landed.renames)
-        self._note_failed(failed)
-        written = set(landed.landed)
-        in_tasks = {name for part in parts for name, share in part.shares.items() if share.failed}
-        failures = (*in_tasks, *refusing, *landed.failed, *failed)
-        outcomes = {**dict.fromkeys(written, True), **dict.fromkeys(failures, False)}
+        parts = _without(parts, landed.failed)
+        failed |= landed.failed
+        failed |= self.finishing.finish(landed.renames)
+        self._fail(failed)
+        self._outcomes.update((name, False) for name in failed)
+        written = landed.landed.keys() - failed.keys()
+        self._outcomes.update((name, True) for name in written)
         steady = [part for part in parts if part.partition not in landed.moved]
         if moved := [part for part in parts if part.partition in landed.moved]:
             # Planned again, unless the job has moved on too: then another process holds the partition.
             self.logs.job_log.refresh()
             refused = (*refused, *self.commits.refusals(moved))
-        outcome = self.commits.land(batch.id, steady, outcomes) if steady else Outcome(None)
+        outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
         self.environment.reach("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))
         if outcome.version is None:
             return Landed(outcome)
         self.environment.reach("quarantined")
-        self._is_settled = True
-        return self._landed(outcome, steady, written - failed.keys(), staged.main)
-
-    def _landed(self, outcome: Outcome, parts: Sequence[RoutedPart], written: Iterable[str], main: bool) -> Landed:
-        self._recover_written(written)
-        self._put_markers()
+        self._is_finished = True
+        self._retry(sorted(written & self.failing.reasons.keys()))
+        self._put_own_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}
-        landed = [part for part in parts if part.partition in accepted]
-        files = [file for part in landed for file in part.files]
-        counts = sum((part.counted for part in landed), Counts())
-        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not main)
+        return _landed(outcome, [part for part in steady if part.partition in accepted], staged.main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         roles = staged.roles[piece.partition]
         shares = self._with_logs(staged.found.of(piece.partition), roles)
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
-        part = RoutedPart(
-            piece,
-            token,
-            shares,
-            roles.takes,
-            roles.taken_from,
-            roles.lagging,
-            staged.main,
-            # A clock that runs ahead must not close days: nothing is later than now.
-            min(max(times), self.markers.now_ms()) if times else None,
-            staged.found.mark_of(piece.partition),
-        )
-        for name, share in shares.items():
-            if share.failed:
-                self._fail(name, share.failed, costly=True)
-                part = part.without(name)
+        # A clock that runs ahead must not close days: nothing is later than now.
+        watermark_ms = min(max(times), self.markers.now_ms()) if times else None
+        mark = staged.found.mark_of(piece.partition)
+        part = RoutedPart(piece, token, shares, roles, staged.main, watermark_ms, mark)
         if not staged.main:
-            taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
-            kept = {name: count for name, count in taken.items() if name not in part.lagging}
+            taken = {name: part.of(name).counts.read for name in part.names if not part.of(name).failed}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
-            check_residue(piece, self.logs.known_state().of(piece.partition), kept, may_vanish)
+            check_residue(piece, self.logs.known_state().of(piece.partition), taken, may_vanish)
         return part
 
     def _with_logs(self, shares: Mapping[str, Share], roles: Roles) -> Mapping[str, Share]:
@@ -376,38 +336,24 @@ class Export(ExportTable):
         kept = {name: share for name, share in shares.items() if name not in missing}
         return {**kept, UNROUTED: unrouted} if missing else shares
 
-    def _writable(self, parts: list[RoutedPart]) -> tuple[list[RoutedPart], set[str]]:
-        """The parts without the types whose folders take no files now, which wait alone; and those types."""
-        refusing: set[str] = set()
+    def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
+        """The types whose folders take no files now, with the reason."""
         days: dict[str, set[str]] = {}
         for part in parts:
             for name, share in part.written.items():
                 days.setdefault(name, set()).update(share.days)
-        for name, wanted in days.items():
-            if (reason := self.finishing.probe(name, wanted)) is not None:
-                self._fail(name, reason)
-                parts = [part.without(name) for part in parts]
-                refusing.add(name)
-        return parts, refusing
+        reasons = {name: self.finishing.probe(name, days[name]) for name in days.keys() - failed}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
-    def _note_failed(self, failed: Mapping[str, str]) -> None:
-        for name, reason in failed.items():
-            self._fail(name, reason)
 
-    def _fail(self, name: str, reason: str, costly: bool = False) -> None:
-        self.finishing.forget_probes(name)
-        if self.failing.note(name, reason, self.environment.now(), costly):
-            self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
+def _without(parts: Sequence[RoutedPart], names: Iterable[str]) -> list[RoutedPart]:
+    """The same slices with types left behind that failed."""
+    for name in names:
+        parts = [part.without(name) for part in parts]
+    return list(parts)
 
-    def _recover_written(self, written: Iterable[str]) -> None:
-        """Types that failed and were written now have recovered, unless a file of an earlier batch is still stuck."""
-        names = [name for name in sorted(written) if name in self.failing.reasons]
-        stuck = self._finished(names)
-        self._note_failed(stuck)
-        for name in names:
-            if name not in stuck:
-                self._recover(name)
 
-    def _recover(self, name: str) -> None:
-        if self.failing.recovered(name):
-            self.environment.listener.event(TypeWrittenAgain(type=name))
+def _landed(outcome: Outcome, parts: Sequence[RoutedPart], main: bool) -> Landed:
+    files = [file for part in parts for share in part.written.values() for file in share.files]
+    counts = sum((part.counted for part in parts), Counts())
+    return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not main)

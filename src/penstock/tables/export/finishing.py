@@ -24,8 +24,8 @@ from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import parse_compacted_name
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.export.days import DayMarkers
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import Day, day_folder, type_and_day
 
 RENAMES_AT_ONCE = 16
@@ -97,16 +97,19 @@ class Finishing:
         """
         if not self.logs.is_plain:
             return []
-        places = self.logs.places
-        folders = [places.staged] if names is None else [f"{places.staged}/{name}" for name in names]
-        staged = {entry.path for folder in folders for entry in self.logs.storage.list(folder)}
-        found: list[Rename] = []
+        folder = self.logs.places.staged
+        folders = [folder] if names is None else [f"{folder}/{name}" for name in names]
+        staged = {entry.path for path in folders for entry in self.logs.storage.list(path)}
+        renames: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.all_types.keys()):
-            log = self.logs.refreshed(name)
-            if log is not None:
+            if (log := self.logs.refreshed(name)) is not None:
                 files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
-                found += [rename for rename in files if rename.source in staged]
-        return found
+                renames += [rename for rename in files if rename.source in staged]
+        return renames
+
+    def pending_days(self, name: str) -> set[Day]:
+        """The days of a type whose files are not all in their place."""
+        return {rename.day for rename in self.pending([name])}
 
     def source_of(self, name: str, file: ActiveFile) -> str:
         """The name under which an active file was staged."""
@@ -161,25 +164,19 @@ class Finishing:
 
     # probes
 
-    def probe(self, name: str, days: Iterable[Day]) -> str | None:
-        """Why files cannot be put into the folders of a type; None if they can."""
-        folders = {day_folder(name, day) for day in days} if self.logs.is_plain else set()
-        for folder in sorted(folders - self._probed):
-            if (reason := self.probe_folder(folder)) is not None:
-                return reason
+    def probe(self, name: str, days: Iterable[Day] | None = None) -> str | None:
+        """Why plain files cannot be put into the folders of these days, or of the type; None if they can."""
+        folders = [name] if days is None else [day_folder(name, day) for day in days]
+        for folder in sorted({*folders} - self._probed) if self.logs.is_plain else ():
+            path = f"{folder}/{PROBE}{new_batch_id()}"
+            try:
+                self.logs.storage.put(path, b"")
+                self.logs.storage.delete(path)
+            except PenstockError as error:
+                return error.primary
             self._probed.add(folder)
-        return None
-
-    def probe_folder(self, folder: str) -> str | None:
-        """Why nothing can be put into a folder; None if it can."""
-        path = f"{folder}/{PROBE}{new_batch_id()}"
-        try:
-            self.logs.storage.put(path, b"")
-            self.logs.storage.delete(path)
-        except PenstockError as error:
-            return error.primary
         return None
 
     def forget_probes(self, name: str) -> None:
         """A type that failed is probed again before its next files are committed."""
-        self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}
+        self._probed = {folder for folder in self._probed if folder.split("/")[0] != name}

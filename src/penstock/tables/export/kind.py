@@ -22,14 +22,13 @@ from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export, ExportTable
 from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.metrics import METRICS, ExportMeter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
 from penstock.tables.export.section.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.day_answers import day_answers
-from penstock.tables.export.status.metrics import METRICS, ExportMeter
-from penstock.tables.export.status.status import export_status
+from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.vacuum import listings, vacuum
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish

@@ -24,6 +24,7 @@ from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
+from penstock.lake.state import Totals
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days import Days, parse_days
@@ -94,15 +95,14 @@ class ExportLogs:
 
     def state(self) -> ExportState:
         """What the job log says, as of its newest version; an empty state while there is none."""
-        if (log := self.find_job_log()) is None:
-            return ExportState()
-        log.refresh()
+        if (log := self.find_job_log()) is not None:
+            log.refresh()
         return self.known_state()
 
     def known_state(self) -> ExportState:
         """The same, as of the version that is loaded."""
-        log = self.job_log
-        if self._state.version != log.version:
+        log = self._job_log
+        if log is not None and self._state.version != log.version:
             self._state = parse_state(log.version, log.transactions(), self.job.name)
         return self._state
 
@@ -139,29 +139,23 @@ class ExportLogs:
 
     def refresh_types(self) -> None:
         """Read the logs of all types again."""
-        logs = dict(self.type_logs())
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
-            list(pool.map(self._refresh, logs))
+            list(pool.map(self.refreshed, self.export.all_types))
 
     def refreshed(self, name: str) -> Table | None:
         """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
-        if self._readable(name) is not None:
-            self._refresh(name)
-        return self._logs.get(name)
+        return self._readable(name, refresh=True)
 
-    def _readable(self, name: str) -> Table | None:
+    def _readable(self, name: str, refresh: bool = False) -> Table | None:
         try:
-            return self.find_type_log(name)
+            log = self.find_type_log(name)
+            if log is not None and refresh:
+                log.refresh()
+            return log
         except PenstockError as error:
             self.unreadable[name] = error.primary
+            self._logs.pop(name, None)
             return None
-
-    def _refresh(self, name: str) -> None:
-        try:
-            self._logs[name].refresh()
-        except PenstockError as error:
-            self.unreadable[name] = error.primary
-            del self._logs[name]
 
     def days_of(self, name: str) -> Days:
         """The days of a type, as of the version of its log that is loaded."""
@@ -264,8 +258,8 @@ class ExportLogs:
         self.enter_types()
 
     def reopen(self, name: str) -> None:
-        """Open the log of a type that could not be opened, or created, when the job started."""
-        self.unreadable.pop(name, None)
+        """Open the log of a type that failed once more; create it if that was not possible when the job started."""
+        self._logs.pop(name, None)
         if self.find_type_log(name) is None and (decoded := self.decoded_of(name)) is not None:
             self._refuse_lost_logs(self.state())
             self._create(self.export.all_types[name], decoded)
@@ -281,7 +275,7 @@ class ExportLogs:
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}
             for name in self.export.all_types:
                 log_id = self.log_id(name)
-                if name not in state.types or (log_id and log_id != state.types[name].log_id):
+                if name not in state.types or (log_id and log_id != state.types[name]):
                     numbers[type_key(self.job.name, name)] = log_id
             return Change([], numbers, Provenance(kind="types", job=self.job.name).metadata) if numbers else None
 
@@ -329,9 +323,16 @@ class ExportLogs:
 
     def replaced_logs(self, state: ExportState) -> list[str]:
         """The types whose logs are not those that the job wrote, or are gone."""
-        known = {name: of.log_id for name, of in state.types.items() if of.log_id and name in self.export.all_types}
-        there = {name: self.log_id(name) for name in known}
-        return [name for name in known if there[name] != known[name] and name not in self.unreadable]
+        entered = {name: log_id for name, log_id in state.types.items() if log_id and name in self.export.all_types}
+        replaced = [name for name, log_id in entered.items() if self.log_id(name) != log_id]
+        return [name for name in replaced if name not in self.unreadable]
 
 
 _PARTITIONS = frozenset({DAY_FOLDER, STAGED})
+
+
+def type_totals(logs: ExportLogs, partition: Partition) -> Totals:
+    """What the logs of all types count of a partition; the job log counts the records that were read."""
+    totals = [log.known_state([partition]).of(partition).totals for _, log in logs.type_logs()]
+    names = ("written", "quarantined", "filtered", "replayed")
+    return Totals(**{name: sum(getattr(of_type, name) for of_type in totals) for name in names})

@@ -33,10 +33,9 @@ from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.days import day_key
 from penstock.tables.export.known_files import own_files
-from penstock.tables.export.logs import REPLAYED_END, ExportLogs
+from penstock.tables.export.logs import REPLAYED_END, ExportLogs, type_totals
 from penstock.tables.export.names import parse_final_name, type_and_day
 from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
-from penstock.tables.export.status.status import type_totals
 from penstock.tables.export.written_files import Doubt, PlainFiles, prove, read_files
 from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, discard, listed_marks
@@ -88,7 +87,7 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
         elif name not in existing and any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name)):
             doubts.append(Doubt(f"the table of type {name} has lost its log: restore {name}/_delta_log"))
     if state.partitions:
-        lost = [name for name, known in state.types.items() if known.log_id not in (0, logs.log_id(name))]
+        lost = [name for name, log_id in state.types.items() if log_id not in (0, logs.log_id(name))]
         if not doubts and not lost and not numbers:
             return RebuildReport(notes=("the logs exist and agree: nothing was changed",))
         reason = "the logs of types are lost or replaced, and the job log is not"

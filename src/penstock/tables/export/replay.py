@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
-from penstock.flow.write.manifest import Counts, PartitionKey
+from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.write.report import Share
 from penstock.lake.delta.keys import field_key, replay_key
@@ -26,8 +26,7 @@ from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares
-from penstock.tables.export.commits import committed_file
-from penstock.tables.export.days import day_key
+from penstock.tables.export.commits import committed_files
 from penstock.tables.export.events import TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import Rename
@@ -182,37 +181,33 @@ class ExportTarget(Target[RunShares]):
     def _land_type(self, name: str, run: ReplayRun, shares: Mapping[Partition, Share]) -> None:
         log = self._logs.find_type_log(name)
         assert log is not None, f"type {name} has files and no log"
-        days = {day for share in shares.values() for day in share.days}
-        renames = [
-            Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{self._new_name(run)}")
-            for share in shares.values()
-            for file in share.files
-        ]
+        days, markers = {day for share in shares.values() for day in share.days}, self._export.markers
         staged = [file for share in shares.values() for file in share.files]
-        files = [
-            committed_file(self._logs, name, file, rename.target) for file, rename in zip(staged, renames, strict=True)
-        ]
+        renames = [self._rename(name, run, file) for file in staged]
+        files = committed_files(self._logs, staged, renames)
         landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
+        before = self._logs.days_of(name)
 
         def decide() -> Change | None:
             if run_number(log) >= run.number:
                 return None
-            self._export.markers.hide(name, days)
+            markers.hide(name, days)
             check_staged(self._logs.storage, staged)
-            late = {day_key(log.job, day): self._export.types.late_ms(name, day) for day in days}
             ends = {field_key(log.job, place, REPLAYED_END): ranges[-1][1] for place, ranges in landed.offsets.items()}
             ends = {key: max(end, log.transaction(key) or 0) for key, end in ends.items()}
             change = run_change(log, landed, files)
-            return replace(change, transactions={**change.transactions, **late, **ends})
+            return replace(change, transactions={**change.transactions, **markers.late_numbers(name, days), **ends})
 
         if not log.swap(decide) and not _has_run(log, run):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
         self.environment.reach("type_committed")
+        markers.report_late(name, before)
         if self._logs.is_plain:
             self._export.finishing.finish(renames)
 
-    def _new_name(self, run: ReplayRun) -> str:
-        return output_name("replayed", self.job.name, run.number, uuid.uuid4().hex)
+    def _rename(self, name: str, run: ReplayRun, file: StagedFile) -> Rename:
+        final = output_name("replayed", self.job.name, run.number, uuid.uuid4().hex)
+        return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
 
 
 def _has_run(log: Table, run: ReplayRun) -> bool:

@@ -50,8 +50,6 @@ class AlertLimits:
     failed_writes_percent_max: float | None = None
     lag_records_max: int | None = None
     discrepancy_records_max: int | None = None
-    retention_percent_max: float = 50.0
-    """How much of the topic's retention may be over before records that wait for a type raise an alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
+from penstock.flow.write.report import Share
 from penstock.lake.delta.keys import field_key, topic_fingerprint
 from penstock.lake.state import TOTAL_NAMES, Totals
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, Slice
 
 MILLIS_PER_SECOND = 1000
 EVENT_MS = "event_ms"
@@ -22,8 +23,6 @@ FORMER_QUARANTINED = "former_quarantined"
 """The number of a partition that counts bad records in the quarantine of a job log that was lost."""
 UNKNOWN_TOPIC = "?"
 """Stands for a topic that was recreated since."""
-OUTCOMES_KEPT = 62
-"""Of the last writes of a type: what fits beside a leading bit into a number of 63 bits."""
 
 
 class Cause(StrEnum):
@@ -80,29 +79,6 @@ class JobPartition:
         return None if self.position is None else min([self.position, *lags])
 
 
-@dataclass(frozen=True, slots=True)
-class TypeState:
-    """A type of the table."""
-
-    log_id: int
-    """The fingerprint of its log's id; 0 while it has none, because its columns are not known yet."""
-    outcomes: int = 1
-    """The last writes, the newest last, as bits behind a leading 1: 1 done, 0 failed."""
-
-    @property
-    def writes(self) -> int:
-        return self.outcomes.bit_length() - 1
-
-    @property
-    def failed(self) -> int:
-        return self.writes + 1 - self.outcomes.bit_count()
-
-    def after(self, done: bool) -> int:
-        """The outcomes with another write."""
-        outcomes = self.outcomes << 1 | done
-        return outcomes if self.writes < OUTCOMES_KEPT else outcomes & (1 << OUTCOMES_KEPT) - 1 | 1 << OUTCOMES_KEPT
-
-
 PartitionId = tuple[str, int]
 """Topic id and number: the job log does not keep the names of topics."""
 
@@ -117,7 +93,8 @@ class ExportState:
     """Per topic that of the id which it has now."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
     """How often each topic was created."""
-    types: Mapping[str, TypeState] = field(default_factory=dict)
+    types: Mapping[str, int] = field(default_factory=dict)
+    """With the fingerprint of each log's id; 0 while a type has none, because its columns are not known yet."""
     routing: int | None = None
 
     def of(self, partition: Partition) -> JobPartition:
@@ -159,10 +136,6 @@ def type_key(job: str, name: str) -> str:
     return f"{job}#type/{name}"
 
 
-def outcomes_key(job: str, name: str) -> str:
-    return f"{job}#outcomes/{name}"
-
-
 def routing_key(job: str) -> str:
     """The fingerprint of what decides which type a record is of."""
     return f"{job}#routing"
@@ -178,28 +151,21 @@ def lag_numbers(job: str, partition: Partition, name: str, lag: Lag) -> dict[str
 
 def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:
     """The state from all app transactions of the job log."""
-    prefix = re.escape(job)
-    of_partition = re.compile(rf"{prefix}/([^/#]+)/(\d+)(?:#(.+))?")
-    of_topic = re.compile(rf"{prefix}/([^/#]+)#(id|incarnation)")
-    of_type = re.compile(rf"{prefix}#(type|outcomes)/(.+)")
+    of_partition = re.compile(rf"{re.escape(job)}/([^/#]+)/(\d+)(?:#(.+))?")
+    of_topic = re.compile(rf"{re.escape(job)}/([^/#]+)#(id|incarnation)")
+    type_prefix = type_key(job, "")
     fields: dict[PartitionId, dict[str, int]] = {}
     topics: dict[str, dict[str, int]] = {"id": {}, "incarnation": {}}
-    types: dict[str, dict[str, int]] = {"type": {}, "outcomes": {}}
+    types: dict[str, int] = {}
     for key, number in numbers.items():
         if (match := of_partition.fullmatch(key)) is not None:
             fields.setdefault((match[1], int(match[2])), {})[match[3] or "position"] = number
         elif (match := of_topic.fullmatch(key)) is not None:
             topics[match[2]][match[1]] = number
-        elif (match := of_type.fullmatch(key)) is not None:
-            types[match[1]][match[2]] = number
-    return ExportState(
-        version,
-        {key: _parse_partition(known) for key, known in fields.items()},
-        topics["id"],
-        topics["incarnation"],
-        {name: TypeState(log_id, types["outcomes"].get(name, 1)) for name, log_id in types["type"].items()},
-        numbers.get(routing_key(job)),
-    )
+        elif key.startswith(type_prefix):
+            types[key.removeprefix(type_prefix)] = number
+    partitions = {key: _parse_partition(of_key) for key, of_key in fields.items()}
+    return ExportState(version, partitions, topics["id"], topics["incarnation"], types, numbers.get(routing_key(job)))
 
 
 def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
@@ -224,60 +190,48 @@ def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
 # how slices change it
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """Records of a type that a slice read and left for later; `first` is the offset of the first of them."""
-
-    count: int
-    first: int
-    size_bytes: int
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a catch-up did for a type: up to which offset, how many of its records, and what the log no longer had."""
-
-    end: int
-    count: int
-    gap: int
-    watermark_ms: int | None
-
-
-def deferred_lags(here: JobPartition, left: Mapping[str, Deferred], now_ms: int) -> dict[str, Lag]:
-    """The types that lag after a slice of the partition itself left records of them."""
+def deferred_lags(
+    before: JobPartition, left: Mapping[str, Share], causes: Mapping[str, Cause], now_ms: int
+) -> dict[str, Lag]:
+    """The types that lag after a slice of the partition itself left records of them, each for its cause."""
     lags = {}
-    for name, more in left.items():
-        lag = here.lags.get(name)
+    for name, share in left.items():
+        lag = before.lags.get(name)
         if lag is None:
-            lag = Lag(more.first, more.cause, since_ms=now_ms, watermark_ms=here.watermark_ms)
+            lag = Lag(share.first or 0, causes[name], since_ms=now_ms, watermark_ms=before.watermark_ms)
         lags[name] = replace(
             lag,
-            cause=more.cause,
-            deferred=lag.deferred + more.count,
-            size_bytes=lag.size_bytes + more.size_bytes,
+            cause=causes[name],
+            deferred=lag.deferred + share.counts.read,
+            size_bytes=lag.size_bytes + share.size_bytes,
         )
     return lags
 
 
-def caught_up(here: JobPartition, taken: Mapping[str, Taken]) -> tuple[dict[str, Lag], Totals]:
-    """The lags of types after a catch-up, and what it adds to the totals; at the partition's position none is left."""
+def caught_up(
+    before: JobPartition, piece: Slice, counts: Mapping[str, int], watermark_ms: int | None
+) -> tuple[dict[str, Lag], Totals]:
+    """The lags of types after a catch-up that read so many records of each, and what it adds to the totals.
+
+    At the partition's position none is left: what the slice did not find has vanished from the log.
+    """
     lags: dict[str, Lag] = {}
     totals = Totals()
-    for name, took in taken.items():
-        lag = here.lags[name]
-        left = lag.deferred - took.count
-        totals += Totals(deferred=-took.count)
-        if took.end >= (here.position or 0):
+    for name, count in counts.items():
+        lag = before.lags[name]
+        left = lag.deferred - count
+        totals += Totals(deferred=-count)
+        if piece.end >= (before.position or 0):
             totals += Totals(deferred=-left, vanished=left)
             left = 0
-        marks = [mark for mark in (lag.watermark_ms, took.watermark_ms) if mark is not None]
+        gap = max(0, min(piece.read_from, piece.end) - lag.position)
+        marks = [mark for mark in (lag.watermark_ms, watermark_ms) if mark is not None]
         lags[name] = replace(
             lag,
-            position=took.end,
+            position=piece.end,
             deferred=left,
             size_bytes=lag.size_bytes if left else 0,
-            gap=lag.gap + took.gap if left else 0,
+            gap=lag.gap + gap if left else 0,
             watermark_ms=max(marks, default=None),
         )
     return lags, totals

@@ -22,7 +22,8 @@ from penstock.logs.log import Batch, Log, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.catch_up import CatchUpBatch
-from penstock.tables.export.export import Export, Roles, WrittenShares
+from penstock.tables.export.commits import Roles
+from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.replay import ExportTarget
 from penstock.tables.export.spec import TypeSpec

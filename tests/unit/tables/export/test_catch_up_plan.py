@@ -11,7 +11,7 @@ from penstock.job.spec import GapPolicy
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue, lost_lags
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import Cause, JobPartition, Lag, Taken, caught_up
+from penstock.tables.export.state import Cause, JobPartition, Lag, caught_up
 
 EVENTS = Partition("events", "topic-A", 0)
 WHOLE = Bounds(0, 1_000)
@@ -71,7 +71,7 @@ def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None
         assert planned(here, Bounds(4, 8), terms) == expected
         start, read_from, end, _ = expected
         check_residue(Slice(EVENTS, start, end, read_from), here, {"B": count}, may_vanish=False)
-        lags, more = caught_up(here, {"B": Taken(end, count, read_from - start, None)})
+        lags, more = caught_up(here, Slice(EVENTS, start, end, read_from), {"B": count}, None)
         here = replace(here, lags={name: lag for name, lag in lags.items() if lag.deferred})
         vanished += more.vanished
     assert (here.lags, vanished) == ({}, 2)

@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,10 @@ from penstock.flow.write.names import compacted_name, replayed_name, staged_name
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import PROBE
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.vacuum import vacuum
 from tests.export_root import (
     MONDAY,
-    WEDNESDAY,
     ZERO,
     CopyingStorage,
     ExportRoot,
@@ -147,30 +144,6 @@ def test_a_staged_file_of_a_replay_stays_until_its_run_is_over(tmp_path: Path, e
     root = started(tmp_path, export)
     leave(root, replayed_name("1", uuid.uuid4().hex))
     assert deleted(root, LATER) == []
-
-
-def test_old_probes_go_and_young_ones_stay(tmp_path: Path) -> None:
-    root = started(tmp_path)
-    probe = f"order/day={MONDAY}/{PROBE}{UNIQUE}"
-    root.logs.storage.put(probe, b"")
-    assert vacuum(root.open()).kept == {"a probe of a short while ago": 1}
-    assert deleted(root, LATER) == [probe]
-
-
-def test_old_probes_in_the_log_of_a_delta_type_go(tmp_path: Path) -> None:
-    root = filled(tmp_path, export="format: delta")
-    probe = f"order/_delta_log/{PROBE}{UNIQUE}"
-    root.logs.storage.put(probe, b"")
-    assert deleted(root) == []
-    assert deleted(root, LATER) == [probe]
-
-
-def test_the_job_file_says_how_old_a_probe_must_be(tmp_path: Path) -> None:
-    root = started(tmp_path)
-    root.job = replace(root.job, limits=replace(root.job.limits, stage_age_seconds_max=0.0))
-    probe = f"order/day={WEDNESDAY}/{PROBE}{UNIQUE}"
-    root.logs.storage.put(probe, b"")
-    assert deleted(root) == [probe]
 
 
 def test_a_dry_run_deletes_nothing_and_reports_the_same(tmp_path: Path) -> None:

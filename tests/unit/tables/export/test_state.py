@@ -8,26 +8,23 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.flow.write.manifest import Counts
+from penstock.flow.write.report import Share
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.state import TOTAL_NAMES, Totals
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, Slice
 from penstock.tables.export.state import (
     EVENT_MS,
     FORMER_QUARANTINED,
-    OUTCOMES_KEPT,
     UNKNOWN_TOPIC,
     Cause,
-    Deferred,
     ExportState,
     JobPartition,
     Lag,
-    Taken,
-    TypeState,
     caught_up,
     deferred_lags,
     incarnation_key,
     lag_numbers,
-    outcomes_key,
     parse_state,
     routing_key,
     type_key,
@@ -63,7 +60,6 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
         topic_key(JOB, "events"): topic_fingerprint("topic-A"),
         incarnation_key(JOB, "events"): 2,
         type_key(JOB, "order.new"): 77,
-        outcomes_key(JOB, "order.new"): 0b110,
         type_key(JOB, "view"): 0,
         routing_key(JOB): 99,
         f"{JOB}#replay": 5,
@@ -74,7 +70,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
         {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag}, 6)},
         {"events": topic_fingerprint("topic-A")},
         {"events": 2},
-        {"order.new": TypeState(77, 0b110), "view": TypeState(0)},
+        {"order.new": 77, "view": 0},
         99,
     )
 
@@ -97,20 +93,6 @@ def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, waterm
 
 
 # types
-
-
-def test_outcomes_are_the_last_writes_and_the_oldest_are_forgotten() -> None:
-    known = TypeState(1)
-    assert (known.writes, known.failed) == (0, 0)
-    for done in (True, False, True):
-        known = replace(known, outcomes=known.after(done))
-    assert (known.outcomes, known.writes, known.failed) == (0b1101, 3, 1)
-    for _ in range(OUTCOMES_KEPT):
-        known = replace(known, outcomes=known.after(False))
-    assert (known.writes, known.failed) == (OUTCOMES_KEPT, OUTCOMES_KEPT)
-    known = replace(known, outcomes=known.after(True))
-    assert (known.writes, known.failed) == (OUTCOMES_KEPT, OUTCOMES_KEPT - 1)
-    assert known.outcomes < 2**63, "a Delta log keeps numbers of 63 bits"
 
 
 def test_a_type_without_a_lag_is_where_its_partition_is() -> None:
@@ -154,18 +136,18 @@ def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> 
 
 def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
     here = JobPartition(10, 0, watermark_ms=500)
-    lags = deferred_lags(here, {"a": Deferred(3, 12, 60, Cause.ROTATION)}, now_ms=8)
+    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12, 60)}, {"a": Cause.ROTATION}, now_ms=8)
     assert lags == {"a": Lag(12, Cause.ROTATION, 3, 60, 8, watermark_ms=500)}
     here = replace(here, position=20, watermark_ms=900, lags=lags)
-    more = deferred_lags(here, {"a": Deferred(2, 21, 40, Cause.FAILING)}, now_ms=9)
+    more = deferred_lags(here, {"a": Share(Counts(read=2), 21, 40)}, {"a": Cause.FAILING}, now_ms=9)
     assert more == {"a": Lag(12, Cause.FAILING, 5, 100, 8, watermark_ms=500)}
 
 
 def test_what_is_not_found_below_the_position_has_vanished() -> None:
     here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, deferred=5)})
-    lags, totals = caught_up(here, {"a": Taken(10, 1, 4, None)})
+    lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1}, None)
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
-    lags, totals = caught_up(replace(here, lags=lags), {"a": Taken(20, 2, 0, None)})
+    lags, totals = caught_up(replace(here, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2}, None)
     assert totals == Totals(deferred=-4, vanished=2)
     assert (lags["a"].deferred, lags["a"].gap) == (0, 0)
 
@@ -188,15 +170,15 @@ class Model:
     def read(self, count: int, behind: frozenset[str]) -> None:
         start = self.here.position or 0
         end = min(start + count, len(self.kinds))
-        left: dict[str, Deferred] = {}
+        left: dict[str, Share] = {}
         for name in NAMES:
             offsets = self.of(name, start, end)
             if name not in behind and name not in self.here.lags:
                 self.landed[name] += offsets
             elif offsets:
-                left[name] = Deferred(len(offsets), offsets[0], 10 * len(offsets), Cause.ROTATION)
-        lags = {**self.here.lags, **deferred_lags(self.here, left, 1)}
-        more = Totals(read=end - start, deferred=sum(deferred.count for deferred in left.values()))
+                left[name] = Share(Counts(read=len(offsets)), offsets[0], 10 * len(offsets))
+        lags = {**self.here.lags, **deferred_lags(self.here, left, dict.fromkeys(left, Cause.ROTATION), 1)}
+        more = Totals(read=end - start, deferred=sum(share.counts.read for share in left.values()))
         self.here = replace(self.here, position=end, lags=lags, totals=self.here.totals + more)
 
     def catch_up(self, name: str, count: int) -> None:
@@ -207,7 +189,7 @@ class Model:
         read_from = min(max(lag.position, self.lost_below), end)
         found = self.of(name, read_from, end)
         self.landed[name] += found
-        lags, more = caught_up(self.here, {name: Taken(end, len(found), read_from - lag.position, None)})
+        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(found)}, None)
         known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if lag.deferred}
         self.here = replace(self.here, lags=known, totals=self.here.totals + more)
 

@@ -105,7 +105,6 @@ class AlertsSection(Section):
     failed_writes_percent: Annotated[float | None, PlainValidator(percent)] = None
     lag_records: Positive = None
     discrepancy_records: Positive = None
-    retention_percent: Annotated[float | None, PlainValidator(percent)] = None
 
 
 class ExportTableSection(TableSection):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.lake.storage import open_storage
-from penstock.tables.export.status.day_answers import DayState, day_answers
+from penstock.tables.export.status import DayState, day_answers
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in
 from tests.pipes import CrashError
 from tests.unit.tables.export.processes import compacted, dying_at, quiet, restarted

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.logs.memory import MemoryLog
-from penstock.tables.export.status.day_answers import day_answers
-from penstock.tables.export.status.status import TypeAlert, export_status
+from penstock.tables.export.status import TypeAlert, day_answers, export_status
 from tests.export_root import MONDAY, filled
 
 

@@ -21,13 +21,15 @@ DISCREPANCY_RECORDS = _of_partition(
     "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
 )
 FAILED_WRITES_PERCENT = _of_type(
-    "penstock_failed_writes_percent", "gauge", "The share of the last writes of a type to its final place that failed."
+    "penstock_failed_writes_percent",
+    "gauge",
+    "The share of a type's writes that failed since the process started.",
 )
 FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
 ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
+    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag or discrepancy.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_LAG_RECORDS = _of_type(
@@ -76,7 +78,7 @@ class ExportMeter:
                 yield from self._rules(event)
 
     def _day(self, metric: Metric, name: str, day: str) -> Iterator[Change]:
-        """A job that begins anew tells its last days once more: a day counts when it changes."""
+        """A marker that is put back is reported once more: a day counts when it changes."""
         if self._days.get((name, day)) is not metric:
             self._days[name, day] = metric
             yield Add(metric, label=name)

@@ -1,0 +1,136 @@
+"""The marker files that say to other programs that a day of a type is complete and visible (RULES E7).
+
+The marker of a day is removed before a commit adds rows to it, and put back once the day is complete and all its files
+are in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from penstock.errors import PenstockError, UserError
+from penstock.tables.export import events
+from penstock.tables.export.days import Days, day_key, end_ms, needed_ms
+from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.names import Day, TypeDay
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
+
+
+@dataclass(slots=True)
+class DayMarkers:
+    """The markers of one export, as far as this process knows them."""
+
+    logs: ExportLogs
+    _marked: set[TypeDay] = field(default_factory=set)
+
+    def now_ms(self) -> int:
+        return int(self.logs.environment.now() * MILLIS_PER_SECOND)
+
+    def needed_ms(self, name: str, day: Day) -> int:
+        """The watermark that makes a day complete, by the type's log as it was last read."""
+        return needed_ms(day, self.logs.days_of(name).get(day, 0), self.logs.export.days.complete_after_seconds)
+
+    def is_complete(self, state: ExportState, name: str, day: Day) -> bool:
+        """Whether no more rows of that day are expected: the watermark is past its end, and past its last late row.
+
+        A type whose log cannot be read may have had late rows: no day of it is complete.
+        """
+        mark, needed = state.watermark_of(name, self.now_ms()), self.needed_ms(name, day)
+        return mark is not None and mark >= needed and name not in self.logs.unreadable
+
+    def late_numbers(self, name: str, days: Iterable[Day]) -> dict[str, int]:
+        """The numbers by which a commit of rows enters their days: late rows with the watermark at which they came."""
+        state, known, numbers = self.logs.known_state(), self.logs.days_of(name), {}
+        for day in days:
+            late = self.is_complete(state, name, day)
+            late_ms = (state.watermark_of(name, self.now_ms()) or 0) if late else known.get(day, 0)
+            numbers[day_key(self.logs.job.name, day)] = late_ms
+        return numbers
+
+    def report_late(self, name: str, before: Days) -> None:
+        """Report the days to which the last commit of a type added late rows."""
+        for day, late_ms in self.logs.days_of(name).items():
+            if late_ms > before.get(day, 0):
+                self.logs.environment.listener.event(events.DayOpenedAgain(type=name, day=day))
+
+    def read(self, state: ExportState) -> None:
+        """List the markers, and remove those of days that are not complete: a process died, or put one too late."""
+        with self._reporting():
+            entries = self.logs.storage.list(self.logs.places.markers)
+            paths = [entry.path.removesuffix(".json").split("/") for entry in entries]
+            self._marked = {(parts[-2], parts[-1]) for parts in paths}
+            for name, day in sorted(self._marked):
+                self._reopen(state, name, day)
+
+    def _reopen(self, state: ExportState, name: str, day: Day) -> None:
+        """Remove the marker of a day that is not complete any more."""
+        if not self.is_complete(state, name, day):
+            self.hide(name, [day])
+
+    def hide(self, name: str, days: Iterable[Day]) -> None:
+        """Remove the markers of days whose files are about to change. Raises if one cannot be removed.
+
+        Whether this process knows of a marker does not matter: another one may have put it. A day that is not over by
+        the clock has none, unless a process whose clock was ahead put it.
+        """
+        for day in days:
+            is_marked = (name, day) in self._marked
+            if end_ms(day) > self.now_ms() and not is_marked:
+                continue
+            path = self.logs.places.marker(name, day)
+            try:
+                self.logs.storage.delete(path)
+            except PenstockError as error:
+                # Where no marker could be put, none has to go; but another process may have put one.
+                if is_marked or self._exists(path):
+                    raise
+                self._report(error)
+            self._marked.discard((name, day))
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self.logs.storage.exists(path)
+        except UserError:
+            # Another file is in the way: nothing can be below it.
+            return False
+
+    def put(self, state: ExportState, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
+        """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""
+        for name in names:
+            for day in [day for day in self.logs.days_of(name) if self._is_due(state, name, day)]:
+                with self._reporting():
+                    # Another process may have added late rows: its commit came before or comes after the marker.
+                    log = self.logs.refreshed(name)
+                    if log is not None and self._is_due(state, name, day) and day not in pending_days(name):
+                        self._put(state, name, day, log.version)
+                        self.logs.refreshed(name)
+                        self._reopen(state, name, day)
+
+    def _is_due(self, state: ExportState, name: str, day: Day) -> bool:
+        return (name, day) not in self._marked and self.is_complete(state, name, day)
+
+    def _put(self, state: ExportState, name: str, day: Day, version: int) -> None:
+        """The contents differ each time: a reader that finds them unchanged has read the whole day."""
+        mark_ms = state.watermark_of(name, self.now_ms()) or 0
+        mark = datetime.fromtimestamp(mark_ms / MILLIS_PER_SECOND, UTC).isoformat()
+        body = json.dumps({"type": name, "day": day, "version": version, "watermark": mark}).encode()
+        created = self.logs.storage.put_if_absent(self.logs.places.marker(name, day), body)
+        self._marked.add((name, day))
+        self.logs.environment.reach("marked")
+        if created:
+            self.logs.environment.listener.event(events.DayComplete(type=name, day=day))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Report a marker that cannot be written or read, and let the job go on."""
+        try:
+            yield
+        except PenstockError as error:
+            self._report(error)
+
+    def _report(self, error: PenstockError) -> None:
+        self.logs.environment.listener.event(events.DayMarkerFailed(reason=error.primary))

@@ -1,0 +1,274 @@
+"""How an export stands: its partitions, its types, their days, and the monitoring rules of seed 000.
+
+Logs and files are only read: nothing is finished or changed on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from penstock.environment import Environment
+from penstock.errors import UserError, did_you_mean
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Partition
+from penstock.logs.registry import OpenLog
+from penstock.status.model import UNKNOWN, Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
+from penstock.tables.export.days import instant
+from penstock.tables.export.events import ExportRules
+from penstock.tables.export.export import ExportTable
+from penstock.tables.export.logs import ExportLogs, type_totals
+from penstock.tables.export.names import Day
+from penstock.tables.export.rules import Rule, measure
+from penstock.tables.export.spec import AlertLimits, ExportSpec
+from penstock.tables.export.state import Cause, ExportState, Lag
+from penstock.tables.single.facts import facts_status, read_facts
+
+LAGS_SHOWN = 20
+DAYS_SHOWN = 3
+HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open", "reopened")
+
+
+class TypeAlert(StrEnum):
+    TYPE_LAGGING = "type lagging"
+
+
+def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+    """Ask the logs of the export and Kafka how the job stands."""
+    table = ExportTable(ExportLogs(job, Environment(now=now)))
+    state = table.logs.state()
+    if state.version < 0:
+        return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, ExportRules())
+    facts = read_facts(job, table.logs.job_log)
+    states = {
+        partition: replace(known, totals=known.totals + type_totals(table.logs, partition))
+        for partition, known in facts.states.items()
+    }
+    common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
+    ends = {shown.partition: shown.end for shown in common.partitions}
+    rules = measure(
+        state, {partition: ends.get(partition) for partition in facts.incarnations.current}, job.table.alerts
+    )
+    return _with_sections(common, table, state, rules)
+
+
+def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:
+    """`position` is what is read; below the global position every type is written."""
+    lowest = state.of(shown.partition).position_of()
+    further = (
+        PartitionColumn("global_position", "global", "position", lowest),
+        PartitionColumn("deferred", "deferred", "written", shown.totals.deferred),
+    )
+    return replace(shown, shown_position=lowest, further=further)
+
+
+def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, rules: ExportRules) -> JobStatus:
+    """With what only exports report."""
+    pending = _pending_files(table, state)
+    files = Counter(name for name, _ in pending.elements())
+    lines = (f"files that wait to be renamed to their final names: {files.total()}",) if files else ()
+    types = [_type_values(table, state, name, rules, pending) for name in sorted(state.types)]
+    alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
+    return replace(
+        common,
+        alerts=(*common.alerts, *_type_alerts(state, files, table.logs.unreadable), *alerts),
+        sections=(
+            _types_section(state, types),
+            Section("pending_renames", [{"type": name, "files": count} for name, count in files.items()], lines=lines),
+            _rules_section(rules, table.logs.export.alerts, common.log_error is not None),
+        ),
+    )
+
+
+def _pending_files(table: ExportTable, state: ExportState) -> Counter[tuple[str, Day]]:
+    """How many files of a type and day are not in their place."""
+    renames = table.finishing.pending() if state.version >= 0 else []
+    return Counter((rename.type, rename.day) for rename in renames)
+
+
+def _rules_section(rules: ExportRules, limits: AlertLimits, log_is_away: bool) -> Section:
+    """Two of the three rules with their limits, the lag unknown while the log is away; failed writes are a metric."""
+    values: dict[str, Any] = {}
+    texts = []
+    for key, by_partition, limit in (
+        ("lag_records", rules.lag_records, limits.lag_records_max),
+        ("discrepancy_records", rules.discrepancy_records, limits.discrepancy_records_max),
+    ):
+        value = max(by_partition.values(), default=None)
+        values[key] = {"value": value, "partitions": dict(by_partition), "limit": limit}
+        shown = UNKNOWN if log_is_away and key == "lag_records" else "-" if value is None else value
+        texts.append(f"{key.removesuffix('_records')} {shown} ({'no limit' if limit is None else f'limit {limit}'})")
+    return Section("rules", values, lines=("rules: " + ", ".join(texts),))
+
+
+# types
+
+
+def _type_alerts(state: ExportState, pending: Mapping[str, int], unreadable: Mapping[str, str]) -> Iterator[Alert]:
+    """The types that a person has to help; one that only waits for its rotation is well."""
+    for name in sorted(state.types):
+        failing = [lag for _, lag in _lags(state, name) if lag.cause is Cause.FAILING]
+        if failing:
+            deferred = sum(lag.deferred for lag in failing)
+            since = min(map(_since, failing))
+            text = f"type {name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
+            yield Alert(TypeAlert.TYPE_LAGGING, text)
+        if name in unreadable:
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be read: {unreadable[name]}")
+        if pending.get(name):
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
+
+
+def _types_section(state: ExportState, types: Sequence[Mapping[str, Any]]) -> Section:
+    lags = [
+        f"lagging: {values['type']} in {partition} at {lag.position}, {lag.deferred} records wait"
+        f" ({lag.cause.value}, since {_since(lag):%Y-%m-%d %H:%M:%SZ})"
+        for values in types
+        for partition, lag in _lags(state, values["type"])
+    ]
+    return Section("types", types, HEADINGS, tuple(map(_cells, types)), tuple(lags[:LAGS_SHOWN]))
+
+
+def _type_values(
+    table: ExportTable, state: ExportState, name: str, rules: ExportRules, pending: Mapping[tuple[str, Day], int]
+) -> dict[str, Any]:
+    """One type: `gap_records` is of the partition where it is furthest back."""
+    logs = table.logs
+    log = logs.refreshed(name)
+    files, days = () if log is None else log.active_files(), logs.days_of(name)
+    opened = sorted(day for day in days if not table.markers.is_complete(state, name, day))
+    complete = [day for day in days if day not in opened and (name, day) not in pending]
+    return {
+        "type": name,
+        "rows": sum(file.rows or 0 for file in files),
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+        "gap_records": rules.type_lag_records.get(name, 0),
+        "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
+        "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
+        "watermark": instant(state.watermark_of(name, table.markers.now_ms())),
+        "last_complete_day": max(complete, default=None),
+        "open_days": opened,
+        "reopened_days": [day for day in opened if days[day]],
+    }
+
+
+def _lag_values(state: ExportState, partition: Partition, lag: Lag) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.number,
+        "position": lag.position,
+        "gap_records": (state.of(partition).position or 0) - lag.position,
+        "deferred": lag.deferred,
+        "cause": lag.cause.value,
+        "since": _since(lag).isoformat(),
+    }
+
+
+def _lags(state: ExportState, name: str) -> list[tuple[Partition, Lag]]:
+    """Where a type lags, in topics as they are now."""
+    return [(state.partition_of(key), known.lags[name]) for key, known in sorted(state.current()) if name in known.lags]
+
+
+def _since(lag: Lag) -> datetime:
+    return datetime.fromtimestamp(lag.since_ms / 1000, UTC)
+
+
+def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        values["type"],
+        str(values["rows"]),
+        str(values["files"]),
+        f"{values['size_bytes'] / 2**20:.1f}",
+        str(values["gap_records"]),
+        values["watermark"] or "-",
+        values["last_complete_day"] or "-",
+        _days(values["open_days"]),
+        _days(values["reopened_days"]),
+    )
+
+
+def _days(days: Sequence[Day]) -> str:
+    more = len(days) - DAYS_SHOWN
+    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"
+
+
+# a day
+
+
+class DayState(StrEnum):
+    COMPLETE = "complete"
+    OPEN = "open"
+    REOPENED = "reopened"
+    """Late rows came after it was complete."""
+    NOT_VISIBLE = "not visible"
+    """No more rows are expected, and a commit or a compaction has not put all files of it in their place yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayAnswer:
+    """How a day of a type stands by logs and files, so also while Kafka is away."""
+
+    type: str
+    day: Day
+    state: DayState
+    reason: str
+    watermark: str | None
+    complete_at_watermark: str | None
+    unseen_files: int
+    """Files of the day that are not in their place."""
+
+    @property
+    def complete(self) -> bool:
+        return self.state is DayState.COMPLETE
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "complete": self.complete}
+
+
+def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
+    """Whether a day is complete for the types asked for, or for all; if not, what holds it back."""
+    table = ExportTable(ExportLogs(job, Environment()))
+    state = table.logs.state()
+    names = sorted({*job.table.all_types, *state.types})
+    for name in wanted:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"its types are {', '.join(names)}"
+            raise UserError(f"{job.name} has no type {name}", hint=hint)
+    pending = _pending_files(table, state)
+    return tuple(_day_answer(table, state, name, day, pending[name, day]) for name in wanted or names)
+
+
+def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, unseen: int) -> DayAnswer:
+    late = table.logs.days_of(name).get(day, 0)
+    needed = table.markers.needed_ms(name, day)
+    mark, held = state.watermark_of(name, table.markers.now_ms()), _held_back_by(state, name, needed)
+    answer = DayState.REOPENED if late else DayState.OPEN
+    reason = f"the watermark has to reach {instant(needed)}: {held or 'the clock is not there yet'}"
+    if name in table.logs.unreadable:
+        reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
+    elif not any(True for _ in state.current()):
+        reason = "the job has no position yet"
+    elif table.markers.is_complete(state, name, day):
+        answer, reason = DayState.COMPLETE, f"the watermark {instant(mark)} is past {instant(needed)}"
+        if unseen:
+            answer, reason = (
+                DayState.NOT_VISIBLE,
+                f"{unseen} files of it wait for their final names",
+            )
+    return DayAnswer(name, day, answer, reason, instant(mark), instant(needed), unseen)
+
+
+def _held_back_by(state: ExportState, name: str, needed_ms: int) -> str:
+    """The partitions whose event times have not reached what the day needs."""
+    texts = []
+    for key, known in sorted(state.current()):
+        mark, lag = known.watermark_of(name), known.lags.get(name)
+        if mark is None or mark < needed_ms:
+            lags = "" if lag is None else f" (the type lags there: {lag.cause.value})"
+            texts.append(f"{state.partition_of(key)} is at {instant(mark) or 'no event time yet'}{lags}")
+    return "; ".join(texts)

@@ -1,1 +1,0 @@
-"""How an export stands: types, days and alerts."""
