@@ -25,7 +25,7 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
-from penstock.tables.export.section.section import ExportSection
+from penstock.tables.export.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import day_answers
 from penstock.tables.export.status.metrics import METRICS, ExportMeter

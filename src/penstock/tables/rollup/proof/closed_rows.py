@@ -33,8 +33,8 @@ from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.partials.schema import EPOCH, written_schema
 from penstock.tables.rollup.partials.sketches import SKETCH_ITEMS, quantiles
 from penstock.tables.rollup.proof.closes import CLOSES, Closes, check_closes
-from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
+from penstock.tables.rollup.spec import window as window_of
 from penstock.tables.single.facts import TableFacts
 
 SUM_TOLERANCE = 1e-9
