@@ -19,10 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.job.checks.single_table import read_single_table
-from penstock.job.faults import Finding
-from penstock.job.sections.kind_section import KindSection, Parts, Reading
-from penstock.job.sections.models import JobFile, TableSection
+from penstock.job.reader import Reader
+from penstock.job.rows import complete_rows
+from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.maintenance.compaction import Progress
@@ -46,20 +45,14 @@ class ToySpec(TableSpec):
     kind = "toy"
 
 
-class ToySection(KindSection[JobFile, TableSection, Parts]):
+class ToySection(KindSection[ToySpec]):
     """Its part of the job file, `table.toy`, has no keys of its own."""
 
-    name = ToySpec.kind
+    spec = ToySpec
     phrase = "for tests"
-    table = TableSection
-    file = JobFile
 
-    def read(self, reading: Reading[JobFile, TableSection]) -> tuple[Parts, list[Finding]]:
-        parts, _, findings = read_single_table(reading)
-        return parts, findings
-
-    def build(self, reading: Reading[JobFile, TableSection], parts: Parts, place: TableSpec) -> ToySpec:
-        return ToySpec(place.path)
+    def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
+        return complete_rows(job, reader)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.job.faults import JobFileError, shown, unless_secret
-from penstock.job.job_set import CheckedFile
+from penstock.job.loader import CheckedFile
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import check_jobs, kind_of
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.environment import Environment
-from penstock.job.sections.quantities import QuantityError, parse_size
+from penstock.job.values import QuantityError, parse_size
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import Report
 from penstock.logs.registry import open_log

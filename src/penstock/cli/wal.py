@@ -18,7 +18,7 @@ import typer
 
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.job.sections.quantities import QuantityError, parse_duration, parse_size
+from penstock.job.values import QuantityError, parse_duration, parse_size
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.server.http import STEP, WalServer

@@ -18,7 +18,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.events import JobCrashed, JobFailed, JobStarted, JobStopped, Listener
 from penstock.failpoints import Failpoint, noop
-from penstock.job.checks.spark import merged_spark
+from penstock.job.spark import merged_spark
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.spark.failures import SparkGoneError
 from penstock.spark.gateway import jvm_exit_code

@@ -23,7 +23,7 @@ from penstock.engine.ranges import RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, InvariantError, PenstockError, TransientError
 from penstock.flow.write.manifest import Marks
-from penstock.job.checks.spark import refuse_unshared
+from penstock.job.spark import refuse_unshared
 from penstock.job.spec import Delivery, JobSpec
 from penstock.lake.proposal import Outcome, Refusal
 from penstock.lake.state import TableState

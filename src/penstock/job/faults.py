@@ -1,4 +1,4 @@
-"""What is wrong with a job file: findings by key path while it is read, faults with their place for people."""
+"""What is wrong with a job file: findings by key path while it is read, faults with their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.errors import UserError, did_you_mean
-from penstock.job.spec import Secret
+
+
+class Secret(str):
+    """A text that came from a `${env:}` or `${file:}` reference: usable as a string, never printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'******'"
+
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 SHOWN_CHARACTERS_MAX = 60
@@ -36,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to mend; line and column count from 1 and are None where the file itself cannot be read."""
+    """One thing to fix; line and column count from 1 and are None where the file itself cannot be read."""
 
     file: str
     line: int | None
@@ -62,7 +71,7 @@ class Fault:
 
 
 class RefusedError(ValueError):
-    """A text or value that cannot be what its key asks for; whoever knows the key makes a finding of it."""
+    """A text or value that cannot be what its key asks for; the code that knows the key makes a finding of it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

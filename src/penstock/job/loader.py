@@ -1,50 +1,28 @@
-"""A job file to a `JobSpec`: read, check everything, then build; nothing is built from a file with a fault."""
+"""Job files to `JobSpec`s: read, check everything, then complete; nothing is built from a file with a fault."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.job.checks.claims import claims_findings, with_claims
-from penstock.job.checks.decode import read_decode
-from penstock.job.checks.spark import spark_findings, unshared_findings
-from penstock.job.checks.table import (
-    kind_findings,
-    meant_kind,
-    path_findings,
-    stray_findings,
-    table_path,
-)
-from penstock.job.checks.topics import log_findings
+import pyarrow as pa
+
+from penstock.job.decode import complete_decode
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
-from penstock.job.place import quoted_name, unselected_place
-from penstock.job.sections.kind_section import AnyKindSection, Kinds, Parts, Reading, file_model
-from penstock.job.sections.log_section import AnyLogSection, Logs, Reader
-from penstock.job.sections.models import FlushSection, JobFile, TableSection, read_border
-from penstock.job.sections.section import filled, stated
-from penstock.job.spec import (
-    ClaimsSpec,
-    FlushPolicy,
-    JobSpec,
-    Limits,
-    NewColumnPolicy,
-    Policies,
-    Secret,
-    SparkSpec,
-    SqlSpec,
-    TableSpec,
-)
+from penstock.job.faults import Fault, JobFileError, Place, key_text, kind_of, nearest
+from penstock.job.reader import Reader, known_keys
+from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
+from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
+from penstock.job.spec import ClaimsSpec, DecodeSpec, Delivery, JobSpec, NewColumnPolicy
 
 FILE_BYTES_MAX = 1024 * 1024
-ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
-PAYLOAD_BYTES_MAX = 1024 * 1024 * 1024
+OTHER_KEYS = ("log", "schema", "columns", "place", "table")
+"""Top-level keys whose meaning depends on the log, the decoder and the kind of table."""
 
-_JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
-_SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
+SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)
 
 
 def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> JobSpec:
@@ -58,12 +36,16 @@ def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None
         document = read_document(text, os.environ if env is None else env, folder)
     except DocumentError as fault:
         raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
-    reading, kind, parts, findings = _read(document, folder, kinds, logs)
-    faults = [_fault(path, document, finding) for finding in findings]
+    reader = Reader(document, folder, list(document.findings))
+    job = _read_job(reader, kinds, logs)
+    faults: list[Fault] = []
+    for finding in dict.fromkeys(reader.findings):
+        place = document.place(finding)
+        key = key_text(finding.key)
+        faults.append(Fault(str(path), place.line, place.column, key, finding.message, finding.hint))
     if faults:
-        raise JobFileError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.line or 0, fault.column or 0)))
-    [log] = (each for each in logs if each.name in reading.file.logs)
-    return _build(reading, kind, log, parts, path)
+        raise JobFileError(sorted(faults, key=lambda fault: (fault.line or 0, fault.column or 0)))
+    return replace(job, path=path.absolute())
 
 
 def _read_text(path: Path) -> str:
@@ -89,119 +71,175 @@ def _file_fault(path: Path, message: str, place: Place | None = None) -> Fault:
     return Fault(str(path), place.line if place else None, place.column if place else None, "", message)
 
 
-def _fault(path: Path, document: Document, finding: Finding) -> Fault:
-    place = document.place(finding)
-    return Fault(str(path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
-
-
-def _read(
-    document: Document, folder: Path, kinds: Kinds, logs: Logs
-) -> tuple[Reading[Any, Any], AnyKindSection, Parts, list[Finding]]:
-    """Everything that the file states, and everything that is wrong with it."""
-    file, findings = read_border(document, file_model(kinds, logs))
-    kind = meant_kind(document, kinds)
-    decode, of_decode = read_decode(file, document, folder, kind, kinds)
-    reading = Reading(file, file.tables.get(kind.name), document, folder, decode)
-    parts, of_kind = kind.read(reading)
-    findings = [*document.findings, *findings, *of_decode, *of_kind]
-    findings += stray_findings(document, kind, kinds)
-    if reading.section is not None:
-        findings += path_findings(reading.section, ("table", kind.name))
-    findings += _job_findings(file, document)
-    findings += claims_findings(file, document)
-    if file.table is not None:
-        findings += kind_findings(document, kind, kinds)
-    if file.log is not None:
-        findings += log_findings(file.logs, document, logs)
-    return reading, kind, parts, findings
-
-
-def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
-    if file.job is not None and not _JOB_NAME.fullmatch(file.job):
-        yield Finding(("job",), f"{shown(file.job)} is no job name", "a-z, 0-9, . _ - up to 64 characters")
-    elif file.job is not None and not file.job[0].isalnum():
-        yield Finding(("job",), f"{shown(file.job)} is no job name", "it begins with a letter or a digit")
-    if file.on is not None and file.on.new_column is NewColumnPolicy.ADD and document.has("sql", "select"):
-        hint = "remove it, or remove sql.select"
-        yield Finding(("on", "new_column"), "add contradicts sql.select, which states the columns", hint)
-    flush = file.flush or FlushSection()
-    if (flush.min_bytes_per_file or 0) > (flush.max_bytes_per_batch or flush.min_bytes_per_file or 0):
-        yield Finding(("flush", "min_bytes_per_file"), "more than max_bytes_per_batch: no batch could fill a file")
-    if file.limits is not None and (file.limits.arrow_batch_bytes or 0) > ARROW_BATCH_BYTES_MAX:
-        yield Finding(("limits", "arrow_batch_bytes"), "more than 1GiB: Spark cannot hand that over in one piece")
-    if file.limits is not None and (file.limits.payload_bytes or 0) > PAYLOAD_BYTES_MAX:
-        yield Finding(("limits", "payload_bytes"), "more than 1GiB: an Arrow array could not hold two such records")
-    yield from spark_findings(file.spark)
-    for kind, section in file.tables.items():
-        yield from unshared_findings(file.spark, section, ("table", kind))
-
-
-def _build(
-    reading: Reading[JobFile, TableSection], kind: AnyKindSection, log: AnyLogSection, parts: Parts, path: Path
-) -> JobSpec:
-    file, section, decode = reading.file, reading.section, reading.decode
-    # The checks have refused files without these; the type checker has not seen it.
-    assert decode and section and section.path and file.job
-    place = TableSpec(
-        path=table_path(section.path, reading.folder),
-        storage_options=_hiding(section.storage),
-        shared=section.shared or False,
+def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
+    """Everything that the file states; what is wrong with it is noted."""
+    values = reader.document.values
+    kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
+    own_keys = [key for other in kinds for key in other.own_keys()]
+    reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])), {})
+    job = JobSpec(
+        **reader.fields(JobSpec, values, ()),
+        log=_section("log", log, reader),
+        schema=pa.schema([]),
+        columns={},
+        table=_section("table", kind, reader),
     )
-    # A projection states the columns, so a new field of the source is none of them.
-    fixed = file.sql is not None and file.sql.select
-    return JobSpec(
-        name=file.job,
-        log=log.build(file.logs[log.name], Reader(file.job, reading.folder, place.path)),
-        decode=decode,
-        schema=parts.schema,
-        columns=parts.columns,
-        drop=frozenset(file.drop or ()),
-        table=kind.build(reading, parts, place),
-        sql=_sql(file, parts) if file.sql is not None else None,
-        claims=_claims(file) if with_claims(file) else None,
-        flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
-        on=filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on),
-        limits=_limits(file),
-        spark=filled(SparkSpec(conf=_hiding(file.spark.conf if file.spark else None)), file.spark, conf=None),
-        path=path.absolute(),
-        **stated(delivery=file.delivery),
-    )
+    _check_choice("log", logs, log, reader)
+    _check_choice("table", kinds, kind, reader)
+    if not reader.states("decode"):
+        job = replace(job, decode=_blank(DecodeSpec))
+    job = replace(job, decode=complete_decode(job, kind, kinds, reader))
+    job = kind.complete(job, reader)
+    for other in kinds:
+        for name in other.own_keys():
+            if reader.has(name) and name not in kind.own_keys():
+                reader.note((name,), f"has no meaning without table.{other.name}", "remove it", on_key=True)
+    if reader.has("place") and not kind.has_place:
+        message = f"has no meaning for a {kind.name} table, whose rows are not single records"
+        reader.note(("place",), message, "remove it", on_key=True)
+    check_spark(job, reader)
+    if job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:
+        message = "more than max_bytes_per_batch: no batch could fill a file"
+        reader.note(("flush", "min_bytes_per_file"), message)
+    job = replace(job, claims=_claims(job, log, reader), on=_policies(job, reader))
+    return replace(job, log=log.complete(job.log, job, reader) if reader.states("log", log.name) else job.log)
 
 
-def _sql(file: JobFile, parts: Parts) -> SqlSpec:
-    """The projection, which also passes on the place of a row, whether it names it or not."""
-    assert file.sql is not None
-    select = file.sql.select or []
-    added = [name for name in parts.columns if name not in (file.columns or {})]
-    place = [quoted_name(name) for name in unselected_place(parts.columns, added, select)]
-    return SqlSpec((*select, *place), file.sql.where)
+def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
+    """The kind of table, or the log, that the file describes as far as one can tell."""
+    stated = [section for section in sections if reader.has(name, section.name)]
+    signed = [section for section in sections if any(map(reader.has, getattr(section, "signs", ())))]
+    return [sections[0], *signed, *stated][-1]
 
 
-def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
-    """Settings whose names speak of secrets, hidden from print also where they stand in plain text."""
-    return {name: Secret(value) if _SECRET_NAME.search(name) else value for name, value in (settings or {}).items()}
+def _check_choice(name: str, sections: Sequence[SectionT], chosen: SectionT, reader: Reader) -> None:
+    """Note whether the file states one kind of table, or one log."""
+    stated = [section for section in sections if reader.has(name, section.name)]
+    value = reader.document.values.get(name)
+    if not isinstance(value, dict):
+        if not reader.has(name):
+            reader.note((name,), "required key is missing")
+        elif value is not None:
+            reader.note((name,), f"expected a mapping, found {kind_of(value)}")
+        return
+    names = [section.name for section in sections]
+    reader.note_unknown(value, (name,), names, {})
+    for section in stated[1:]:
+        message = f"contradicts {name}.{stated[0].name}: give one of both"
+        reader.note((name, section.name), message, on_key=True)
+    if not stated and not any(nearest(key, names) for key in value):
+        first, *others = sections
+        hint = ", ".join([f"{first.name} is {first.phrase}", *(f"{other.name} {other.phrase}" for other in others)])
+        reader.note((name, chosen.name), "required key is missing", hint)
 
 
-def _claims(file: JobFile) -> ClaimsSpec:
-    return filled(
-        ClaimsSpec(),
-        file.claims,
-        mode=None,
-        heartbeat="heartbeat_seconds",
-        max="claims_max",
-        work_timeout="work_timeout_seconds",
-    )
+def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader) -> Any:
+    """The spec of the chosen kind or log, without values where the file states none."""
+    values = reader.document.values.get(name)
+    if isinstance(values, dict) and section.name in values:
+        spec = reader.section(section.spec, values[section.name], (name, section.name))
+        if isinstance(spec, section.spec):
+            return spec
+    return section.spec(**reader.fields(section.spec, None, (name, section.name)))
 
 
-def _limits(file: JobFile) -> Limits:
-    return filled(
-        Limits(),
-        file.limits,
-        open_writers="open_writers_max",
-        row_group_bytes="row_group_bytes_max",
-        arrow_batch_bytes="arrow_batch_bytes_max",
-        payload_bytes=None,
-        stage_age="stage_age_seconds_max",
-        transient_retries="transient_retries_max",
-        shutdown="shutdown_seconds_max",
-    )
+def _blank(spec: Any) -> Any:
+    """A spec of which the file states nothing."""
+    return Reader(Document(), Path()).section(spec, {}, ())
+
+
+def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | None:
+    """How processes share the partitions of the job: by default if it names a group; None: they do not."""
+    claims = job.claims
+    if claims is None and log.shared and job.log.group:
+        claims = ClaimsSpec()
+    if claims is not None and claims.mode == "static":
+        for name in known_keys(ClaimsSpec):
+            if name != "mode" and reader.has("claims", name):
+                reader.note(("claims", name), "has no meaning with static claims", "remove mode: static", on_key=True)
+        claims = None
+    if job.delivery is Delivery.AT_MOST_ONCE and claims is None:
+        hint = "name log.kafka.group, or write claims: group"
+        reader.note(("delivery",), "at_most_once needs claims: messages are claimed before they are written", hint)
+    if claims is not None and not log.shared:
+        message = f"log.{log.name} cannot be shared: the processes of a job meet in a topic of Kafka"
+        reader.note(("claims",), message, "remove claims, and run one process for the job", on_key=True)
+    return claims
+
+
+def _policies(job: JobSpec, reader: Reader) -> Any:
+    """A projection states the columns, so a new field of the source is none of them."""
+    if not reader.has("sql", "select"):
+        return job.on
+    if reader.states("on", "new_column") and job.on.new_column is NewColumnPolicy.ADD:
+        message, hint = "add contradicts sql.select, which states the columns", "remove it, or remove sql.select"
+        reader.note(("on", "new_column"), message, hint)
+    return job.on if reader.has("on", "new_column") else replace(job.on, new_column=NewColumnPolicy.IGNORE)
+
+
+# several files
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """A job file with its spec, or with its faults."""
+
+    path: Path
+    spec: JobSpec | None
+    faults: tuple[Fault, ...] = ()
+
+
+def check_jobs(
+    paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None
+) -> list[CheckedFile]:
+    """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
+    results: list[CheckedFile] = []
+    for path in dict.fromkeys(paths):
+        try:
+            spec = load_job(path, kinds, logs, env)
+        except JobFileError as error:
+            results.append(CheckedFile(path, None, error.faults))
+            continue
+        earlier = [(each.path, each.spec) for each in results if each.spec is not None]
+        clashes = (_clash(path, spec, other_path, other, kinds) for other_path, other in earlier)
+        results.append(CheckedFile(path, spec, tuple(fault for fault in clashes if fault is not None)[:1]))
+    return results
+
+
+def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> list[JobSpec]:
+    """Read the job files; raises one `JobFileError` with every fault of all of them."""
+    results = check_jobs(paths, kinds, logs, env)
+    faults = [fault for result in results for fault in result.faults]
+    if faults:
+        raise JobFileError(faults)
+    return [result.spec for result in results if result.spec is not None]
+
+
+def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec, kinds: Kinds) -> Fault | None:
+    """What the two jobs cannot share. Paths of tables are not named: they may be secrets."""
+    if (job.name, job.table.path) == (other.name, other.table.path):
+        message = f"the same job name and table as in {other_path}: both would move the same positions"
+        return Fault(str(path), 1, 1, "job", message, "give one of them another name")
+    spark = _spark_clash(path, job, other_path, other)
+    if spark is not None:
+        return spark
+    of_kind = {kind.name: kind for kind in kinds}
+    for one, another in ((job, other), (other, job)):
+        found = of_kind[one.table.kind].clash(one, another, other_path)
+        if found is not None:
+            return Fault(str(path), 1, 1, key_text(found.key), found.message, found.hint)
+    return None
+
+
+def _spark_clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+    """What the two cannot share of the one Spark that their process has."""
+    found = contradiction(job.spark, other.spark)
+    if found is not None:
+        message = f"{contradiction_text(job.name, other.name, found[1:])} ({other_path})"
+        return Fault(str(path), 1, 1, found[0], message, "state the same, or run the jobs in processes of their own")
+    for each, master in ((job, other.spark.master), (other, job.spark.master)):
+        if master is not None and is_unshared(each, master):
+            key = f"table.{each.table.kind}"
+            message = f"job {each.name} has {UNSHARED}, as the other job of the process states ({other_path})"
+            return Fault(str(path), 1, 1, f"{key}.path", message, UNSHARED_HINT.format(key=f"{key}.shared"))
+    return None

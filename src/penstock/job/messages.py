@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from penstock.errors import UserError
 from penstock.job.faults import nearest, shown
 from penstock.job.schema import NESTING_MAX, name_findings
-from penstock.job.spec import MessageName
+from penstock.job.texts import MessageName
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
 ENVELOPE_TIME = "timestamp"

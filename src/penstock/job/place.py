@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.job.expressions import Expression, KafkaField, KafkaName
+from penstock.job.faults import RefusedError, kind_of, nearest, shown
+from penstock.job.values import text
 
 PLACE: tuple[KafkaName, ...] = ("partition", "offset", "topic")
 """Always with the topic: rows that are there already could not say theirs once a second one is added."""
@@ -14,6 +16,19 @@ NO_PLACE = "none"
 
 _NAME = r"(?:`(?P<{0}_quoted>(?:[^`]|``)+)`|(?P<{0}>\w+))"
 _SELECTED = re.compile(rf"{_NAME.format('column')}(?:\s+(?:as\s+)?{_NAME.format('alias')})?", re.IGNORECASE)
+
+
+def place_names(value: object) -> dict[KafkaName, str]:
+    """What a job file states: the names of the columns, by default `DEFAULT_PLACE`; `none`: there are none."""
+    if value == NO_PLACE:
+        return {}
+    hint = "write {topic: name, partition: name, offset: name}, or none"
+    if not isinstance(value, dict):
+        raise RefusedError(f"expected names of columns or none, found {kind_of(value)}", hint)
+    for key in value:
+        if key not in DEFAULT_PLACE:
+            raise RefusedError(f"{shown(str(key))} is no part of a place", nearest(str(key), DEFAULT_PLACE) or hint)
+    return {part: text(value.get(part, name)) for part, name in DEFAULT_PLACE.items()}
 
 
 def place_columns(columns: Mapping[str, Expression], select: Sequence[str] = ()) -> Iterator[tuple[KafkaName, str]]:
@@ -42,9 +57,9 @@ def _selected(columns: Mapping[str, Expression], select: Sequence[str]) -> dict[
     if not select:
         return own
     selected: dict[str, str] = {}
-    for text in select:
-        found = _SELECTED.fullmatch(text.strip())
-        if text.strip() == "*":
+    for entry in select:
+        found = _SELECTED.fullmatch(entry.strip())
+        if entry.strip() == "*":
             selected = {**own, **selected}
         elif found is not None:
             column, alias = (

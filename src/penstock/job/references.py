@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.job.faults import RefusedError
-from penstock.job.spec import Secret
+from penstock.job.faults import RefusedError, Secret
 
 REFERENCE_FILE_BYTES_MAX = 1024 * 1024
 _PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")

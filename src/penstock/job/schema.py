@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
-from penstock.job.spec import Secret
+from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.values import LOST
+
+if TYPE_CHECKING:
+    from penstock.job.reader import Reader
 
 NESTING_MAX = 32
 RESERVED_PREFIX = "_penstock"
@@ -65,6 +69,13 @@ def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Findi
         return None, [Finding(at, "a schema needs at least one field")]
     findings: list[Finding] = []
     return pa.schema(_fields(raw, at, findings)), findings
+
+
+def read_schema(raw: object, at: KeyPath, reader: Reader) -> object:
+    """The same for a reader of job files."""
+    schema, findings = parse_schema(raw, at)
+    reader.findings += findings
+    return LOST if schema is None else schema
 
 
 def name_findings(names: Mapping[str, KeyPath]) -> Iterator[Finding]:

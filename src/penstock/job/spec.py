@@ -1,4 +1,7 @@
-"""The frozen description of a job: what a job file says, checked, with defaults and secrets filled in."""
+"""The frozen description of a job, which is also the model of its file: each field of an annotated type is a key.
+
+Values are read and checked by `job.reader`; code that builds a spec itself is not checked.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,43 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, cast
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
 
 from penstock.errors import InvariantError, UserError
+from penstock.job import texts
 from penstock.job.expressions import Expression
+from penstock.job.faults import Secret as Secret
+from penstock.job.texts import MessageName as MessageName
+from penstock.job.values import (
+    Count,
+    Date,
+    Duration,
+    FilePath,
+    Flag,
+    Hidden,
+    HiddenSettings,
+    Key,
+    Parsed,
+    Part,
+    Pattern,
+    Positive,
+    Read,
+    Settings,
+    Share,
+    Size,
+    Text,
+    Texts,
+    duration,
+    items,
+    positive,
+    sections,
+    size,
+    text,
+    within,
+)
 
 DAY_FOLDER = "day"
 """The name of the folders by which a reader sees the day of an event as a column."""
@@ -34,15 +67,9 @@ Defaults: TypeAlias = Literal["null", "value"]
 ClaimUnit: TypeAlias = Literal["partition", "topic"]
 LostHistory: TypeAlias = Literal["fail", "restart"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
-
-
-class Secret(str):
-    """A text that came from a `${env:}` or `${file:}` reference: usable as a string, never printed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'******'"
+ClaimsMode: TypeAlias = Literal["static", "group"]
+Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
+TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
 
 
 class StartAt(StrEnum):
@@ -114,12 +141,16 @@ class KafkaSecurity:
 
     protocol: SecurityProtocol = "PLAINTEXT"
     sasl_mechanism: SaslMechanism | None = None
-    sasl_username: str | None = None
-    sasl_password: Secret | None = None
-    ssl_ca_path: str | None = None
-    ssl_certificate_path: str | None = None
-    ssl_key_path: str | None = None
-    ssl_key_password: Secret | None = None
+    sasl_username: Text | None = None
+    sasl_password: Hidden | None = None
+    ssl_ca_path: FilePath | None = None
+    ssl_certificate_path: FilePath | None = None
+    ssl_key_path: FilePath | None = None
+    ssl_key_password: Hidden | None = None
+
+
+StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(texts.start)]
+Group: TypeAlias = Annotated[str, Parsed(texts.group_name)]
 
 
 class LogSpec(Protocol):
@@ -150,33 +181,55 @@ class KafkaLogSpec:
     Exactly one of `topics` and `topic_pattern` is given.
     """
 
-    bootstrap: str
-    topics: tuple[str, ...] = ()
-    topic_pattern: str | None = None
-    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
-    group: str = ""
-    transactional: bool = False
-    security: KafkaSecurity = field(default_factory=KafkaSecurity)
-    client_settings: Mapping[str, str] = field(default_factory=dict)
+    REMOVED: ClassVar[Mapping[str, str]] = {"reader": "it was removed: librdkafka reads in every task; remove the key"}
+    bootstrap: Annotated[str, Parsed(texts.servers)]
+    topics: Texts = ()
+    topic_pattern: Pattern | None = None
+    start: StartOffsets = StartAt.EARLIEST
+    group: Group = ""
+    transactional: Flag = False
+    security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
+    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsSpec:
     """How the processes of a job share its partitions through the coordination topic."""
 
-    client_id: str | None = None
+    SHORT: ClassVar[str] = "mode"
+    client_id: Annotated[str | None, Parsed(texts.client_id)] = None
     """A stable id takes its claims back after a restart; None: randomly generated."""
-    heartbeat_seconds: float = 10.0
-    topic: str = "__penstock"
-    partitions: int = 8
+    heartbeat_seconds: Annotated[
+        float,
+        Key("heartbeat"),
+        within(
+            duration,
+            "too short to be kept over a network",
+            f"at least {HEARTBEAT_SECONDS_MIN} s",
+            least=HEARTBEAT_SECONDS_MIN,
+        ),
+    ] = 10.0
+    topic: Annotated[str, Parsed(texts.coordination_topic)] = "__penstock"
+    partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     unit: ClaimUnit = "partition"
-    claims_max: int | None = None
-    ranges: bool = True
+    claims_max: Annotated[Positive | None, Key("max")] = None
+    ranges: Flag = True
     """Whether idle processes may help with a partition that lags, range by range."""
     lost_history: LostHistory = "fail"
-    work_timeout_seconds: float = 600.0
-    """A process whose work shows no sign of life for so long leaves the group, and others take its partitions."""
+    work_timeout_seconds: Annotated[
+        float,
+        Key("work_timeout"),
+        within(
+            duration,
+            "a batch may take longer without being stuck",
+            "at least 60 s, and longer than the longest Spark task",
+            least=60,
+        ),
+    ] = 600.0
+    """A process whose work makes no progress for so long leaves the group, and others take its partitions."""
+    mode: ClaimsMode = "group"
+    """With `static` the job has no claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +244,15 @@ class Wrapping:
 class BlacklistEntry:
     """Series that are left out: regular expressions that are found in the metric, and in a tag's key and value."""
 
-    name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    name: Pattern = ""
+    tags: Annotated[Mapping[str, str], Read(texts.read_patterns)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
     """How names of metrics and their tags are stored; `opentsdb` has metrics in lower case anyway."""
 
+    SHORT: ClassVar[str] = "style"
     style: NameStyle = "opentsdb"
     case: NameCase = "keep"
 
@@ -209,29 +263,30 @@ class PointsSpec:
 
     timestamps: PointTimes | None = None
     """The unit; `auto` tells it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
-    names: MetricNames = MetricNames()
+    names: Annotated[MetricNames, Part.SECTION] = MetricNames()
     non_numeric: NonNumeric = "skip"
     non_finite: NonFinite = "skip"
-    blacklist: tuple[BlacklistEntry, ...] = ()
+    blacklist: Annotated[tuple[BlacklistEntry, ...], sections(BlacklistEntry)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
+    SHORT: ClassVar[str] = "format"
     format: DecodeFormat
     payload: Payload = Payload.PLAIN
-    descriptors: bytes = b""
+    descriptors: Annotated[bytes, Read(texts.read_descriptors)] = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
-    message: MessageName | None = None
+    message: Message | None = None
     """Of `protobuf`, for a table of one type; an export names one per type."""
-    header: MessageName | None = None
+    header: Message | None = None
     """Of `garmadon`: the message of the envelope's header."""
     defaults: Defaults = "null"
     """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
-    uri_names: Mapping[str, str] = field(default_factory=dict)
+    uri_names: Settings = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
     payload_bytes_max: int = Wrapping().bytes_max
     """Of one record, unpacked (`limits.payload_bytes`)."""
-    points: PointsSpec = field(default_factory=PointsSpec)
+    points: Annotated[PointsSpec, Part.INLINE] = field(default_factory=PointsSpec)
     """Of `telegraf` and `influx`."""
 
     @property
@@ -240,19 +295,11 @@ class DecodeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageName:
-    """A message of a descriptor set; `file` tells apart files that define the same name."""
-
-    name: str
-    file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SqlSpec:
     """A projection and a row filter over the decoded columns (RULES P4). No `select` keeps every column."""
 
-    select: tuple[str, ...] = ()
-    where: str | None = None
+    select: Texts = ()
+    where: Text | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +308,9 @@ class TableSpec:
 
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
-    path: str
-    storage_options: Mapping[str, str] = field(default_factory=dict)
-    shared: bool = False
+    path: TablePath
+    storage_options: Annotated[HiddenSettings, Key("storage")] = field(default_factory=dict)
+    shared: Flag = False
     """Of local paths: whether every executor sees the same folder."""
 
 
@@ -285,11 +332,11 @@ class OutsidePolicy(StrEnum):
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
-    by: RouteWay
-    path: tuple[str, ...] = ()
+    by: Annotated[RouteWay, Parsed(texts.route_way)]
+    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = ()
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
-    unknown_type: str = "other"
+    unknown_type: Text = "other"
     """The folder of unknown types under the policy `table`."""
 
 
@@ -297,26 +344,26 @@ class RouteSpec:
 class DaysSpec:
     """Event-time days in UTC: which times are believed, and when a day is complete."""
 
-    not_before: date = date(2000, 1, 1)
-    late_seconds_max: float | None = None
+    not_before: Date = date(2000, 1, 1)
+    late_seconds_max: Annotated[Duration | None, Key("late")] = None
     """Event time before the record's Kafka time; None: any."""
-    early_seconds_max: float = 86_400.0
+    early_seconds_max: Annotated[Duration, Key("early")] = 86_400.0
     """Event time ahead of the clock of the process."""
     outside: OutsidePolicy = OutsidePolicy.QUARANTINE
-    complete_after_seconds: float = 7_200.0
+    complete_after_seconds: Annotated[Duration, Key("complete_after")] = 7_200.0
     """A day is complete once the watermark is so far past its end."""
-    idle_seconds: float = 300.0
+    idle_seconds: Annotated[Duration, Key("idle")] = 300.0
     """A partition that was read to its end so long ago does not hold the watermark back."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When a batch is due, in the words of seed 004."""
+    """When a batch is due."""
 
-    allowed_latency_seconds: float = 60.0
-    min_bytes_per_file: int = 128 * 1024 * 1024
-    max_messages_per_batch: int = 100_000
-    max_bytes_per_batch: int = 1024 * 1024 * 1024
+    allowed_latency_seconds: Annotated[Duration, Key("allowed_latency")] = 60.0
+    min_bytes_per_file: Size = 128 * 1024 * 1024
+    max_messages_per_batch: Positive = 100_000
+    max_bytes_per_batch: Size = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +373,7 @@ class Policies:
     recreated: RecreatedPolicy = RecreatedPolicy.FAIL
     tombstone: TombstonePolicy = TombstonePolicy.FILTER
     new_column: NewColumnPolicy = NewColumnPolicy.ADD
-    bad_share: float = 0.1
+    bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
     mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY
     small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
@@ -336,19 +383,29 @@ class Policies:
 class Limits:
     """The named bounds of a run (I6)."""
 
-    open_writers_max: int = 32
-    row_group_bytes_max: int = 32 * 1024 * 1024
-    arrow_batch_bytes_max: int = 16 * 1024 * 1024
-    stage_age_seconds_max: float = 3600.0
-    transient_retries_max: int = 10
-    shutdown_seconds_max: float = 60.0
+    open_writers_max: Annotated[Positive, Key("open_writers")] = 32
+    row_group_bytes_max: Annotated[Size, Key("row_group_bytes")] = 32 * 1024 * 1024
+    arrow_batch_bytes_max: Annotated[
+        int,
+        Key("arrow_batch_bytes"),
+        within(size, "more than 1GiB: Spark cannot hand that over in one piece", most=1024 * 1024 * 1024),
+    ] = 16 * 1024 * 1024
+    stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
+    transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
+    shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0
+    payload_bytes_max: Annotated[
+        int,
+        Key("payload_bytes"),
+        within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024 * 1024 * 1024),
+    ] = Wrapping().bytes_max
+    """Of one record, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSpec:
-    master: str | None = None
+    master: Text | None = None
     """None: the one that Spark is started with, or `local[*,4]`."""
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: HiddenSettings = field(default_factory=dict)
 
 
 TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
@@ -359,24 +416,24 @@ TableT = TypeVar("TableT", bound=TableSpec)
 class JobSpec(Generic[TableT_co]):
     """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
-    name: str
+    name: Annotated[str, Key("job"), Parsed(texts.job_name)]
     log: LogSpec
-    decode: DecodeSpec
+    decode: Annotated[DecodeSpec, Part.SECTION]
     schema: pa.Schema
     """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
     columns: Mapping[str, Expression]
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
-    drop: frozenset[str] = frozenset()
+    drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are no columns of the table themselves."""
-    sql: SqlSpec | None = None
-    claims: ClaimsSpec | None = None
+    sql: Annotated[SqlSpec | None, Part.SECTION] = None
+    claims: Annotated[ClaimsSpec | None, Part.SECTION] = None
     """None: static, this process owns every partition."""
     delivery: Delivery = Delivery.EXACTLY_ONCE
-    flush: FlushPolicy = field(default_factory=FlushPolicy)
-    on: Policies = field(default_factory=Policies)
-    limits: Limits = field(default_factory=Limits)
-    spark: SparkSpec = field(default_factory=SparkSpec)
+    flush: Annotated[FlushPolicy, Part.SECTION] = field(default_factory=FlushPolicy)
+    on: Annotated[Policies, Part.SECTION] = field(default_factory=Policies)
+    limits: Annotated[Limits, Part.SECTION] = field(default_factory=Limits)
+    spark: Annotated[SparkSpec, Part.SECTION] = field(default_factory=SparkSpec)
     path: Path | None = None
 
 

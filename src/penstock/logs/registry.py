@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.job.sections.log_section import AnyLogSection
+from penstock.job.sections import AnyLogSection
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.section import KafkaLogSection

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
+from penstock.job.texts import servers, topic_name
+from penstock.job.values import Key, Parsed, Part, Settings, positive, within
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 LostPositions: TypeAlias = Literal["fail", "continue"]
+Topic: TypeAlias = Annotated[str, Parsed(topic_name)]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
 PRODUCER_NUMBERS = frozenset({"linger.ms"})
 PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}
@@ -21,18 +23,18 @@ PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip
 class PublishSpec:
     """The topic, its cluster, and the settings of the clients."""
 
-    topic: str
+    topic: Topic
     format: PublishFormat = "opentsdb"
-    bootstrap: str | None = None
+    bootstrap: Annotated[str | None, Parsed(servers)] = None
     """None: the cluster of the log."""
-    security: KafkaSecurity | None = None
+    security: Annotated[KafkaSecurity | None, Part.SECTION] = None
     """None: as the log's in the same cluster, nothing in another."""
-    positions_topic: str = DEFAULT_POSITIONS_TOPIC
-    buckets: int = 8
+    positions_topic: Topic = DEFAULT_POSITIONS_TOPIC
+    buckets: Annotated[int, within(positive, "more than 256: each has a producer of its own", most=256)] = 8
     """How many producers share the rows; fixed for the life of the table."""
     lost_positions: LostPositions = "fail"
     """What to do if the positions topic lost a position that the table remembers."""
-    client_settings: Mapping[str, str] = field(default_factory=dict)
+    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""

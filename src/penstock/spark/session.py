@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.job.checks.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
+from penstock.job.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
 from penstock.job.spec import SparkSpec
 from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
 from penstock.spark.gateway import given_master, may_be_given_a_master, start_jvm

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job.sections import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Progress
 from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport

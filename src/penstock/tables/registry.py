@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
-from penstock.job import job_set, loader
-from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job import loader
+from penstock.job.sections import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import SECTIONS
 from penstock.tables.delta.kind import DeltaKind
@@ -43,12 +43,12 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    return job_set.load_jobs(paths, _sections(), SECTIONS, env)
+    return loader.load_jobs(paths, _sections(), SECTIONS, env)
 
 
-def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[job_set.CheckedFile]:
+def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[loader.CheckedFile]:
     """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
-    return job_set.check_jobs(paths, _sections(), SECTIONS, env)
+    return loader.check_jobs(paths, _sections(), SECTIONS, env)
 
 
 def _sections() -> list[AnyKindSection]:

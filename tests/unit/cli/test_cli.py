@@ -117,7 +117,7 @@ def test_every_verb_answers_a_broken_job_file_with_its_faults_and_exit_code_2(
     assert exit_code() == 2
     printed = capsys.readouterr()
     told = printed.out + printed.err
-    assert "job.yaml:1:6 job: 'Web' is no job name" in told
+    assert "job.yaml:1:6 job: invalid job name 'Web'" in told
     assert "job.yaml:5:14 schema.id: unknown type 'lng'; did you mean long?" in told
 
 

@@ -40,7 +40,7 @@ def test_a_key_that_was_removed_is_unknown_and_its_end_is_told(faults: Faults, r
 
 
 def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
-    assert faults("{}") == [(1, key, "required key is missing") for key in ("job", "log", "decode", "table")]
+    assert faults("{}") == [(1, key, "required key is missing") for key in ("job", "decode", "log", "table")]
 
 
 @pytest.mark.parametrize(

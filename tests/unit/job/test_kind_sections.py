@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import pytest
 
-from penstock.job.checks.single_table import read_single_table
 from penstock.job.faults import Finding
-from penstock.job.sections.kind_section import KindSection, Parts, Reading
-from penstock.job.sections.models import JobFile, TableSection
-from penstock.job.sections.scalars import Positive, Text
-from penstock.job.sections.section import Section
+from penstock.job.reader import Reader
+from penstock.job.rows import complete_rows
+from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec, job_of
+from penstock.job.values import Part, Positive, Text
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS, check_jobs
 from tests.unit.job.conftest import BASE, Faults, Load
@@ -22,45 +21,27 @@ from tests.unit.job.conftest import BASE, Faults, Load
 TOY = BASE.replace("delta: {path: s3://lake/web}", "toy: {path: toys, colour: red}")
 
 
+@dataclass(frozen=True, slots=True)
+class Parking:
+    wheels: Positive = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToySpec(TableSpec):
     kind = "toy"
-    colour: str
-    wheels: int
+    colour: Text
+    parking: Annotated[Parking, Part.SECTION, Part.TOP] = field(default_factory=Parking)
 
 
-class ToyTable(TableSection):
-    REQUIRED = ("path", "colour")
-
-    colour: Text = None
-
-
-class Parking(Section):
-    wheels: Positive = None
-
-
-class ToyFile(JobFile):
-    parking: Parking | None = None
-
-
-class ToySection(KindSection[ToyFile, ToyTable, Parts]):
-    name = ToySpec.kind
+class ToySection(KindSection[ToySpec]):
+    spec = ToySpec
     phrase = "for children"
-    table = ToyTable
-    file = ToyFile
     signs = ("parking",)
 
-    def read(self, reading: Reading[ToyFile, ToyTable]) -> tuple[Parts, list[Finding]]:
-        parts, _, findings = read_single_table(reading)
-        if reading.section is not None and reading.section.colour == "grey":
-            findings.append(Finding(("table", "toy", "colour"), "is no colour"))
-        return parts, findings
-
-    def build(self, reading: Reading[ToyFile, ToyTable], parts: Parts, place: TableSpec) -> ToySpec:
-        assert reading.section is not None and reading.section.colour is not None
-        parking = reading.file.parking
-        wheels = parking.wheels if parking is not None else None
-        return ToySpec(place.path, colour=reading.section.colour, wheels=wheels or 4)
+    def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
+        if job.table.colour == "grey":
+            reader.note(("table", "toy", "colour"), "is no colour")
+        return complete_rows(job, reader)[0]
 
     def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
         return Finding(("table", "toy"), f"toys do not share a room with {other_path.name}")
@@ -80,7 +61,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path: Path) -> None:
     table = job_of(load(TOY + "parking: {wheels: 3}\n"), ToySpec).table
     assert table.path == f"{tmp_path}/toys"
-    assert (table.kind, table.colour, table.wheels) == ("toy", "red", 3)
+    assert (table.kind, table.colour, table.parking.wheels) == ("toy", "red", 3)
 
 
 @pytest.mark.usefixtures("toys")

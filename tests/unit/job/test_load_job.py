@@ -142,7 +142,7 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
         NewColumnPolicy.IGNORE,
         0.25,
     )
-    assert spec.limits == Limits(4, 1048576, 2097152, 7200.0, 0, 5.0)
+    assert spec.limits == Limits(4, 1048576, 2097152, 7200.0, 0, 5.0, 3145728)
     assert spec.decode.payload_bytes_max == 3 * 1048576
     assert spec.spark.master == "local[2,4]"
     assert spec.spark.conf["spark.ui.enabled"] == "false"

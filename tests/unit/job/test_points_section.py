@@ -6,11 +6,9 @@ from typing import cast
 
 import pytest
 
-from penstock.job.faults import Finding
-from penstock.job.schema import parse_schema
-from penstock.job.sections.kind_section import KindSection, Parts, Reading
-from penstock.job.sections.models import JobFile, TableSection
-from penstock.job.spec import BlacklistEntry, MetricNames, PointsSpec, TableSpec
+from penstock.job.reader import Reader
+from penstock.job.sections import KindSection
+from penstock.job.spec import BlacklistEntry, JobSpec, MetricNames, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import BASE, Faults, Load
@@ -21,18 +19,13 @@ class GaugeSpec(TableSpec):
     kind = "gauge"
 
 
-class GaugeSection(KindSection[JobFile, TableSection, Parts]):
-    name = GaugeSpec.kind
+class GaugeSection(KindSection[GaugeSpec]):
+    spec = GaugeSpec
     phrase = "for metrics"
-    table = TableSection
-    file = JobFile
     takes_points = True
 
-    def read(self, reading: Reading[JobFile, TableSection]) -> tuple[Parts, list[Finding]]:
-        return Parts(parse_schema({"value": "double"}, ())[0], {}), []
-
-    def build(self, reading: Reading[JobFile, TableSection], parts: Parts, place: TableSpec) -> TableSpec:
-        return GaugeSpec(place.path)
+    def complete(self, job: JobSpec[GaugeSpec], reader: Reader) -> JobSpec[GaugeSpec]:
+        return job
 
 
 class GaugeKind:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.sections.quantities import QuantityError, parse_duration, parse_share, parse_size
+from penstock.job.values import QuantityError, parse_duration, parse_share, parse_size
 
 
 @pytest.mark.parametrize(

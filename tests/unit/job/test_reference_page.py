@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import pytest
 
 from penstock.job.expressions import KAFKA_NAMES
-from penstock.job.sections.kind_section import file_model
-from penstock.job.sections.section import Section
+from penstock.job.loader import OTHER_KEYS
+from penstock.job.reader import keys_of
+from penstock.job.spec import BlacklistEntry, JobSpec
+from penstock.job.values import Part
 from penstock.logs.kafka.section import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.logs.registry import SECTIONS
+from penstock.tables.export.spec import TypeSpec
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import Load
 from tests.unit.job.descriptors import TEXT, descriptor_set
@@ -17,15 +20,12 @@ from tests.unit.job.descriptors import TEXT, descriptor_set
 PAGE = (Path(__file__).parents[3] / "docs" / "job-file.md").read_text(encoding="utf-8")
 
 
-def keys(section: type[Section]) -> list[str]:
+def keys(spec: Any) -> list[str]:
     """Every key that a job file may have, from the models themselves."""
     found: list[str] = []
-    for name, info in section.model_fields.items():
-        found.append(info.alias or name)
-        for kind in get_args(info.annotation):
-            for choice in (kind, *get_args(kind)):
-                if isinstance(choice, type) and issubclass(choice, Section):
-                    found += keys(choice)
+    for key in keys_of(spec):
+        found += [] if key.marker is Part.INLINE else [key.name]
+        found += keys(key.spec) if key.spec is not None else []
     return found
 
 
@@ -38,8 +38,24 @@ DESCRIPTORS = descriptor_set(
     },
     package="com.criteo.hadoop.garmadon",
 )
-FILE = file_model([kind.section for kind in KINDS.values()], SECTIONS)
-KEYS = sorted({*keys(FILE), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{name}" for name in KAFKA_NAMES)})
+SPECS = [
+    JobSpec,
+    TypeSpec,
+    BlacklistEntry,
+    *(each.section.spec for each in KINDS.values()),
+    *(each.spec for each in SECTIONS),
+]
+KEYS = sorted(
+    {
+        *OTHER_KEYS,
+        *KINDS,
+        *(each.name for each in SECTIONS),
+        *(key for spec in SPECS for key in keys(spec)),
+        *CLIENT_NUMBERS,
+        *CLIENT_WORDS,
+        *(f"kafka.{name}" for name in KAFKA_NAMES),
+    }
+)
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.job.checks.spark import is_local, merged_spark, refuse_unshared
 from penstock.job.faults import JobFileError
+from penstock.job.spark import is_local, merged_spark, refuse_unshared
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import Load

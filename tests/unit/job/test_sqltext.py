@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.checks.sql_text import SelectItem, SqlRefusedError, check_where, read_select
+from penstock.job.sql_text import SelectItem, SqlRefusedError, check_where, read_select
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
-from penstock.job.checks.topics import topic_name_findings
+from penstock.job.reader import known_keys
+from penstock.job.texts import topic_name
 from penstock.publish.formats import ENCODERS, avro_schema
 from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition, encode_position
-from penstock.publish.section import PublishSection
-from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat
+from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat, PublishSpec
 from penstock.tables.rollup.pages import sort_key
 from tests.unit.publish.any_rows import ROW, SCHEMA, table_of
 
@@ -35,7 +35,7 @@ def test_the_examples_are_what_is_written() -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *PublishSection.model_fields,
+        *known_keys(PublishSpec),
         *get_args(PublishFormat),
         *PUBLISH_STEPS,
         *PRODUCER_NUMBERS,
@@ -53,4 +53,4 @@ def test_there_is_an_encoder_for_every_format() -> None:
 
 
 def test_the_default_topic_of_positions_is_a_name_that_kafka_accepts() -> None:
-    assert not list(topic_name_findings(DEFAULT_POSITIONS_TOPIC, ()))
+    assert topic_name(DEFAULT_POSITIONS_TOPIC) == DEFAULT_POSITIONS_TOPIC

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import pytest
 
-from penstock.job.checks.single_table import read_single_table
-from penstock.job.faults import Finding, JobFileError, KeyPath
+from penstock.job.faults import JobFileError, KeyPath
 from penstock.job.loader import load_job
-from penstock.job.sections.kind_section import KindSection, Parts, Reading
-from penstock.job.sections.models import JobFile, TableSection
-from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret, TableSpec
+from penstock.job.reader import Reader
+from penstock.job.rows import complete_rows
+from penstock.job.sections import KindSection
+from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, Secret, TableSpec
+from penstock.job.values import Part
 from penstock.logs.registry import SECTIONS
-from penstock.publish.section import PublishSection, publish_findings, publish_spec
+from penstock.publish.section import check_publish
 from penstock.publish.spec import PublishSpec
 
 AT: KeyPath = ("table", "loud", "publish")
@@ -33,30 +34,18 @@ table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoudSpec(TableSpec):
     kind = "loud"
-    publish: PublishSpec
+    publish: Annotated[PublishSpec, Part.SECTION]
 
 
-class LoudTable(TableSection):
-    publish: PublishSection | None = None
-
-
-class LoudSection(KindSection[JobFile, LoudTable, Parts]):
+class LoudSection(KindSection[LoudSpec]):
     """A kind of table that only this test knows, and that publishes."""
 
-    name = LoudSpec.kind
+    spec = LoudSpec
     phrase = "for all to hear"
-    table = LoudTable
-    file = JobFile
 
-    def read(self, reading: Reading[JobFile, LoudTable]) -> tuple[Parts, list[Finding]]:
-        parts, _, findings = read_single_table(reading)
-        if reading.section is not None and reading.section.publish is not None:
-            findings += publish_findings(reading.section.publish, reading.document, AT)
-        return parts, findings
-
-    def build(self, reading: Reading[JobFile, LoudTable], parts: Parts, place: TableSpec) -> LoudSpec:
-        assert reading.section is not None and reading.section.publish is not None
-        return LoudSpec(place.path, publish=publish_spec(reading.section.publish, reading.folder))
+    def complete(self, job: JobSpec[LoudSpec], reader: Reader) -> JobSpec[LoudSpec]:
+        check_publish(job.table.publish, job, AT, reader)
+        return complete_rows(job, reader)[0]
 
 
 def loaded(folder: Path, publish: str) -> PublishSpec:

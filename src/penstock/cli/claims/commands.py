@@ -26,8 +26,8 @@ from penstock.cli.claims.text import (
     print_listing,
 )
 from penstock.errors import TransientError, UserError
-from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec, kafka_of
+from penstock.job.values import QuantityError, parse_duration
 from penstock.tables.registry import load_job
 
 app = typer.Typer(

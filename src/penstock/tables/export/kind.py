@@ -26,7 +26,7 @@ from penstock.tables.export.metrics import METRICS, ExportMeter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
-from penstock.tables.export.section.section import ExportSection
+from penstock.tables.export.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.vacuum import listings, vacuum

@@ -1,29 +1,105 @@
-"""What the job file of an export states, frozen: its types, when their files are due, and its limits."""
+"""The model of an export in a job file: its types, when their files are due, and its limits."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import pyarrow as pa
 
-from penstock.job.expressions import Expression, KafkaField
+from penstock.job.expressions import Constant, Expression, KafkaField
+from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
 from penstock.job.kafka_types import UNKNOWN_SCHEMA
-from penstock.job.spec import DaysSpec, MessageName, RouteSpec, TableSpec, UnknownTypePolicy
+from penstock.job.schema import read_schema
+from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec, UnknownTypePolicy
+from penstock.job.texts import read_expression
+from penstock.job.values import (
+    LOST,
+    Duration,
+    Key,
+    Otherwise,
+    Parsed,
+    Part,
+    Positive,
+    Read,
+    Size,
+    items,
+    sections_by_name,
+    text,
+)
+
+if TYPE_CHECKING:
+    from penstock.job.reader import Reader
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
+CLUSTER_CHARACTERS_MAX = 64
+INFER = "infer"
+
+
+def _route_value(value: object) -> str:
+    """A text, or a whole number as its digits: other numbers have more than one way to be written."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, bool | float):
+        raise RefusedError(f"expected a text, found {kind_of(value)}", "put it in quotes")
+    return text(value)
+
+
+def _percent(value: object) -> float:
+    """A number above 0 and up to 100; digits in a text count too, since references are texts."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,9})?", value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"expected a percentage, found {kind_of(value)}", "write 5, without a sign")
+    if not 0 < value <= 100:
+        raise RefusedError("a percentage is more than 0 and at most 100")
+    return float(value)
+
+
+def _cluster(value: object) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", text(value)):
+        raise RefusedError(f"{shown(text(value))} cannot stand in a file name", "letters, digits, _ -")
+    if len(text(value)) > CLUSTER_CHARACTERS_MAX:
+        raise RefusedError(f"longer than {CLUSTER_CHARACTERS_MAX} characters")
+    return text(value)
+
+
+def _schema(value: object, at: KeyPath, reader: Reader) -> object:
+    """The fields of a type; None: inferred."""
+    if value == INFER:
+        return None
+    if isinstance(value, str):
+        hint = "" if isinstance(value, Secret) else nearest(value, (INFER,))
+        return reader.lost(at, f"expected a mapping of fields, or infer, found {kind_of(value)}", hint)
+    return read_schema(value, at, reader)
+
+
+def _event_time(value: object, at: KeyPath, reader: Reader) -> object:
+    expression = reader.parsed(text, value, at)
+    if expression is not LOST:
+        expression = read_expression(value, at, reader)
+    if isinstance(expression, Constant):
+        return reader.lost(at, "a constant is no time of a record", "name a field, or kafka.timestamp")
+    if isinstance(expression, KafkaField) and expression.name != "timestamp":
+        return reader.lost(at, f"kafka.{expression.name} is no time", "did you mean kafka.timestamp?")
+    return expression
+
+
+EventTime: TypeAlias = Annotated[Expression, Read(_event_time), Otherwise(None)]
+Percent: TypeAlias = Annotated[float, Parsed(_percent)]
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """When a type with a rhythm of its own writes its files; whatever comes first."""
 
-    events: int | None = None
-    seconds: float = 1_800.0
+    events: Positive | None = None
+    seconds: Annotated[Duration, Key("every")] = 1_800.0
     """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
-    size_bytes: int | None = None
+    size_bytes: Annotated[Size | None, Key("size")] = None
     """Of the records' values as they lie in the log."""
 
 
@@ -33,23 +109,23 @@ class TypeSpec:
 
     name: str
     """Its folder below the root."""
-    values: tuple[str, ...]
-    schema: pa.Schema | None
+    values: Annotated[tuple[str, ...], items(_route_value), Otherwise(())]
+    schema: Annotated[pa.Schema | None, Read(_schema), Otherwise(None)]
     """The decoded fields; None: inferred from the first records and then fixed."""
-    event_time: Expression
-    message: MessageName | None = None
+    event_time: EventTime
+    message: Message | None = None
     """Of `protobuf` and `garmadon`."""
-    rotation: Rotation | None = None
+    rotation: Annotated[Rotation | None, Part.SECTION] = None
     """None: it goes with the job's own flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertLimits:
-    """The monitoring rules of seed 000; None switches a rule off."""
+    """The monitoring rules; None switches a rule off."""
 
-    failed_writes_percent_max: float | None = None
-    lag_records_max: int | None = None
-    discrepancy_records_max: int | None = None
+    failed_writes_percent_max: Annotated[Percent | None, Key("failed_writes_percent")] = None
+    lag_records_max: Annotated[Positive | None, Key("lag_records")] = None
+    discrepancy_records_max: Annotated[Positive | None, Key("discrepancy_records")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +134,20 @@ class ExportSpec(TableSpec):
 
     kind = "export"
 
-    route: RouteSpec
-    types: Mapping[str, TypeSpec]
+    route: Annotated[RouteSpec, Part.SECTION, Part.TOP]
+    types: Annotated[Mapping[str, TypeSpec], sections_by_name(TypeSpec), Part.TOP]
     format: ExportFormat = "parquet"
-    days: DaysSpec = field(default_factory=DaysSpec)
-    cluster: str = ""
+    days: Annotated[DaysSpec, Part.SECTION, Part.TOP] = field(default_factory=DaysSpec)
+    cluster: Annotated[str, Parsed(_cluster)] = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
-    retry_seconds: float = 30.0
+    retry_seconds: Annotated[Duration, Key("retry")] = 30.0
     """How long a type that could not be written is left alone."""
     compression: Compression = "snappy"
-    compact_bytes: int = 256 * 1024 * 1024
+    compact_bytes: Annotated[Size, Key("compact_size")] = 256 * 1024 * 1024
     """The size that compaction aims at."""
-    alerts: AlertLimits = field(default_factory=AlertLimits)
+    alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
+    event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
+    """Of types that state none of their own; completed types have theirs."""
 
     @property
     def all_types(self) -> dict[str, TypeSpec]:

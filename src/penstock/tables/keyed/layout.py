@@ -8,10 +8,11 @@ the log's partition is a partition key, each of them has buckets of its own.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvariantError
+from penstock.job.faults import RefusedError
+from penstock.job.values import (
+    Key,
+    Otherwise,
+    Parsed,
+    QuantityError,
+    Texts,
+    items,
+    one_of,
+    parse_duration,
+    positive,
+    within,
+)
+from penstock.job.values import text as as_text
 
 BUCKET = "_bucket"
 SEQUENCE = "_sequence"
@@ -42,6 +57,10 @@ TOPIC_BITS = 32
 """Of a tiebreak; above them is the partition. More would not fit into one number with most ranges of offsets."""
 WORDS_KEPT_MAX = 4_096
 """Texts whose hash a process remembers."""
+
+BUCKETS_MAX = 4096
+LOG_ORDER = "log"
+"""The word for the order of the log, as a sequence."""
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
@@ -68,18 +87,81 @@ class DeleteRule:
     value: str | int | bool = True
 
 
+_MERGES = one_of(Literal["replace", "merge"])
+_CALL = re.compile(r"(?P<function>[a-z]+)\(\s*(?P<column>[^,()]+?)\s*,\s*(?P<argument>.+?)\s*\)")
+_CONDITION = re.compile(r"(?P<column>[^=\s]+)\s*=\s*(?P<value>.+)")
+_KEY_FUNCTIONS: dict[str, KeyFunction] = {name: name for name in get_args(KeyFunction) if name != "column"}
+_EXPECTED = {
+    "hash": "column, buckets",
+    "prefix": "column, characters",
+    "timeslice": "column, 30s",
+    "round": "column, 10",
+}
+
+
+def read_part(value: object) -> KeyPart:
+    """Read a column, or a function of one, from a job file."""
+    word = as_text(value).strip()
+    match = _CALL.fullmatch(word)
+    if match is None and "(" in word:
+        raise RefusedError("a computed key is a function of a column and one argument, as in hash(device, 64)")
+    if match is None:
+        return KeyPart(word)
+    function = _KEY_FUNCTIONS.get(match["function"])
+    if function is None:
+        raise RefusedError(f"unknown function {match['function']}: there are {', '.join(_KEY_FUNCTIONS)}")
+    if function == "coalesce":
+        return KeyPart(match["column"], function, _constant(match["argument"]))
+    argument = match["argument"]
+    try:
+        digits = re.fullmatch(r"[0-9]{1,18}", argument)
+        number = (
+            round(parse_duration(argument) * 1_000_000) if function == "timeslice" else int(argument if digits else 0)
+        )
+    except QuantityError as error:
+        raise RefusedError(f"{argument} is no duration: {error}") from None
+    if number <= 0:
+        raise RefusedError(f"{function} takes ({_EXPECTED[function]}): the number must be whole and more than 0")
+    return KeyPart(match["column"], function, number)
+
+
+def read_delete(value: object) -> DeleteRule:
+    """Read `column` or `column = value` from a job file."""
+    match = _CONDITION.fullmatch(as_text(value).strip())
+    if match is None:
+        return DeleteRule(as_text(value).strip())
+    word = match["value"].strip()
+    return DeleteRule(match["column"], word == "true" if word in ("true", "false") else _constant(word))
+
+
+def _constant(word: str) -> int | str:
+    """A text in quotes, a whole number, or a text as it is."""
+    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", word)
+    if quoted is not None:
+        return quoted[1] if quoted[1] is not None else quoted[2]
+    return int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else word
+
+
+def _merges(value: object) -> bool:
+    return _MERGES.read(value) == "merge"
+
+
+def _sequence(value: object) -> str | None:
+    return None if as_text(value) == LOG_ORDER else as_text(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The keys of a table, and what becomes of a record that has one."""
 
-    partition_keys: tuple[KeyPart, ...]
-    row_keys: tuple[str, ...]
-    sequence: str | None = None
+    partition_keys: Annotated[tuple[KeyPart, ...], items(read_part), Otherwise(())]
+    row_keys: Texts
+    sequence: Annotated[str | None, Parsed(_sequence)] = None
     """The column that orders the records of a key; None: the order of the log."""
-    delete: DeleteRule | None = None
-    merge: bool = False
+    delete: Annotated[DeleteRule | None, Parsed(read_delete)] = None
+    merge: Annotated[bool, Key("partial_updates"), Parsed(_merges)] = False
     """Whether a null of an update keeps the value that is there."""
-    buckets: int = 16
+    buckets: Annotated[int, within(positive, f"at most {BUCKETS_MAX}", most=BUCKETS_MAX)] = 16
     log_partition: str | None = None
     """The partition key, if there is one, that is the partition of the log. Each has `buckets` buckets of its own, so
     that processes with other partitions never meet in one (RULES K1)."""

@@ -1,14 +1,14 @@
-"""What the job file of a keyed table states, frozen."""
+"""The model of `table.keyed` in a job file, and what of it a table remembers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from penstock.errors import UserError
+from penstock.job.values import Duration, Flag, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
 from penstock.tables.keyed.layout import BUCKET, KeyFunction, KeyPart, Layout
 
@@ -17,20 +17,13 @@ LAYOUT_PROPERTY = "penstock.keyed"
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
 
 
-class PartialUpdates(StrEnum):
-    """What a null of an update does to the value that is there."""
-
-    REPLACE = "replace"
-    MERGE = "merge"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedSpec(TablePlace):
     kind = "keyed"
-    layout: Layout
-    chunk_rows: int = 500_000
-    tombstone_retention_seconds: float = TOMBSTONE_RETENTION_SECONDS
-    bulk: bool = False
+    layout: Annotated[Layout, Part.INLINE]
+    chunk_rows: Positive = 500_000
+    tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = TOMBSTONE_RETENTION_SECONDS
+    bulk: Flag = False
     """A first load: rows are appended and nothing is looked up."""
     filter_tombstones: bool = False
     """Whether records without a value are left out: deletes are records of their own."""

@@ -36,8 +36,8 @@ from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import SPANNED, ValueBounds, read_batches, scan, span_ms, window_bounds, within
 from penstock.tables.rollup.numbers import JOINED, LATE, LEAST_MS, SINCE, UPDATED, CloseState, number_key
 from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
-from penstock.tables.rollup.section import window as window_of
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
+from penstock.tables.rollup.spec import window as window_of
 from penstock.tables.single.facts import TableFacts
 
 SUM_TOLERANCE = 1e-9

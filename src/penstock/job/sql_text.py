@@ -1,4 +1,4 @@
-"""A look at the tokens of `sql:` texts: enough to refuse what is no projection or row filter (RULES P4).
+"""The tokens of `sql:` texts: enough to refuse what is no projection or row filter (RULES P4).
 
 Spark parses the text at run time; here only what would change the number of rows or reach beyond its row is found.
 """

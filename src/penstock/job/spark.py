@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from penstock.errors import UserError
-from penstock.job.faults import Finding, KeyPath, shown, unless_secret
-from penstock.job.sections.models import SparkSection, TableSection
+from penstock.job.faults import KeyPath, shown, unless_secret
+from penstock.job.reader import Reader
 from penstock.job.spec import JobSpec, SparkSpec
 
 DEFAULT_MASTER = "local[*,4]"
@@ -32,29 +32,23 @@ def is_local(master: str) -> bool:
     return _LOCAL.fullmatch(master.strip()) is not None
 
 
-def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
-    if spark is None:
-        return
-    master = spark.master
+def check_spark(job: JobSpec, reader: Reader) -> None:
+    """Note a master that there is none of, settings that Penstock decides, and local paths on a cluster."""
+    master = job.spark.master
     if master is not None and not is_local(master) and not _REMOTE.fullmatch(master.strip()):
         hint = "local[*], local[2,4], spark://host:7077, yarn or k8s://https://host:port"
-        yield Finding(("spark", "master"), f"{shown(master)} is no Spark master", hint)
-    for name, value in (spark.conf or {}).items():
+        reader.note(("spark", "master"), f"{shown(master)} is no Spark master", hint)
+    for name, value in job.spark.conf.items():
         at: KeyPath = ("spark", "conf", name)
         if not name.startswith("spark."):
-            yield Finding(at, "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
+            reader.note(at, "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
         elif name in _OTHER_KEYS:
-            yield Finding(at, "is set from another key of the job file", f"state {_OTHER_KEYS[name]}", on_key=True)
+            reader.note(at, "is set from another key of the job file", f"state {_OTHER_KEYS[name]}", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):
-            yield Finding(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
-
-
-def unshared_findings(spark: SparkSection | None, table: TableSection, at: KeyPath) -> Iterator[Finding]:
-    """Local paths that the executors of the stated master would not share."""
-    if spark is None or spark.master is None or is_local(spark.master) or table.shared:
-        return
-    if table.path is not None and is_local_path(table.path):
-        yield Finding((*at, "path"), UNSHARED, UNSHARED_HINT.format(key=".".join(map(str, (*at, "shared")))))
+            reader.note(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
+    table_at: KeyPath = ("table", job.table.kind)
+    if master is not None and reader.states(*table_at, "path") and is_unshared(job, master):
+        reader.note((*table_at, "path"), UNSHARED, UNSHARED_HINT.format(key=f"table.{job.table.kind}.shared"))
 
 
 def is_local_path(path: str) -> bool:
@@ -62,7 +56,7 @@ def is_local_path(path: str) -> bool:
 
 
 def is_unshared(job: JobSpec, master: str) -> bool:
-    """Whether executors of this master would write rows where nobody else finds them."""
+    """Whether executors of this master would write rows that no other process sees."""
     return not is_local(master) and not job.table.shared and is_local_path(job.table.path)
 
 

@@ -1,1 +1,0 @@
-"""What cannot be right in a job file, section by section."""

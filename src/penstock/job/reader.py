@@ -1,0 +1,191 @@
+"""Reads the values of a job file into the frozen dataclasses that are its specs, and collects all that is wrong.
+
+A faulty value is left out and its field keeps its default, so that everything else is still read and checked. A field
+without a default is then None: nothing that has a finding leaves `job`, so only checks see it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from penstock.job.document import Document
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest
+from penstock.job.values import LOST, Key, Lost, Otherwise, Parsed, Part, Read, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """A field of a spec that a job file may state."""
+
+    field: str
+    name: str
+    marker: Parsed | Read | Part
+    spec: Any
+    """The dataclass of a section."""
+    top: bool
+    required: bool
+    otherwise: object
+    """What the field is where the file does not state it; `LOST`: its own default."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """What the file states, and what was found wrong with it so far."""
+
+    document: Document
+    folder: Path
+    """Of the job file: relative paths begin there."""
+    findings: list[Finding] = field(default_factory=list)
+    _read: set[KeyPath] = field(default_factory=set)
+
+    def has(self, *key: str | int) -> bool:
+        """Whether the file states this key, rightly or wrongly."""
+        return self.document.has(*key)
+
+    def states(self, *key: str | int) -> bool:
+        """Whether the file states this key and its value could be read."""
+        return key in self._read
+
+    def written(self, *key: str | int) -> Any:
+        """The value of a key that was read, as it is in the file."""
+        value: Any = self.document.values
+        for part in key:
+            value = value[part]
+        return value
+
+    def note(self, at: KeyPath, message: str, hint: str = "", *, on_key: bool = False) -> None:
+        self.findings.append(Finding(at, message, hint, on_key))
+
+    def lost(self, at: KeyPath, message: str, hint: str = "") -> Lost:
+        """Note why a value cannot be read."""
+        self.note(at, message, hint)
+        return LOST
+
+    def parsed(self, parse: Callable[[Any], object], value: object, at: KeyPath) -> Any:
+        """The value as `parse` reads it; `LOST` if it refuses it."""
+        try:
+            return parse(value)
+        except RefusedError as refusal:
+            return self.lost(at, refusal.message, refusal.hint)
+
+    def top(self, marker: Parsed | Read, name: str) -> Any:
+        """The value of a key at the top of the file; None if it states none that can be read."""
+        if name not in self.document.values:
+            return None
+        value = self._value(marker, self.document.values[name], (name,))
+        if value is LOST:
+            return None
+        self._read.add((name,))
+        return value
+
+    def section(self, spec: Any, value: object, at: KeyPath, **known: object) -> Any:
+        """The spec that a mapping states; `known` are fields that it does not state. `LOST` if it is no mapping."""
+        short = isinstance(value, str) and hasattr(spec, "SHORT")
+        values = {spec.SHORT: value} if short else value
+        if not isinstance(values, dict):
+            required = [f"{key.name}: ..." for key in keys_of(spec) if key.required]
+            hint = f"write {{{', '.join(required)}}}" if required else ""
+            return self.lost(at, f"expected a mapping, found {kind_of(value)}", hint)
+        self._read.add(at)
+        self.note_unknown(values, at, known_keys(spec), getattr(spec, "REMOVED", {}))
+        return spec(**known, **self.fields(spec, values, at, short=short))
+
+    def fields(
+        self, spec: Any, values: Mapping[str, Any] | None, at: KeyPath, *, short: bool = False
+    ) -> dict[str, Any]:
+        """The fields of a spec that a mapping states, and those at the top; None as `values`: there is no mapping."""
+        found: dict[str, Any] = {}
+        for key in keys_of(spec):
+            if key.marker is Part.INLINE:
+                found[key.field] = key.spec(**self.fields(key.spec, values, at))
+                continue
+            path = (key.name,) if key.top else (*at, key.name)
+            source: Mapping[str, Any] | None = self.document.values if key.top else values
+            value: object = LOST
+            if source is not None and key.name in source:
+                value = self._value(key.marker, source[key.name], at if short else path, key.spec)
+            elif key.required and source is not None and not self.has(*path):
+                self.note(path, "required key is missing")
+            if value is not LOST:
+                self._read.add(path)
+            elif key.otherwise is not LOST:
+                value = key.otherwise
+            if value is not LOST:
+                found[key.field] = value
+        return found
+
+    def note_unknown(
+        self, values: Mapping[str, object], at: KeyPath, known: list[str], removed: Mapping[str, str]
+    ) -> None:
+        """Note keys that there are none of, with the nearest ones; `removed` are those of earlier versions."""
+        for name in values:
+            if name not in known:
+                hint = removed.get(name) or nearest(name, known) or f"known keys: {', '.join(known)}"
+                self.note((*at, name), "unknown key", hint, on_key=True)
+
+    def _value(self, marker: Parsed | Read | Part, value: object, at: KeyPath, spec: Any = None) -> object:
+        match marker:
+            case Parsed(read=read):
+                return self.parsed(read, value, at)
+            case Read(read=read):
+                return read(value, at, self)
+            case _:
+                return self.section(spec, value, at)
+
+
+def known_keys(spec: Any) -> list[str]:
+    """The keys that a mapping of this spec may have."""
+    own = (known_keys(key.spec) if key.marker is Part.INLINE else [key.name] for key in keys_of(spec) if not key.top)
+    return list(dict.fromkeys(name for names in own for name in names))
+
+
+@lru_cache(maxsize=256)
+def keys_of(spec: Any) -> tuple[FileKey, ...]:
+    """The fields of a spec that a job file may state, in their order."""
+    hints = get_type_hints(spec, include_extras=True)
+    return tuple(key for each in fields(spec) for key in _keys(each, hints[each.name]))
+
+
+def _keys(each: Any, hint: Any) -> Iterator[FileKey]:
+    annotations = list(_annotations(hint))
+    reads = [note for note in annotations if isinstance(note, Parsed | Read) or note in (Part.SECTION, Part.INLINE)]
+    # A closed set of words needs no annotation.
+    reads = [*map(one_of, filter(_is_words, _types(hint))), *reads]
+    if not reads:
+        return
+    name = next((note.name for note in annotations if isinstance(note, Key)), each.name)
+    needed = each.default is MISSING and each.default_factory is MISSING
+    otherwise = next((note.value for note in annotations if isinstance(note, Otherwise)), None if needed else LOST)
+    required = needed and not any(isinstance(note, Otherwise) for note in annotations)
+    spec = next((kind for kind in _types(hint) if hasattr(kind, "__dataclass_fields__")), None)
+    yield FileKey(each.name, name, reads[-1], spec, Part.TOP in annotations, required, otherwise)
+
+
+def _is_words(kind: Any) -> bool:
+    return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
+
+
+def _annotations(hint: Any) -> Iterator[object]:
+    """What a type is annotated with, also inside of `| None`."""
+    inner = hint
+    if hasattr(hint, "__metadata__"):
+        yield from hint.__metadata__
+        inner = hint.__origin__
+    if get_origin(inner) in (Union, types.UnionType):
+        for choice in get_args(inner):
+            yield from _annotations(choice)
+
+
+def _types(hint: Any) -> Iterator[Any]:
+    inner = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+    if get_origin(inner) in (Union, types.UnionType):
+        for choice in get_args(inner):
+            yield from _types(choice)
+    else:
+        yield inner

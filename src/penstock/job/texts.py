@@ -1,0 +1,259 @@
+"""Texts of a job file that have a form of their own: names, paths of tables, routes, and where reading starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.job import expressions
+from penstock.job.expressions import Call, Constant, Expression, Field
+from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.values import LOST, regular_expression, setting, text
+
+if TYPE_CHECKING:
+    from penstock.job.reader import Reader
+
+CLIENT_ID_CHARACTERS_MAX = 255
+DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
+"""The set travels to every task."""
+GROUP_CHARACTERS_MAX = 249
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
+START_WORDS = ("earliest", "latest")
+
+_JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_WITHOUT_BUCKET = ("file", "hdfs")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
+_ROUTE = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
+_ROUTES = "write field(path.to.field), header(name), key or envelope"
+
+
+def job_name(value: object) -> str:
+    name = text(value)
+    if not _JOB_NAME.fullmatch(name):
+        raise RefusedError(f"invalid job name {shown(name)}", "a-z, 0-9, . _ - up to 64 characters")
+    if not name[0].isalnum():
+        raise RefusedError(f"invalid job name {shown(name)}", "it begins with a letter or a digit")
+    return name
+
+
+def topic_name(value: object) -> str:
+    name = text(value)
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise RefusedError(f"invalid topic name {shown(name)}", "letters, digits, . _ - up to 249")
+    return name
+
+
+def servers(value: object) -> str:
+    """The brokers of a cluster: `kafka-1:9092,kafka-2:9092`."""
+    for server in text(value).split(","):
+        match = _SERVER.fullmatch(server.strip())
+        if match is None or not 1 <= int(match[1]) <= 65535:
+            raise RefusedError("expected host:port, several with commas between", "as in kafka-1:9092")
+    return text(value)
+
+
+def start(value: object) -> str | dict[str, Any]:
+    """A word, or offsets whose topics and partitions are checked with the other keys of the log."""
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, str):
+        raise RefusedError(f"expected {', '.join(START_WORDS)} or offsets by partition, found {kind_of(value)}")
+    if value not in START_WORDS:
+        hint = nearest(value, START_WORDS) or "for explicit offsets write {0: 1500, 1: 900}"
+        raise RefusedError(f"{shown(value)} is not one of {', '.join(START_WORDS)}", hint)
+    return value
+
+
+def group_name(value: object) -> str:
+    """Under which name a log keeps the positions of the job for others to see."""
+    if len(text(value)) > GROUP_CHARACTERS_MAX:
+        raise RefusedError(f"longer than {GROUP_CHARACTERS_MAX} characters")
+    return text(value)
+
+
+def client_id(value: object) -> str:
+    """Of a process that shares the partitions of its job."""
+    if len(text(value)) > CLIENT_ID_CHARACTERS_MAX:
+        raise RefusedError(f"must have 1 to {CLIENT_ID_CHARACTERS_MAX} characters")
+    return text(value)
+
+
+def coordination_topic(value: object) -> str:
+    """With room for what is added to the names of the topics beside it."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,230}", text(value)):
+        raise RefusedError(f"invalid topic name {shown(text(value))}", "A-Z a-z 0-9 . _ -")
+    return text(value)
+
+
+def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
+    """Regular expressions for keys and values of tags."""
+    if not isinstance(value, dict):
+        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
+    found: dict[str, str] = {}
+    for name, item in value.items():
+        for word, on_key in ((name, True), (reader.parsed(setting, item, (*at, name)), False)):
+            try:
+                regular_expression(word if isinstance(word, str) else "")
+            except RefusedError as refusal:
+                reader.note((*at, name), refusal.message, refusal.hint, on_key=on_key)
+            else:
+                found[name] = word
+    return found
+
+
+# messages of a descriptor set
+
+
+@dataclass(frozen=True, slots=True)
+class MessageName:
+    """A message of a descriptor set; `file` tells apart files that define the same name."""
+
+    name: str
+    file: str = ""
+
+
+def message_name(value: object) -> MessageName:
+    """Read `full.Name`, or `file.proto:full.Name` where several files define the name."""
+    match = _MESSAGE.fullmatch(text(value).strip())
+    if match is None:
+        hint = "write package.Name, or file.proto:package.Name"
+        raise RefusedError(f"invalid message name {shown(text(value))}", hint)
+    name, file = match["name"], match["file"] or ""
+    return MessageName(Secret(name), Secret(file)) if isinstance(value, Secret) else MessageName(name, file)
+
+
+def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
+    """The bytes of a descriptor set. What is refused never names the file: it may be a secret."""
+    name = reader.parsed(text, value, at)
+    if name is LOST:
+        return LOST
+    try:
+        with (reader.folder / name).open("rb") as file:
+            content = file.read(DESCRIPTORS_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return reader.lost(at, "there is no such file", "a relative path begins at the job file's folder")
+    except (OSError, ValueError) as error:
+        return reader.lost(at, f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}")
+    if len(content) > DESCRIPTORS_BYTES_MAX:
+        return reader.lost(at, "larger than 16 MiB: too large to travel to every task")
+    return content
+
+
+# expressions
+
+
+def read_expression(value: object, at: KeyPath, reader: Reader) -> object:
+    """Parse one expression."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return reader.lost(at, "the number does not fit into 64 bits")
+    if isinstance(value, bool | int | float):
+        return Constant(value)
+    if not isinstance(value, str):
+        return reader.lost(at, f"expected a column expression, found {kind_of(value)}")
+    try:
+        expression = expressions.parse(value)
+    except expressions.ExpressionError as error:
+        if isinstance(value, Secret):
+            return reader.lost(at, "is no column expression once its references are filled in")
+        return reader.lost(at, f"{error.message} (at character {error.position + 1})", error.hint)
+    if expression == Constant(None):
+        return reader.lost(at, "a column that is always null has no type")
+    return _hiding(expression) if isinstance(value, Secret) else expression
+
+
+def _hiding(expression: Expression) -> Expression:
+    """The same expression with every text in it hidden from print."""
+    match expression:
+        case Constant(value=str() as value):
+            return Constant(Secret(value))
+        case Field(path=path):
+            return Field(tuple(Secret(name) for name in path))
+        case Call(function=function, args=args):
+            return Call(function, tuple(_hiding(arg) for arg in args))
+        case _:
+            return expression
+
+
+# routes
+
+
+def route_way(value: object) -> str:
+    """`field`, `header`, `key` or `envelope` of a route."""
+    return _route(value)[0]
+
+
+def route_path(value: object) -> tuple[str, ...]:
+    """What `field(meta.type)` or `header(event-type)` names."""
+    return _route(value)[1]
+
+
+def _route(value: object) -> tuple[str, tuple[str, ...]]:
+    word = text(value).strip()
+    if word in ("key", "envelope"):
+        return word, ()
+    match = _ROUTE.fullmatch(word)
+    if match is None:
+        hint = "" if isinstance(value, Secret) else nearest(word, ("key", "envelope"))
+        raise RefusedError(f"{shown(text(value))} is no route", hint or _ROUTES)
+    inside = match[2].strip()
+    if not inside:
+        raise RefusedError(f"{match[1]}() names nothing", _ROUTES)
+    path = (inside,) if match[1] == "header" else _field_path(inside)
+    return match[1], tuple(map(Secret, path)) if isinstance(value, Secret) else path
+
+
+def _field_path(inside: str) -> tuple[str, ...]:
+    try:
+        expression = expressions.parse(inside)
+    except expressions.ExpressionError:
+        expression = None
+    if not isinstance(expression, Field):
+        raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
+    return expression.path
+
+
+# paths of tables
+
+
+def read_table_path(value: object, at: KeyPath, reader: Reader) -> object:
+    """The path of a table, checked and absolute."""
+    path = reader.parsed(_checked_path, value, at)
+    return table_path(path, reader.folder) if path is not LOST else LOST
+
+
+def table_path(path: str, folder: Path) -> str:
+    """The path without a slash at its end, a relative one taken from the job file's folder; a secret stays one."""
+    whole = path.strip()
+    if not _SCHEME.fullmatch(whole):
+        whole = str((folder / whole).absolute())
+    whole = whole.rstrip("/") or "/"
+    return Secret(whole) if isinstance(path, Secret) else whole
+
+
+def _checked_path(value: object) -> str:
+    path = text(value)
+    if not path.isprintable():
+        raise RefusedError("a path holds only printable characters")
+    match = _SCHEME.fullmatch(path.strip())
+    if match is None:
+        if path.strip().rstrip("/") in ("", "."):
+            raise RefusedError("the table needs a folder of its own")
+        return path
+    scheme, rest = match[1], match[2]
+    bucket, _, key = rest.partition("/")
+    if scheme not in SCHEMES:
+        name = "" if isinstance(path, Secret) else f" {shown(scheme + '://')}"
+        raise RefusedError(f"unknown storage{name}", f"a local path or {', '.join(f'{each}://' for each in SCHEMES)}")
+    if scheme == "file" and bucket:
+        raise RefusedError("a file:// path begins with three slashes", "file:///folder/table")
+    if not bucket and scheme not in _WITHOUT_BUCKET:
+        raise RefusedError(f"{scheme}:// needs a bucket or container", f"{scheme}://bucket/table")
+    if not key.strip("/"):
+        raise RefusedError("the table needs a folder of its own")
+    return path

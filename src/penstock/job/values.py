@@ -1,0 +1,329 @@
+"""The kinds of value that a job file may hold: each a type whose annotation says how it is read.
+
+    lateness_seconds: Annotated[Duration, Key("lateness")] = 60.0
+
+A field of a spec that has such a type is a key of the job file. `Parsed` reads a value alone and raises `RefusedError`;
+`Read` also gets its key path and the `Reader`, and notes what is wrong itself. Nothing here is needed inside tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
+
+from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
+
+if TYPE_CHECKING:
+    from penstock.job.reader import Reader
+
+COUNT_MAX = 2**63 - 1
+DURATION_UNITS: dict[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DECIMAL_UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
+SIZE_UNITS = _DECIMAL_UNITS | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
+_SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
+
+UnitT = TypeVar("UnitT", int, float)
+NumberT = TypeVar("NumberT", int, float)
+
+
+# how a field is read
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Reads a value by itself."""
+
+    read: Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Reads a value that has parts with faults of their own, or that needs more than itself; `LOST` if it cannot."""
+
+    read: Callable[[Any, KeyPath, Reader], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key, where it is not the name of the field."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """What a field without a default is if the file does not state it."""
+
+    value: object
+
+
+class Part(Enum):
+    """A field that is a frozen dataclass with keys of its own, or that stands elsewhere."""
+
+    SECTION = "a mapping under its key"
+    INLINE = "its keys stand among those of the spec around it"
+    TOP = "its key stands at the top of the file"
+
+
+class Lost:
+    """The value could not be read, and has its finding."""
+
+
+LOST = Lost()
+
+
+# quantities
+
+
+class QuantityError(ValueError):
+    """The text is no duration, size or share."""
+
+
+def parse_duration(value: str) -> float:
+    """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
+    number, unit = _amount(value, DURATION_UNITS, "write a number and one of ms, s, m, h, d, as in 60s")
+    return float(number) * unit
+
+
+def parse_size(value: str) -> int:
+    """Bytes of a text such as `128MiB`, `10MB` or `1024`; a fraction of a byte is dropped."""
+    how = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
+    number, unit = _amount(value, SIZE_UNITS, how)
+    return int(number) * unit if number.isdecimal() else int(float(number) * unit)
+
+
+def parse_share(value: str) -> float:
+    """The part of a whole that a text such as `10%` or `0.1` tells."""
+    match = _SHARE.fullmatch(value.strip())
+    if match is None:
+        raise QuantityError("write a fraction such as 0.1, or a percentage such as 10%")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def _amount(value: str, units: Mapping[str, UnitT], how: str) -> tuple[str, UnitT]:
+    """The number as it is written, and its unit."""
+    match = _QUANTITY.fullmatch(value.strip())
+    if match is None or match[2] not in units:
+        raise QuantityError(how)
+    return match[1], units[match[2]]
+
+
+def _parsed(parse: Callable[[str], NumberT], value: str, what: str) -> NumberT:
+    try:
+        return parse(value)
+    except QuantityError as error:
+        raise RefusedError(f"{shown(value)} is no {what}", str(error)) from None
+
+
+# scalars
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str):
+        hint = "put it in quotes" if isinstance(value, int | float) else ""
+        raise RefusedError(f"expected a text, found {kind_of(value)}", hint)
+    if not value.strip():
+        raise RefusedError("cannot be empty")
+    return value
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise RefusedError(f"expected true or false, found {kind_of(value)}")
+    return value
+
+
+def count(value: object) -> int:
+    """A whole number from 0 on; digits in a text count too, since references are texts."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RefusedError(f"expected a whole number, found {kind_of(value)}")
+    if not 0 <= value <= COUNT_MAX:
+        raise RefusedError("expected a whole number from 0 to 2^63 - 1")
+    return value
+
+
+def positive(value: object) -> int:
+    number = count(value)
+    if number == 0:
+        raise RefusedError("must be more than 0")
+    return number
+
+
+def any_duration(value: object) -> float:
+    """In seconds; it may be 0."""
+    if not isinstance(value, str):
+        raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
+    return _parsed(parse_duration, value, "duration")
+
+
+def duration(value: object) -> float:
+    seconds = any_duration(value)
+    if seconds <= 0:
+        raise RefusedError("must be more than 0")
+    return seconds
+
+
+def size(value: object) -> int:
+    if isinstance(value, str):
+        return positive(_parsed(parse_size, value, "size"))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
+    return positive(value)
+
+
+def share(value: object) -> float:
+    """A part of a whole, from 0 to 1, or in percent."""
+    if isinstance(value, str):
+        return share(_parsed(parse_share, value, "share"))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"expected a share, found {kind_of(value)}", "write 0.1, or 10%")
+    if not 0 <= value <= 1:
+        raise RefusedError("expected a share from 0 to 1", "write 0.1, or 10%")
+    return float(value)
+
+
+def day(value: object) -> date:
+    if not isinstance(value, str):
+        raise RefusedError(f"expected a date, found {kind_of(value)}", "write 2000-01-01")
+    try:
+        return date.fromisoformat(value if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value) else "")
+    except ValueError:
+        raise RefusedError(f"{shown(value)} is no date", "write 2000-01-01") from None
+
+
+def setting(value: object) -> str:
+    """A scalar as the text that a foreign system expects."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case str():
+            return value
+        case _:
+            raise RefusedError(f"expected a text, a number, true or false, found {kind_of(value)}")
+
+
+def regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        hint = "" if isinstance(value, Secret) else str(error)
+        raise RefusedError(f"{shown(value)} is no regular expression", hint) from None
+    return value
+
+
+def one_of(choices: Any) -> Parsed:
+    """A closed set of words, which is an enumeration or a `Literal`, with the nearest one as the hint."""
+    is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)
+    words: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
+    convert: Callable[[str], str] = choices if is_enum else str
+
+    def choose(value: object) -> str:
+        if not isinstance(value, str):
+            raise RefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
+        if value not in words:
+            hint = "" if isinstance(value, Secret) else nearest(value, words)
+            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+        return convert(value)
+
+    return Parsed(choose)
+
+
+def within(
+    parse: Callable[[object], NumberT], fault: str, hint: str = "", *, least: float = 0, most: float = float("inf")
+) -> Parsed:
+    """A number with bounds, and why it has them."""
+
+    def read(value: object) -> NumberT:
+        number = parse(value)
+        if not least <= number <= most:
+            raise RefusedError(fault, hint)
+        return number
+
+    return Parsed(read)
+
+
+# several values
+
+
+def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = tuple) -> Read:
+    """A list, of which a faulty item loses the whole."""
+
+    def read(value: object, at: KeyPath, reader: Reader) -> object:
+        if not isinstance(value, list):
+            return reader.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
+        found = [reader.parsed(parse, item, (*at, index)) for index, item in enumerate(value)]
+        return LOST if LOST in found else into(found)
+
+    return Read(read)
+
+
+def read_settings(value: object, at: KeyPath, reader: Reader) -> object:
+    if not isinstance(value, dict):
+        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
+    found = {name: reader.parsed(setting, item, (*at, name)) for name, item in value.items()}
+    return {name: item for name, item in found.items() if item is not LOST}
+
+
+def _hidden_settings(value: object, at: KeyPath, reader: Reader) -> object:
+    """Settings, of which those whose names speak of secrets are hidden from print also where they are plain text."""
+    found = read_settings(value, at, reader)
+    if not isinstance(found, dict):
+        return found
+    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in found.items()}
+
+
+def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
+    """A path, a relative one taken from the job file's folder."""
+    found = reader.parsed(text, value, at)
+    return str(reader.folder / found) if isinstance(found, str) else found
+
+
+def sections_by_name(spec: Any) -> Read:
+    """A mapping of names to sections, each with its name as the field `name`."""
+
+    def read(value: object, at: KeyPath, reader: Reader) -> object:
+        if not isinstance(value, dict):
+            return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
+        found = {name: reader.section(spec, inner, (*at, name), name=name) for name, inner in value.items()}
+        return {name: section for name, section in found.items() if section is not LOST}
+
+    return Read(read)
+
+
+def sections(spec: Any) -> Read:
+    """A list of sections."""
+
+    def read(value: object, at: KeyPath, reader: Reader) -> object:
+        if not isinstance(value, list):
+            return reader.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
+        found = [reader.section(spec, inner, (*at, index)) for index, inner in enumerate(value)]
+        return LOST if LOST in found else tuple(found)
+
+    return Read(read)
+
+
+Text: TypeAlias = Annotated[str, Parsed(text)]
+Hidden: TypeAlias = Annotated[Secret, Parsed(lambda value: Secret(text(value)))]
+Flag: TypeAlias = Annotated[bool, Parsed(flag)]
+Count: TypeAlias = Annotated[int, Parsed(count)]
+Positive: TypeAlias = Annotated[int, Parsed(positive)]
+Duration: TypeAlias = Annotated[float, Parsed(duration)]
+Size: TypeAlias = Annotated[int, Parsed(size)]
+Share: TypeAlias = Annotated[float, Parsed(share)]
+Date: TypeAlias = Annotated[date, Parsed(day)]
+Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
+Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
+Settings: TypeAlias = Annotated[Mapping[str, str], Read(read_settings)]
+HiddenSettings: TypeAlias = Annotated[Mapping[str, str], Read(_hidden_settings)]
+FilePath: TypeAlias = Annotated[str, Read(_file_path)]

@@ -1,1 +1,0 @@
-"""The sections of an export's job file."""
