@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from penstock.tables.rollup.proof.windows import closes_frame, has_due_close, with_due_close
-from penstock.tables.rollup.section import window
+from penstock.tables.rollup.spec import window
 
 UNTILS = {1: 60_000, 2: 120_000, 3: 120_000, 4: 300_000}
 """The third close only corrects rows."""
