@@ -64,7 +64,7 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
                 raise UserError(
                     f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
                     detail="the logs were lost, or are older than the files: records would be written again",
-                    hint=LOST,
+                    hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
                 )
 
 
