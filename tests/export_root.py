@@ -35,6 +35,7 @@ from penstock.tables.export.commits import THERE, Roles
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
+from penstock.tables.export.root_claims import claim_names
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.quarantine.table import Quarantine
@@ -158,7 +159,7 @@ class ExportRoot:
     def __post_init__(self) -> None:
         self.job = job_of(load_job(self.job_path), ExportSpec)
         self.table = self.open()
-        self.table.claims.claim_names(self.job.log.topics)
+        claim_names(self.logs, self.job.log.topics)
 
     @property
     def lake(self) -> Path:

@@ -32,7 +32,7 @@ from penstock.tables.export.commits import JobCommits, Roles, RoutedPart, TypeCo
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.root_claims import RootClaims
+from penstock.tables.export.root_claims import claim_names, claim_topics
 from penstock.tables.export.rules import Outcomes, measure
 from penstock.tables.export.state import Cause, ExportState
 from penstock.tables.kind import Chore, Landed, View
@@ -68,7 +68,6 @@ class ExportTable:
         self.finishing = Finishing(logs, self.markers)
         self.types = TypeCommits(logs, self.markers)
         self.commits = JobCommits(logs)
-        self.claims = RootClaims(logs.storage, logs.job, logs.space)
 
     def finish_pending(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
@@ -124,11 +123,8 @@ class Export(ExportTable):
         """Reserve names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
-            # Also against the topics that another process of the job has begun since this one started.
-            known = set(self.logs.state().fingerprints)
-            self.claims.refuse_other_names(known.union(self.job.log.topics))
-            self.claims.claim_names({partition.topic for partition in new})
-            self.claims.claim_topics({partition.topic_id for partition in new})
+            claim_names(self.logs, {partition.topic for partition in new})
+            claim_topics(self.logs, {partition.topic_id for partition in new})
             self._owned |= new
             self._is_finished = False
 

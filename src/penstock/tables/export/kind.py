@@ -51,7 +51,7 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        _check_names(ExportTable(logs))
+        refuse_unknown_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         if not logs.unreadable:
@@ -103,14 +103,7 @@ class ExportKind:
 
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
-    table = ExportTable(ExportLogs(job, environment))
-    table.logs.job_log.refresh()
-    _check_names(table)
-    return table
-
-
-def _check_names(table: ExportTable) -> None:
-    """Refuse names of files that are not as the job file says, then files that the logs do not know."""
-    topics = set(table.logs.state().fingerprints)
-    table.claims.refuse_other_names(topics.union(table.job.log.topics))
-    refuse_unknown_files(table.logs)
+    logs = ExportLogs(job, environment)
+    logs.job_log.refresh()
+    refuse_unknown_files(logs)
+    return ExportTable(logs)

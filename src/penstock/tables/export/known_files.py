@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from penstock.errors import UserError
+from penstock.errors import InvariantError, UserError
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.storage import Entry
+from penstock.lake.storage import Entry, NotFoundError
 from penstock.logs.log import Partition
 from penstock.tables.export.days import needed_ms
+from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
 from penstock.tables.export.names import SUFFIX, claim_of, day_folder, output_owner, parse_final_name, type_and_day
 from penstock.tables.export.root_claims import known_owner
@@ -60,11 +61,11 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
             # A folder that cannot be read fails its type alone.
             continue
         for path in paths:
-            if _is_beyond(logs, name, path):
+            if _is_beyond(logs, name, path) and _is_of_penstock(logs, path):
                 raise UserError(
                     f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
                     detail="the logs were lost, or are older than the files: records would be written again",
-                    hint=LOST,
+                    hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
                 )
 
 
@@ -94,3 +95,11 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
                 own = logs.position(name, Partition(topic, topic_id, number))
                 return final.last_offset >= max(own or 0, known.position_of(name) or 0)
     return True
+
+
+def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
+    """Whether the file says that it is ours: another program may have put a file under such a name."""
+    try:
+        return bool(read_footer(logs.storage, path).facts)
+    except (NotFoundError, InvariantError):
+        return False

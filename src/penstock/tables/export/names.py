@@ -66,11 +66,6 @@ def claim_of(space: str) -> str:
     return f"{CLAIMS}/{space}"
 
 
-def is_of_topic(space: str, topic: str) -> bool:
-    """Whether names that begin so may be of a topic, under whatever name of its cluster."""
-    return f".{space.removeprefix('~')}".endswith(f".{topic}.")
-
-
 def topic_claim(topic_id: str, name: str) -> str:
     """The object by which a job reserves the records of a type in one incarnation of a topic."""
     return f"_penstock/topics/{topic_id}/{name}"

@@ -36,7 +36,7 @@ from penstock.tables.export.known_files import own_files
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs, type_totals
 from penstock.tables.export.names import parse_final_name, type_and_day
 from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
-from penstock.tables.export.written_files import Doubt, PlainFiles, prove, read_files
+from penstock.tables.export.written_files import PlainFiles, prove, read_files
 from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, discard, listed_marks
 
@@ -47,7 +47,7 @@ _LAST = 2**63
 class RebuildReport:
     """What was restored; with doubts, nothing was."""
 
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[str, ...] = ()
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Types whose logs were restored, with files and rows."""
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -77,30 +77,34 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
     state, existing = logs.state(), dict(logs.type_logs())
     intact = {name: log for name, log in existing.items() if _has_positions(log)}
     files = _plain_files(logs, intact) if logs.is_plain else PlainFiles()
-    doubts = [Doubt(f"the log of type {name} cannot be read: {reason}") for name, reason in logs.unreadable.items()]
-    doubts += [*files.doubts, *_beyond(logs, intact, files)]
+    doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
+    doubts += files.doubts
+    for file in files.written:
+        if file.type in intact and (logs.position(file.type, file.partition) or 0) < file.place[1]:
+            place = logs.type_place(file.type).path
+            doubts.append(f"{file.path}: the log of its type is older: move {place} and the job log away")
     numbers: dict[str, dict[Partition, dict[str, int]]] = {}
     for name in logs.export.all_types.keys() - intact.keys():
         if files.files[name]:
             numbers[name], broken = prove(name, files.written)
             doubts += broken
         elif name not in existing and any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name)):
-            doubts.append(Doubt(f"the table of type {name} has lost its log: restore {name}/_delta_log"))
+            doubts.append(f"the table of type {name} has lost its log: restore {name}/_delta_log")
     if state.partitions:
-        lost = [name for name, log_id in state.types.items() if log_id not in (0, logs.log_id(name))]
-        if not doubts and not lost and not numbers:
+        lost = sorted({*logs.replaced_logs(state), *numbers})
+        if not doubts and not lost:
             return RebuildReport(notes=("the logs exist and agree: nothing was changed",))
-        reason = "the logs of types are lost or replaced, and the job log is not"
-        move = f"move {logs.places.home}/_delta_log away: it is restored too"
-        doubts += [Doubt(f"{reason}: {move}", tuple(sorted({*lost, *numbers})))] if lost or numbers else []
+        if lost:
+            move = f"move {logs.places.home}/_delta_log away: it is restored too"
+            doubts.append(f"the logs of types are lost or replaced ({', '.join(lost)}), and the job log is not: {move}")
     elif not intact and not numbers:
-        doubts.append(Doubt("there are neither positions nor data files of this job"))
+        doubts.append("there are neither positions nor data files of this job")
     if doubts:
         return RebuildReport(tuple(doubts))
+    types = {}
     for name in sorted(numbers):
         _restore_type(logs, name, files, numbers[name])
-    rows = {name: sum(file.rows for file in files.files[name]) for name in sorted(numbers)}
-    types = {name: {"files": len(files.files[name]), "rows": count} for name, count in rows.items()}
+        types[name] = {"files": len(files.files[name]), "rows": sum(file.rows for file in files.files[name])}
     return replace(_restore_job(logs, bounds), types=types)
 
 
@@ -115,13 +119,6 @@ def _plain_files(logs: ExportLogs, intact: Mapping[str, Table]) -> PlainFiles:
     unnamed = [entry for entry in entries if entry.path not in named]
     types = {place[0] for entry in unnamed if (place := type_and_day(entry.path)) is not None}
     return read_files(logs, unnamed if types <= intact.keys() else entries)
-
-
-def _beyond(logs: ExportLogs, intact: Mapping[str, Table], files: PlainFiles) -> Iterator[Doubt]:
-    for file in files.written:
-        if file.type in intact and (logs.position(file.type, file.partition) or 0) < file.place[1]:
-            place = logs.type_place(file.type).path
-            yield Doubt(f"the log of its type is older: move {place} and the job log away", (file.path,))
 
 
 def _restore_type(

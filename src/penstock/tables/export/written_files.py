@@ -30,20 +30,6 @@ FOOTERS_AT_ONCE = 16
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Something that logs and files do not prove; `offsets` are half-open."""
-
-    reason: str
-    files: tuple[str, ...] = ()
-    partition: str = ""
-    offsets: Range | None = None
-
-    def __str__(self) -> str:
-        place = "" if self.offsets is None else f" offsets {self.offsets[0]} to {self.offsets[1] - 1}"
-        return ": ".join(part for part in (f"{self.partition}{place}", ", ".join(self.files), self.reason) if part)
-
-
 class WrittenFile(
     msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
 ):
@@ -83,7 +69,7 @@ class PlainFiles:
     files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
     written: list[WrittenFile] = field(default_factory=list)
     schemas: dict[str, pa.Schema] = field(default_factory=lambda: defaultdict(lambda: pa.schema([])))
-    doubts: list[Doubt] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 def read_files(logs: ExportLogs, entries: Sequence[Entry]) -> PlainFiles:
@@ -102,10 +88,10 @@ def read_files(logs: ExportLogs, entries: Sequence[Entry]) -> PlainFiles:
         final, facts = parse_final_name(entry.path), {} if isinstance(footer, str) else footer.facts
         if final is None or final.space in spaces or facts.get("job") == logs.job.name:
             reasons = [footer] if isinstance(footer, str) else _take(logs, read, entry, footer)
-            read.doubts += [Doubt(reason, (entry.path,)) for reason in reasons if reason]
+            read.doubts += [f"{entry.path}: {reason}" for reason in reasons if reason]
     for path, count in Counter(file.path for file in read.written).items():
         if count > 1:
-            read.doubts.append(Doubt("its rows are also in a compacted file: move one of the two away", (path,)))
+            read.doubts.append(f"{path}: its rows are also in a compacted file: move one of the two away")
     return read
 
 
@@ -144,20 +130,20 @@ def _take_original(logs: ExportLogs, read: PlainFiles, facts: Mapping[str, Any])
     return ""
 
 
-def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, dict[str, int]], list[Doubt]]:
+def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, dict[str, int]], list[str]]:
     """The numbers of a type in each partition, if there are no doubts; files of other types count its own."""
     numbers: dict[Partition, dict[str, int]] = {}
-    doubts: list[Doubt] = []
+    doubts: list[str] = []
     for partition in sorted({file.partition for file in written if file.type == name}):
         slices = [file for file in written if file.partition == partition and not file.run]
         replayed = [file for file in written if file.partition == partition and file.run and file.type == name]
         own = sorted((file for file in slices if file.type == name), key=lambda file: (file.start, file.batch))
-        doubts += _broken(str(partition), name, own, slices)
+        doubts += [f"{partition} {doubt}" for doubt in _broken(name, own, slices)]
         origin = own[0].start if own else min((file.first for file in replayed), default=0)
         end = max((file.place[1] for file in own), default=origin)
-        for file in replayed:
-            if file.after is not None and file.after > end:
-                doubts.append(_missing(name, [file], str(partition), end, file.after))
+        doubts += [
+            f"{partition} {_missing(file, end, file.after)}" for file in replayed if file.after and file.after > end
+        ]
         # The type was beyond bad records that were replayed later.
         position = max([end, *(file.offsets[-1][1] for file in replayed)])
         rows = sum(file.rows for file in own)
@@ -167,18 +153,18 @@ def prove(name: str, written: Sequence[WrittenFile]) -> tuple[dict[Partition, di
     return numbers, doubts
 
 
-def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Sequence[WrittenFile]) -> Iterator[Doubt]:
-    """What is missing or too much among the files of a type, which are in order."""
+def _broken(name: str, own: Sequence[WrittenFile], slices: Sequence[WrittenFile]) -> Iterator[str]:
+    """What is missing or too much among the files of a type in a partition, which are in order."""
     batches: dict[str, list[WrittenFile]] = defaultdict(list)
     for file in own:
         batches[file.batch].append(file)
     end: int | None = None
     for batch, files in batches.items():
-        first, paths = files[0], tuple(file.path for file in files)
+        first = files[0]
         if end is not None and first.start < end:
-            yield Doubt(f"two batches wrote rows of {name}", paths, partition, (first.start, end))
+            yield f"{_offsets(first.start, end)}: two batches wrote rows of {name}: {first.path}"
         elif first.after != end:
-            yield _missing(name, files, partition, end or 0, first.after or first.start)
+            yield _missing(first, end or 0, first.after or first.start)
         end = first.place[1]
         pieces = {file.piece: file.types for file in slices if file.batch == batch}
         pieces |= {file.piece: file.types for file in slices if file.batch == batch and file.types is not None}
@@ -186,11 +172,14 @@ def _broken(partition: str, name: str, own: Sequence[WrittenFile], slices: Seque
         for piece, types in sorted(pieces.items()):
             expected = "an unknown number" if types is None else types.get(name, 0)
             if counts[piece] != expected:
-                yield Doubt(f"{counts[piece]} files of {name} exist, {expected} were written", paths, partition, piece)
+                yield f"{_offsets(*piece)}: {counts[piece]} files of {name} exist, {expected} were written"
         if len(pieces) < first.pieces:
-            yield Doubt("a part of the slice left no file", paths, partition, first.place)
+            yield f"{_offsets(*first.place)}: a part of the slice left no file: {first.path}"
 
 
-def _missing(name: str, files: Sequence[WrittenFile], partition: str, start: int, end: int) -> Doubt:
-    paths = tuple(file.path for file in files)
-    return Doubt(f"files of {name} are missing before this", paths, partition, (start, end))
+def _missing(file: WrittenFile, start: int, end: int) -> str:
+    return f"{_offsets(start, end)}: files of {file.type} are missing before {file.path}"
+
+
+def _offsets(start: int, end: int) -> str:
+    return f"offsets {start} to {end - 1}"

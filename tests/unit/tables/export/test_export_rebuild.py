@@ -167,12 +167,12 @@ def contents(lake: Path) -> dict[Path, bytes]:
 
 
 def doubts(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> list[str]:
-    """The reasons of a rebuild that changed nothing."""
+    """Of a rebuild that changed nothing."""
     before = contents(root.lake)
     report = rebuilt(root, bounds)
     assert not report.ok and contents(root.lake) == before
     assert list(report.lines())[-1] == "nothing was changed"
-    return [doubt.reason for doubt in report.doubts]
+    return list(report.doubts)
 
 
 def compact(root: ExportRoot, all_days: bool = True) -> None:
@@ -459,7 +459,7 @@ def test_each_record_is_there_once_whatever_came_before_the_loss(tmp_path: Path,
         return
     (chance.choice([lose_all, lose_job_log, lose_click]) if plain else lose_all)(told.root)
     report = rebuilt(told.root)
-    if {doubt.reason for doubt in report.doubts} == {"a part of the slice left no file"}:
+    if report.doubts and all("a part of the slice left no file" in doubt for doubt in report.doubts):
         return
     assert report.ok, list(report.lines())
     told.root.table = reopened(told.root)
@@ -536,7 +536,10 @@ def test_a_file_that_is_missing_before_replayed_rows_is_a_doubt(tmp_path: Path) 
     kept = data(told.root, "click", MONDAY, "shop.0.29.parquet")
     copy = kept.read_bytes()
     kept.unlink()
-    assert doubts(told.root) == ["files of click are missing before this"]
+    replayed = next((told.root.lake / f"click/day={TUESDAY}").iterdir()).name
+    assert doubts(told.root) == [
+        f"shop/0 offsets 20 to 29: files of click are missing before click/day={TUESDAY}/{replayed}"
+    ]
     kept.write_bytes(copy)
     assert rebuilt(told.root).positions["shop/0"] == 34
     told.know(ZERO, {("click", TUESDAY): [40, 41]})
@@ -584,21 +587,18 @@ def test_a_missing_file_in_the_middle_is_a_doubt_with_partition_offsets_and_file
     told = story(tmp_path)
     lose_all(told.root)
     data(told.root, "click", MONDAY, "shop.1.19.parquet").unlink()
-    report = rebuilt(told.root)
-    (doubt,) = report.doubts
-    assert (doubt.partition, doubt.offsets, doubt.files) == (
-        "shop/1",
-        (10, 20),
-        (f"click/day={MONDAY}/shop.1.29.parquet",),
-    )
-    assert doubt.reason == "files of click are missing before this"
+    assert doubts(told.root) == [
+        f"shop/1 offsets 10 to 19: files of click are missing before click/day={MONDAY}/shop.1.29.parquet"
+    ]
 
 
 def test_the_first_file_of_a_type_is_missed_too(tmp_path: Path) -> None:
     told = story(tmp_path)
     lose_all(told.root)
     data(told.root, "click", MONDAY, "shop.1.9.parquet").unlink()
-    assert doubts(told.root) == ["files of click are missing before this"]
+    assert doubts(told.root) == [
+        f"shop/1 offsets 0 to 9: files of click are missing before click/day={MONDAY}/shop.1.19.parquet"
+    ]
 
 
 def test_a_type_whose_last_file_was_lost_reads_it_again(tmp_path: Path) -> None:
@@ -617,7 +617,8 @@ def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     gone = data(told.root, "order", MONDAY, "shop.0.19.parquet")
     copy = gone.read_bytes()
     gone.unlink()
-    assert doubts(told.root) == ["a part of the slice left no file"]
+    place = f"order/day={MONDAY}/shop.0.29.parquet"
+    assert doubts(told.root) == [f"shop/0 offsets 0 to 29: a part of the slice left no file: {place}"]
     gone.write_bytes(copy)
     assert rebuilt(told.root).ok
     told.go_on(ZERO)
@@ -629,7 +630,7 @@ def test_a_missing_piece_is_told_by_files_of_other_types(tmp_path: Path) -> None
     told.write(ZERO, 0, 20, {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}, pieces=(0, 10))
     lose_all(told.root)
     data(told.root, "click", MONDAY, "shop.0.12.parquet").unlink()
-    assert doubts(told.root) == ["0 files of click exist, 1 were written"]
+    assert doubts(told.root) == ["shop/0 offsets 10 to 19: 0 files of click exist, 1 were written"]
 
 
 def test_a_file_that_was_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
@@ -638,8 +639,8 @@ def test_a_file_that_was_closed_early_needs_another_that_counts_it(tmp_path: Pat
     rewrite_footer(data(told.root, "order", MONDAY, "shop.0.5.parquet"), types=None)
     rewrite_footer(data(told.root, "click", MONDAY, "shop.0.9.parquet"), types=None)
     assert sorted(doubts(told.root)) == [
-        "1 files of click exist, an unknown number were written",
-        "1 files of order exist, an unknown number were written",
+        "shop/0 offsets 0 to 9: 1 files of click exist, an unknown number were written",
+        "shop/0 offsets 0 to 9: 1 files of order exist, an unknown number were written",
     ]
 
 
@@ -648,7 +649,8 @@ def test_ranges_that_were_planned_before_others_landed_are_a_doubt(tmp_path: Pat
     told = story(tmp_path)
     lose_all(told.root)
     rewrite_footer(data(told.root, "click", MONDAY, "shop.0.29.parquet"), after=None)
-    assert doubts(told.root) == ["files of click are missing before this"]
+    (doubt,) = doubts(told.root)
+    assert doubt.endswith(f"files of click are missing before click/day={MONDAY}/shop.0.29.parquet")
 
 
 def test_an_original_beside_its_compacted_file_is_a_doubt(tmp_path: Path) -> None:
@@ -658,7 +660,8 @@ def test_an_original_beside_its_compacted_file_is_a_doubt(tmp_path: Path) -> Non
     compact(told.root)
     lose_all(told.root)
     original.write_bytes(copy)
-    assert "its rows are also in a compacted file: move one of the two away" in doubts(told.root)
+    twice = f"order/day={MONDAY}/shop.0.5.parquet: its rows are also in a compacted file: move one of the two away"
+    assert twice in doubts(told.root)
     original.unlink()
     assert rebuilt(told.root).ok
     told.go_on()
@@ -670,13 +673,17 @@ def test_files_that_were_moved_torn_or_made_by_others_are_doubts(tmp_path: Path)
     moved = data(told.root, "order", TUESDAY, "shop.0.5.parquet")
     moved.parent.mkdir()
     data(told.root, "order", MONDAY, "shop.0.5.parquet").rename(moved)
-    pq.write_table(pa.table({"id": [1]}), data(told.root, "order", MONDAY, "shop.0.77.parquet"))
+    foreign = data(told.root, "order", MONDAY, "shop.0.77.parquet")
+    pq.write_table(pa.table({"id": [1]}), foreign)
     whole = data(told.root, "click", MONDAY, "shop.0.9.parquet")
     whole.write_bytes(whole.read_bytes()[:-20])
     reasons = doubts(told.root)
-    assert "its name and its footer disagree" in reasons
-    for beginning in ("its footer cannot be read", "its footer does not say which slice wrote it"):
-        assert any(reason.startswith(beginning) for reason in reasons)
+    for path, beginning in (
+        (moved, "its name and its footer disagree"),
+        (whole, "its footer cannot be read"),
+        (foreign, "its footer does not say which slice wrote it"),
+    ):
+        assert any(reason.startswith(f"{path.relative_to(told.root.lake)}: {beginning}") for reason in reasons)
 
 
 def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
@@ -685,7 +692,7 @@ def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
     copy = data(told.root, "click", MONDAY, "shop.0.8.parquet")
     shutil.copy(data(told.root, "click", MONDAY, "shop.0.9.parquet"), copy)
     rewrite_footer(copy, batch="another", last=8)
-    assert "two batches wrote rows of click" in doubts(told.root)
+    assert any("two batches wrote rows of click" in doubt for doubt in doubts(told.root))
 
 
 def test_a_type_that_the_job_file_does_not_name_is_a_doubt(tmp_path: Path) -> None:
@@ -694,7 +701,7 @@ def test_a_type_that_the_job_file_does_not_name_is_a_doubt(tmp_path: Path) -> No
     text = told.root.job_path.read_text()
     told.root.job_path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("  click")))
     told.root.job = job_of(load_job(told.root.job_path), ExportSpec)
-    assert set(doubts(told.root)) == {"the job file does not name the type click"}
+    assert {doubt.partition(": ")[2] for doubt in doubts(told.root)} == {"the job file does not name the type click"}
 
 
 def test_a_root_without_files_has_nothing_to_restore(tmp_path: Path) -> None:
@@ -711,7 +718,7 @@ def test_an_older_copy_of_one_log_is_a_doubt(tmp_path: Path) -> None:
     shutil.rmtree(log)
     shutil.copytree(tmp_path / "older", log)
     (reason,) = doubts(told.root)
-    assert reason.startswith("the log of its type is older: move ")
+    assert "the log of its type is older: move " in reason
     lose_job_log(told.root)
     shutil.rmtree(log)
     assert rebuilt(told.root).ok

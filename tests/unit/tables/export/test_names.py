@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.logs.log import Partition
-from penstock.tables.export.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
+from penstock.tables.export.names import FinalName, NameSpace, final_name, parse_final_name
 
 EVENTS = Partition("events", "topic-1", 123)
 
@@ -95,17 +95,3 @@ def test_readers_never_take_our_files_for_hidden_ones(cluster: str, topic: str) 
     name = final_name(space, Partition(topic, "topic-1", 0), 1, 9)
     assert not name.startswith(("_", "."))
     assert parse_final_name(name) == FinalName(space.of(topic), 0, 1, 9)
-
-
-@pytest.mark.parametrize(
-    ("space", "topic", "expected"),
-    [
-        ("events.", "events", True),
-        ("pa4.events.", "events", True),
-        ("~_pa4.events.", "events", True),
-        ("my-events.", "events", False),
-        ("events.pa4.", "events", False),
-    ],
-)
-def test_which_topic_a_name_space_may_belong_to(space: str, topic: str, expected: bool) -> None:
-    assert is_of_topic(space, topic) is expected
