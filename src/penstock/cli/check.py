@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 
-from penstock.job.faults import JobFileError, shown, unless_secret
+from penstock.errors import UserError
+from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, Secret, SparkSpec, SqlSpec
+from penstock.spark.session import open_spark
 from penstock.tables.registry import check_jobs, kind_of
+from penstock.tables.single.writer import row_columns
 
 
 def check(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Let Spark check `sql:` texts, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a list of files with their faults.")] = False,
 ) -> None:
-    """Report all faults of job files; starts nothing and opens no connection."""
+    """Report all faults of job files; opens no connection, and starts Spark only with --deep."""
     results = check_jobs(jobs)
+    if deep:
+        results = [_checked_by_spark(result) for result in results]
     if json:
         typer.echo(dumps([_as_json(result) for result in results], indent=2))
     else:
@@ -28,6 +36,34 @@ def check(
             typer.echo(_as_text(result))
     if any(result.faults for result in results):
         raise typer.Exit(JobFileError.exit_code)
+
+
+def _checked_by_spark(result: CheckedFile) -> CheckedFile:
+    """The same with faults of `sql:` that only Spark finds; a run finds them when it starts."""
+    job = result.spec
+    if job is None or job.sql is None or result.faults:
+        return result
+    spark = open_spark(SparkSpec(conf=job.spark.conf), name="penstock check", light=True)
+    findings = [_finding(key, job, spark) for key, job in _parts(job, job.sql)]
+    found = [finding for finding in findings if finding is not None]
+    return result.with_findings(found or filter(None, [_finding(("sql",), job, spark)]))
+
+
+def _parts(job: JobSpec, sql: SqlSpec) -> Iterator[tuple[KeyPath, JobSpec]]:
+    """The job with each text of its `sql:` alone."""
+    for index, text in enumerate(sql.select):
+        yield ("sql", "select", index), replace(job, sql=SqlSpec((text,)))
+    yield ("sql", "where"), replace(job, sql=SqlSpec(where=sql.where))
+
+
+def _finding(key: KeyPath, job: JobSpec, spark: SparkSession) -> Finding | None:
+    try:
+        row_columns(job, spark)
+    except UserError as error:
+        if job.sql is not None and any(isinstance(text, Secret) for text in (*job.sql.select, job.sql.where)):
+            return Finding(key, "is no expression over one row once its references are filled in")
+        return Finding(key, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
+    return None
 
 
 def _as_text(result: CheckedFile) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, JobFileError, Place, key_text, kind_of, nearest
+from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, kind_of, nearest
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
 from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
@@ -30,6 +30,10 @@ def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None
 
     `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
     """
+    return _load(path, kinds, logs, env)[0]
+
+
+def _load(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None) -> tuple[JobSpec, Document]:
     text = _read_text(path)
     folder = path.absolute().parent
     try:
@@ -38,14 +42,15 @@ def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None
         raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
     reader = Reader(document, folder, list(document.findings))
     job = _read_job(reader, kinds, logs)
-    faults: list[Fault] = []
-    for finding in dict.fromkeys(reader.findings):
-        place = document.place(finding)
-        key = key_text(finding.key)
-        faults.append(Fault(str(path), place.line, place.column, key, finding.message, finding.hint))
+    faults = [_fault(path, document, finding) for finding in dict.fromkeys(reader.findings)]
     if faults:
         raise JobFileError(sorted(faults, key=lambda fault: (fault.line or 0, fault.column or 0)))
-    return replace(job, path=path.absolute())
+    return replace(job, path=path.absolute()), document
+
+
+def _fault(path: Path, document: Document, finding: Finding) -> Fault:
+    place = document.place(finding)
+    return Fault(str(path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
 
 
 def _read_text(path: Path) -> str:
@@ -187,6 +192,12 @@ class CheckedFile:
     path: Path
     spec: JobSpec | None
     faults: tuple[Fault, ...] = ()
+    document: Document = field(default_factory=Document)
+
+    def with_findings(self, findings: Iterable[Finding]) -> CheckedFile:
+        """The same file with faults that only a deeper check finds."""
+        faults = tuple(_fault(self.path, self.document, finding) for finding in findings)
+        return replace(self, faults=(*self.faults, *faults))
 
 
 def check_jobs(
@@ -196,13 +207,14 @@ def check_jobs(
     results: list[CheckedFile] = []
     for path in dict.fromkeys(paths):
         try:
-            spec = load_job(path, kinds, logs, env)
+            spec, document = _load(path, kinds, logs, env)
         except JobFileError as error:
             results.append(CheckedFile(path, None, error.faults))
             continue
-        earlier = [(each.path, each.spec) for each in results if each.spec is not None]
+        earlier = [(result.path, result.spec) for result in results if result.spec is not None]
         clashes = (_clash(path, spec, other_path, other, kinds) for other_path, other in earlier)
-        results.append(CheckedFile(path, spec, tuple(fault for fault in clashes if fault is not None)[:1]))
+        faults = tuple(fault for fault in clashes if fault is not None)[:1]
+        results.append(CheckedFile(path, spec, faults, document))
     return results
 
 

@@ -6,7 +6,10 @@ import json
 
 import polars as pl
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from penstock.cli.check import check
 from penstock.errors import UserError
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
@@ -105,6 +108,20 @@ def test_what_would_group_or_multiply_records_is_refused(pipe: Pipe, select: str
     with pytest.raises(UserError) as raised:
         load_job(pipe.path)
     assert reason in str(raised.value).lower() + raised.value.detail.lower()
+
+
+def test_check_deep_finds_what_only_spark_knows_at_its_place(pipe: Pipe) -> None:
+    pipe.describe("any", sql="select: ['id', 'no_such_function(id) as x'], where: 'id > nothing'")
+    app = typer.Typer()
+    app.command()(check)
+    assert CliRunner().invoke(app, [str(pipe.path)]).exit_code == 0
+    result = CliRunner().invoke(app, ["--deep", "--json", str(pipe.path)])
+    assert result.exit_code == 2
+    [checked] = json.loads(result.stdout)
+    line = next(at for at, text in enumerate(pipe.path.read_text().splitlines(), 1) if text.startswith("sql:"))
+    faults = [(fault["key"], fault["line"], fault["message"]) for fault in checked["faults"]]
+    assert [(key, at) for key, at, _ in faults] == [("sql.select[1]", line), ("sql.where", line)]
+    assert "no_such_function" in faults[0][2] and "nothing" in faults[1][2]
 
 
 def test_what_only_spark_can_judge_stops_the_job_before_anything_is_made(
