@@ -19,10 +19,8 @@ class GroupClaims:
 
     shared = True
 
-    def __init__(self, agent: Agent, release_if_behind: bool = False) -> None:
-        """`release_if_behind` releases a partition that grows faster than we work, if another member can take it."""
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self._release_if_behind = release_if_behind
         self._healths: dict[Partition, Health] = {}
         self._sampled_at = float("-inf")
 
@@ -54,7 +52,7 @@ class GroupClaims:
             self.agent.progress(partition, position, lags.get(partition, 0))
         now = self.agent.now()
         due = now - self._sampled_at >= self.agent.member.heartbeat_seconds
-        if self._release_if_behind and positions and due:
+        if positions and due:
             self._sampled_at = now
             self._sample(positions, lags)
 
@@ -62,7 +60,7 @@ class GroupClaims:
         self.agent.sign_of_life()
 
     def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Release one partition that this process cannot keep up with: it may be able to handle the others."""
+        """Release one partition that grows faster than we work, if another member can take it over."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
         whole_topics, before, self._healths = self.agent.member.unit == "topic", self._healths, {}
@@ -105,9 +103,7 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
         unit=claims.unit,
         claims_max=claims.claims_max,
     )
-    restart = claims.lost_history == "restart"
-    coordination = CoordinationOptions(claims.topic, claims.partitions, restart, tables_remember=True)
+    coordination = CoordinationOptions(claims.topic, claims.partitions, tables_remember=True)
     agent = Agent(spec, member, coordination, tell, work_timeout_seconds=claims.work_timeout_seconds)
     agent.start()
-    # With ranges other members help with the partition; without them it has to move.
-    return GroupClaims(agent, release_if_behind=not claims.ranges)
+    return GroupClaims(agent)

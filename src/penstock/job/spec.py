@@ -32,7 +32,6 @@ NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
 NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
 ClaimUnit: TypeAlias = Literal["partition", "topic"]
-LostHistory: TypeAlias = Literal["fail", "restart"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 
 
@@ -172,9 +171,6 @@ class ClaimsSpec:
     """Of the coordination topic, if it has to be created."""
     unit: ClaimUnit = "partition"
     claims_max: int | None = None
-    ranges: bool = True
-    """Whether idle processes may help with a partition that lags, range by range."""
-    lost_history: LostHistory = "fail"
     work_timeout_seconds: float = 600.0
     """A process whose work shows no sign of life for so long leaves the group, and others take its partitions."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from penstock.claims.admin.log_reader import LogReader
 from penstock.claims.protocol.group_view import Freshness, freshness
-from penstock.claims.protocol.records import Who
 from penstock.claims.protocol.state import Claim, Pause
 from penstock.logs.log import Partition
 
@@ -27,25 +26,17 @@ class ListedMember:
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A partition; `age_seconds` is how long its owner was silent, None if it is free. `fresh` is of all members."""
+    """A partition; `age_seconds` is how long its owner was silent, `freshness` in words, None if it is free."""
 
     partition: Partition
     claim: Claim
     age_seconds: float | None
-    fresh: Mapping[str, Freshness]
+    freshness: Freshness | None
 
     @property
     def owner(self) -> str | None:
         """Kept after a release."""
         return None if self.claim.owner is None else self.claim.owner.client_id
-
-    @property
-    def freshness(self) -> Freshness | None:
-        return self.freshness_of(self.claim.owner) if self.claim.held else None
-
-    def freshness_of(self, who: Who | None) -> Freshness | None:
-        """Also of those who work on its ranges."""
-        return None if who is None else self.fresh.get(who.client_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +69,6 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     claims = []
     for partition, claim in sorted(state.claims.items()):
         owner = claim.owner.client_id if claim.held and claim.owner is not None else ""
-        claims.append(ListedClaim(partition, claim, silent.get(owner), fresh))
+        claims.append(ListedClaim(partition, claim, silent.get(owner), fresh.get(owner)))
     pauses = dict(sorted(state.pauses.items()))
     return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)

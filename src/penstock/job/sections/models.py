@@ -148,8 +148,6 @@ class ClaimsSection(ShortSection):
     partitions: Positive = None
     unit: Annotated[spec.ClaimUnit | None, one_of(get_args(spec.ClaimUnit))] = None
     max: Positive = None
-    ranges: Flag = None
-    lost_history: Annotated[spec.LostHistory | None, one_of(get_args(spec.LostHistory))] = None
     work_timeout: Duration = None
 
 

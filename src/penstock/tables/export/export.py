@@ -278,20 +278,16 @@ class Export(ExportTable):
                 lagging[name] = Cause.ROTATION
             else:
                 takes[name] = piece.start
-        # Where processes share a partition range by range, slices before this one may be under way.
-        is_next = state.of(piece.partition).position == piece.start
-        return self._roles(piece, takes, lagging, is_next)
+        return self._roles(piece, takes, lagging)
 
     def _roles(
         self,
         piece: Slice,
         takes: Mapping[str, int],
         lagging: Mapping[str, Cause] | None = None,
-        is_next: bool = True,
     ) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        after = self.logs.files_ends(takes, piece.partition) if is_next else {}
-        return Roles(takes, taken_from, lagging or {}, after)
+        return Roles(takes, taken_from, lagging or {}, self.logs.files_ends(takes, piece.partition))
 
     # commit
 

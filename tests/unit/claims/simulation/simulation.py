@@ -62,6 +62,8 @@ def _virtual_looks() -> Iterator[None]:
 def _calm_down(world: World) -> None:
     """Nothing bad happens any more: within a few intervals everything is held, fairly, and moves on."""
     world.hostile, world.log.outage_until = False, 0.0
+    if world.restart_at is not None:
+        world.restart()
     world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
     world.processes = [each for each in world.processes if each.client_id in world.lists]
     world.settle()

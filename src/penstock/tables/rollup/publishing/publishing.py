@@ -275,7 +275,7 @@ class Publishing:
                 self._lanes[number] = _Lane(bucket, token, self._open_output(bucket))
 
     def _owned(self, view: View) -> Iterator[tuple[int, int]]:
-        partitions, claimed = self._log.partitions(), view.claimed
+        partitions, claimed = self._log.partitions(), view.tokens
         for number in range(self._spec.buckets if partitions else 0):
             partition = partitions[number % len(partitions)]
             if partition in claimed:
