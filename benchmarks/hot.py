@@ -45,13 +45,15 @@ def bench_hot(records: int, cores: int, rounds: int, say: Say) -> BenchResult:
 def _measure(cores: int, bootstrap: str, folder: Path, records: int) -> dict[str, Any]:
     """Run the job twice, each time into a new table, and measure the second: the start of the JVM does not count."""
     spark = open_spark(SparkSpec(master=f"local[{cores}]"), "bench hot")
-    for part in ("warm-up", "measured"):
-        (folder / part).mkdir(parents=True)
-        meter = Meter()
-        run_job(spark, folder / part, _JOB.format(bootstrap=bootstrap, table=folder / part / "table"))
+    warm_up, measured = folder / "warm-up", folder / "measured"
+    for part in (warm_up, measured):
+        part.mkdir(parents=True)
+    run_job(spark, warm_up, _JOB.format(bootstrap=bootstrap, table=warm_up / "table"))
+    meter = Meter()
+    run_job(spark, measured, _JOB.format(bootstrap=bootstrap, table=measured / "table"))
     spent = meter.spent()
     spark.stop()
-    rows = pl.scan_delta(str(folder / "measured" / "table")).select("kafka_offset").collect()["kafka_offset"]
+    rows = pl.scan_delta(str(measured / "table")).select("kafka_offset").collect()["kafka_offset"]
     check_rows("hot", rows.n_unique(), records)
     check_rows("hot", len(rows), records)
     return asdict(spent)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.holdings import Holdings
-from penstock.claims.member.membership import Joining, MemberOptions, Phase, ReplacedError
+from penstock.claims.member.membership import FORGET_INTERVALS, Joining, MemberOptions, Phase, ReplacedError, Upkeep
 from penstock.claims.member.outbox import Outbox
-from penstock.claims.member.upkeep import FORGET_INTERVALS, Upkeep
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Presence, Record, Wanted, Who, wants_of

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from penstock.claims.admin import commands as admin
-from penstock.claims.admin.listing import ListedClaim
+from penstock.claims.admin.commands import ListedClaim
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims.text import (

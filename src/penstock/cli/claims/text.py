@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.claims.admin.commands import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.admin.history import History, JudgedRecord
-from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.protocol.group_view import Freshness
 from penstock.claims.protocol.state import Span
 from penstock.cli.tables import cell, duration, table

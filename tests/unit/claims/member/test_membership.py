@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.claims.member.membership import DifferentTermsError, DuplicateClientError, Phase, ReplacedError
-from penstock.claims.member.upkeep import FORGET_INTERVALS, UNWANTED_SECONDS_MAX
+from penstock.claims.member.membership import (
+    FORGET_INTERVALS,
+    UNWANTED_SECONDS_MAX,
+    DifferentTermsError,
+    DuplicateClientError,
+    Phase,
+    ReplacedError,
+)
 from penstock.claims.protocol.records import (
     ClaimingPartition,
     ForgettingMember,

@@ -82,9 +82,9 @@ def _check_progress(world: World) -> None:
     """Everything is held and moves on; what was there before is done."""
     world.trade.mark()
     world.run_for(4)
-    world.wait_for_shares()
+    world.soon(lambda: world.checks.shares(world.living(), world.now))
     held = sorted({partition for process in world.living() for partition in process.held(world.now)})
-    world.trade.check_progress(held, world.log.state)
+    world.soon(lambda: world.trade.check_progress(held, world.log.state))
     world.trade.go_on()
 
 

@@ -148,14 +148,18 @@ class OnceTrade(PlainTrade):
         return self.rng.randint(0, max(self.executed[partition], default=0))
 
     def appended(self, record: Record, refusal: str | None, after: Group) -> None:
-        """What is behind a seek may be executed again; what an older owner executes was before it."""
+        """What is behind a seek may be executed again; what an older owner executes was before it.
+
+        Also the last owner is an older one, if nobody holds the partition.
+        """
         if isinstance(record, ClaimingMessages):
             self.refused += refusal is not None
         if isinstance(record, Seeking | FreeingPartition) and refusal is None and record.position is not None:
             self.seeks += 1
             here = self.executed[record.partition]
             self.executed[record.partition] = {each for each in here if each < record.position}
-            self._sought[record.partition] = after.claim(record.partition).token
+            claim = after.claim(record.partition)
+            self._sought[record.partition] = claim.token + (not claim.held)
 
     def mark(self) -> None:
         self._marked = self.accepted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -131,14 +131,14 @@ class World:
                 self._turn(process)
         self.checks.gates(self.living(), self.now)
 
-    def wait_for_shares(self) -> None:
-        """What a member wishes for ends by itself after a while: then shares may be changing just now."""
+    def soon(self, check: Callable[[], None]) -> None:
+        """A check that may fail for an interval: shares may be changing, a position waits for its heartbeat."""
         end = self.now + INTERVAL
         while self.now < end:
             with suppress(ViolationError):
-                return self.checks.shares(self.living(), self.now)
+                return check()
             self.step()
-        return self.checks.shares(self.living(), self.now)
+        return check()
 
     def _turn(self, process: Process) -> None:
         agent, works = process.agent, process.hung_until <= self.now
