@@ -14,12 +14,12 @@ from rich.console import Console
 from benchmarks.claims.compare import ClaimsBench, bench_claims
 from benchmarks.claims.virtual import virtual_cost
 from benchmarks.fanout import bench_fanout
+from benchmarks.hot import bench_hot
 from benchmarks.ingest import bench_ingest
 from benchmarks.keyed.compare import bench_keyed
 from benchmarks.keyed.growth import bench_growth
 from benchmarks.lookups import bench_lookups
 from benchmarks.meters import BenchResult
-from benchmarks.ranges import bench_ranges
 from benchmarks.rollup import bench_rollup
 from benchmarks.startup import bench_startup
 from benchmarks.wal import bench_wal
@@ -75,14 +75,14 @@ def claims(
 
 
 @app.command()
-def ranges(
-    records: Annotated[int, typer.Option(min=1_000, help="Records in the one partition.")] = 400_000,
-    processes: Annotated[int, typer.Option(min=2, help="Processes that share the partition.")] = 3,
+def hot(
+    records: Annotated[int, typer.Option(min=1_000, help="Records in the one partition.")] = 100_000,
+    cores: Annotated[int, typer.Option(min=2, help="Cores of Spark, `local[CORES]`.")] = 2,
     rounds: Rounds = 3,
     json: Json = False,
 ) -> None:
-    """One hot partition and a flow that keeps a core busy: several processes by range claims, against one."""
-    _print(bench_ranges(records, processes, rounds, _say), json)
+    """One hot partition and a flow that keeps a core busy: several cores, against one."""
+    _print(bench_hot(records, cores, rounds, _say), json)
 
 
 @app.command()

@@ -80,7 +80,6 @@ class Crew:
         client_id: str,
         floors: Mapping[Partition, int] | None = None,
         places: int = PLACES,
-        restart_lost_history: bool = False,
         claims_max: int | None = None,
         tables_remember: bool = True,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -96,7 +95,7 @@ class Crew:
         agent = Agent(
             self.spec,
             MemberOptions(self.group, client_id, heartbeat_seconds, claims_max=claims_max),
-            CoordinationOptions(self.topic, places, restart_lost_history, tables_remember),
+            CoordinationOptions(self.topic, places, tables_remember),
             tell,
         )
         agent.want(self.wanted, floors or {})

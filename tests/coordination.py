@@ -9,7 +9,6 @@ from penstock.claims.protocol.records import (
     BalancingGroup,
     Beat,
     ClaimingPartition,
-    ClaimingRange,
     Heartbeat,
     JoiningGroup,
     Presence,
@@ -20,7 +19,7 @@ from penstock.claims.protocol.records import (
     Wish,
     wants_of,
 )
-from penstock.claims.protocol.state import Claim, Group, Lease
+from penstock.claims.protocol.state import Claim, Group
 from penstock.logs.log import Partition
 
 GROUP = "shop"
@@ -51,9 +50,6 @@ class Log:
 
     def claim_of(self, partition: Partition = WEB) -> Claim:
         return self.state.claim(partition)
-
-    def lease(self, start: int, partition: Partition = WEB) -> Lease:
-        return next(each for each in self.claim_of(partition).leases if each.start == start)
 
     def hear(self, record: Record) -> str | None:
         """Append a record; why it was refused, None if it was accepted."""
@@ -90,10 +86,3 @@ class Log:
     def beat(self, who: Who, token: int, position: int | None = None, partition: Partition = WEB) -> str | None:
         beats = (Beat(partition, token, position, seeks=self.claim_of(partition).seeks),)
         return self.say(Heartbeat, who, beats=beats)
-
-    def lease_next(self, who: Who, size: int = 10, partition: Partition = WEB) -> str | None:
-        """Claim the next unclaimed offsets of a shared partition."""
-        seen = self.claim_of(partition)
-        assert seen.ranges is not None
-        start = seen.ranges.next
-        return self.say(ClaimingRange, who, partition=partition, token=seen.token, start=start, end=start + size)

@@ -173,12 +173,6 @@ class SliceRefused(OfPartition, level=Level.WARNING): ...
 class MirrorRefused(OfPartition, level=Level.WARNING): ...
 
 
-class RangeNotReported(OfPartition, level=Level.WARNING): ...
-
-
-class RangeNotReturned(OfPartition, level=Level.WARNING): ...
-
-
 class Interrupted(Event):
     """Something that failed for now, and why."""
 
@@ -187,29 +181,6 @@ class Interrupted(Event):
 
 
 class MirrorFailed(Interrupted, level=Level.WARNING): ...
-
-
-class RangesOpened(Event):
-    partition: str
-    position: int
-    lag: int
-
-
-class RangesClosed(Event):
-    partition: str
-    position: int
-
-
-class RangeClaimed(Event):
-    partition: str
-    start: int
-    end: int
-
-
-class RangeFinished(Event):
-    partition: str
-    start: int
-    ours: bool
 
 
 # replays

@@ -23,13 +23,12 @@ ENVIRONMENT_NAME = "PENSTOCK_FAILPOINT"
 BATCH_STEPS = ("planned", "writing", "staged", "checked", "committed", "quarantined", "mirrored")
 START_STEPS = ("created", "started")
 CLAIM_STEPS = ("fenced", "announced", "gave_up")
-RANGE_STEPS = ("range_parked", "range_landed")
 COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 DISCARD_STEPS = ("discard_checked", "discarded")
 STEPS = (
-    *(BATCH_STEPS + START_STEPS + CLAIM_STEPS + RANGE_STEPS),
+    *(BATCH_STEPS + START_STEPS + CLAIM_STEPS),
     *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + DISCARD_STEPS),
 )
 """Of every job; a kind of table has further ones of its own (`Kind.steps`)."""

@@ -125,12 +125,6 @@ def plan(lanes: tuple[Lane, ...], terms: Terms, batch_id: str) -> Batch | Wait:
     return Batch(batch_id, slices, flush=terms.flush_now)
 
 
-def range_slice(partition: Partition, start: int, end: int, bounds: Bounds, gap: GapPolicy) -> Slice:
-    """The slice of offsets that were chosen before; what the log lost of them meanwhile is a gap by the same policy."""
-    _check(Lane(partition, start, bounds, None), gap)
-    return Slice(partition, start, end, min(end, max(start, bounds.first)))
-
-
 def records_per_flush(flush: FlushPolicy, record_bytes: float) -> int:
     """The records that fill a file: a whole number of `max_messages_per_batch`, as seed 004 counts them."""
     needed = flush.min_bytes_per_file / max(record_bytes, 1e-3)

@@ -20,7 +20,7 @@ from penstock.lake.delta.table import open_table
 from penstock.tables.registry import load_job
 from tests.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
 from tests.kafka import Produce, Topics
-from tests.pipes import Recorder, run_here, wait_until
+from tests.pipes import Recorder, run_here
 from tests.processes import command_json, penstock
 
 ALL_SECONDS_MAX = 300.0
@@ -169,34 +169,3 @@ def test_m6_at_most_once_loses_what_was_claimed_at_each_crash_lists_it_and_doubl
     told = command_json("status", str(job))[0]
     assert told["given_up_offsets"] == len(lost)
     assert sum(each["end"] - each["start"] for each in told["given_up"]) == len(lost)
-
-
-def test_m5_three_processes_share_one_hot_partition_range_by_range_and_commit_in_order(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
-) -> None:
-    name = topic(partitions=1)
-    flush = "allowed_latency: 100ms, min_bytes_per_file: 1, max_messages_per_batch: 500, max_bytes_per_batch: 1"
-    jobs = [shared_job(tmp_path, bootstrap, name, client_id=each, flush=flush) for each in ("one", "two", "three")]
-    with (
-        penstock("run", str(jobs[0]), "--json") as owner,
-        penstock("run", str(jobs[1]), "--json") as helper,
-        penstock("run", str(jobs[2]), "--json", failpoint="range_parked:kill") as killed,
-    ):
-        for each in (owner, helper, killed):
-            each.wait_for("group joined")
-        places = produce(name, numbered(range(10_000)))
-        # Whoever owns the partition opens it to the others; the third dies with a range in its hands.
-        assert killed.exit_code() == KILLED
-        wait_until(lambda: holds(tmp_path / "table") == len(places), ALL_SECONDS_MAX)
-        # The owner shows in the consumer group what its helpers did (RULES P5).
-        wait_until(lambda: not mirror_lagging(jobs[0]))
-        for each in (owner, helper):
-            each.send(signal.SIGTERM)
-            assert each.exit_code() == 0, each.errors[-2000:]
-        landed = [
-            sum(event["event"] == "range finished" and event["ours"] for event in process.rest())
-            for process in (owner, helper)
-        ]
-    assert all(landed), landed
-    assert_every_record_once(tmp_path / "table", places)
-    assert command_json("verify", str(jobs[0]))["ok"]

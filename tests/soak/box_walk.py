@@ -17,7 +17,7 @@ LOSS_DAY = 4
 
 EXPORTER_STEPS = (
     *("planned", "writing", "staged", "checked", "entry_written", "renaming", "renaming", "renaming", "renamed"),
-    *("snapshot_written", "committed", "quarantined", "marked", "mirrored", "fenced", "range_parked", "range_landed"),
+    *("snapshot_written", "committed", "quarantined", "marked", "mirrored", "fenced"),
 )
 COMPACT_STEPS = (
     *("compact_staged", "compact_checked", "entry_written", "removing", "removed", "renaming", "renamed"),

@@ -20,7 +20,7 @@ TYPES = 18
 RECORDS = int(os.environ.get("PENSTOCK_SOAK_EVENTS", "2000000"))
 SECONDS_MAX = 180.0 + RECORDS / 2_000
 SECTIONS = """\
-claims: {{client_id: {client}, heartbeat: 2s, topic: {topic}_claims, ranges: false}}
+claims: {{client_id: {client}, heartbeat: 2s, topic: {topic}_claims}}
 flush: {{allowed_latency: 500ms, max_messages_per_batch: {batch}, min_bytes_per_file: 1B, max_bytes_per_batch: 1B}}
 limits: {{transient_retries: 20, shutdown: 30s}}
 spark: {{master: "local[1,4]", conf: {{spark.driver.memory: 700m}}}}

@@ -1,12 +1,12 @@
 """Claims: the exclusive right of a process to a partition."""
 
+from penstock.claims.group import Claims, StaticClaims
 from penstock.claims.member.agent import CoordinationOptions
 from penstock.claims.member.consumer.acks import DoneTwiceError, LostClaimError, UnknownWorkError
 from penstock.claims.member.consumer.member import Member
 from penstock.claims.member.consumer.start_offsets import PositionOutOfRangeError
 from penstock.claims.member.consumer.streams import Work
 from penstock.claims.member.membership import DuplicateClientError, MemberOptions, ReplacedError
-from penstock.claims.static import Claims, StaticClaims
 
 __all__ = [
     "Claims",

@@ -1,8 +1,9 @@
-"""The claims of a job with several processes: the engine's port, implemented with an agent."""
+"""The engine's port for claims: of a job with a single process, which holds everything, and of a group of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.health import Health, check
@@ -14,15 +15,97 @@ from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.logs.log import Partition
 
 
+class Claims(Protocol):
+    """Which partitions this process may work on, each with the token that proves it."""
+
+    shared: bool
+    """Whether other processes work on the job too, so that a refused partition is an ordinary event."""
+
+    def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The held partitions with their tokens; `table_tokens` is the floor under each (RULES M1).
+
+        Called at the start of a round: no work is in progress on partitions that are not returned.
+        """
+        ...
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        """Whether the claim under this token is still ours; called before a commit."""
+        ...
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        """Claim the messages below these offsets for processing at most once; returns where it was granted."""
+        ...
+
+    def announced(self, partition: Partition) -> int | None:
+        """The offset up to which messages were claimed for processing at most once."""
+        ...
+
+    def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        """Report to other processes how far this one is."""
+        ...
+
+    def working(self) -> None:
+        """The work shows a sign of life: a round begins, a step is reached, a Spark task has ended.
+
+        Claims are renewed by a thread of their own, which would renew them for a loop that hangs too: without a sign
+        for `claims.work_timeout` they are released. May be called from any thread, and costs nothing.
+        """
+        ...
+
+    def correct(self, partition: Partition, token: int, position: int) -> int | None:
+        """Lower the shown position to the table's if it is ahead of it (RULES M2); returns the old one if so."""
+        ...
+
+    def renounce(self, partition: Partition) -> None:
+        """The table has a newer token than this claim: release, and claim again above it (RULES M1)."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+class StaticClaims:
+    """Holds everything. Safe with one process; a second one is refused by the table's positions."""
+
+    FIRST_TOKEN = 1
+    shared = False
+
+    def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {each: max(self.FIRST_TOKEN, table_tokens.get(each, 0)) for each in partitions}
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        return True
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        return frozenset(ends)
+
+    def announced(self, partition: Partition) -> int | None:
+        return None
+
+    def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        """There is no other process."""
+
+    def working(self) -> None:
+        """There is nobody who could take over."""
+
+    def correct(self, partition: Partition, token: int, position: int) -> int | None:
+        return None
+
+    def renounce(self, partition: Partition) -> None:
+        """The next round starts with the table's token."""
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
 class GroupClaims:
     """Divides the partitions of a job among the processes of its group."""
 
     shared = True
 
-    def __init__(self, agent: Agent, release_if_behind: bool = False) -> None:
-        """`release_if_behind` releases a partition that grows faster than we work, if another member can take it."""
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self._release_if_behind = release_if_behind
         self._healths: dict[Partition, Health] = {}
         self._sampled_at = float("-inf")
 
@@ -54,7 +137,7 @@ class GroupClaims:
             self.agent.progress(partition, position, lags.get(partition, 0))
         now = self.agent.now()
         due = now - self._sampled_at >= self.agent.member.heartbeat_seconds
-        if self._release_if_behind and positions and due:
+        if positions and due:
             self._sampled_at = now
             self._sample(positions, lags)
 
@@ -62,7 +145,7 @@ class GroupClaims:
         self.agent.sign_of_life()
 
     def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Release one partition that this process cannot keep up with: it may be able to handle the others."""
+        """Release one partition that grows faster than we work, if another member can take it over."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
         whole_topics, before, self._healths = self.agent.member.unit == "topic", self._healths, {}
@@ -105,9 +188,7 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
         unit=claims.unit,
         claims_max=claims.claims_max,
     )
-    restart = claims.lost_history == "restart"
-    coordination = CoordinationOptions(claims.topic, claims.partitions, restart, tables_remember=True)
+    coordination = CoordinationOptions(claims.topic, claims.partitions, tables_remember=True)
     agent = Agent(spec, member, coordination, tell, work_timeout_seconds=claims.work_timeout_seconds)
     agent.start()
-    # With ranges other members help with the partition; without them it has to move.
-    return GroupClaims(agent, release_if_behind=not claims.ranges)
+    return GroupClaims(agent)

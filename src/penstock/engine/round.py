@@ -15,11 +15,9 @@ from pyspark.sql import SparkSession
 
 from penstock import events
 from penstock.claims import Claims, StaticClaims
-from penstock.claims.group import GroupClaims
 from penstock.engine.compaction import Compact, Compaction
 from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.pulse import with_signs
-from penstock.engine.ranges import RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, InvariantError, PenstockError, TransientError
 from penstock.flow.write.manifest import Marks
@@ -105,13 +103,10 @@ class Rounds(Generic[S]):
         self.reach = environment.reach
         self.seen = Seen(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
         self.starter = Starter(job, log, self.table, claims, self.listener, self.reach)
-        self.ranges = self._range_work()
         self.compaction = Compaction(job, kind_of(job), environment)
 
     def close(self) -> None:
-        """Give back what others can do; the claims themselves belong to the process."""
-        if self.ranges is not None:
-            self.ranges.close()
+        """Close the table and the log; the claims belong to the process."""
         self.table.close()
         self.log.close()
 
@@ -124,23 +119,14 @@ class Rounds(Generic[S]):
         tokens, state = self.starter.begin(tokens, partitions, bounds)
         self._tell_progress(tokens, state, bounds)
         self._mirror_others_work(tokens)
-        shared = self.ranges.share(tokens, state, bounds) if self.ranges else frozenset[Partition]()
         self.table.own(tokens)
         self.table.settle(tokens)
-        alone = {each: token for each, token in tokens.items() if each not in shared}
         planned_at = self.environment.now()
-        planned = self.plan(alone, state, bounds, flush_now, ends)
+        planned = self.plan(tokens, state, bounds, flush_now, ends)
         if isinstance(planned, Batch):
             planned = replace(planned, read_to_end_at=self._read_to_end(planned, bounds, asked_at, ends))
-        view = View(
-            alone,
-            bounds,
-            planned_at,
-            self.seen.record_bytes,
-            flush_now,
-            idle=isinstance(planned, Wait),
-            shared={each: tokens[each] for each in shared},
-        )
+        idle = isinstance(planned, Wait)
+        view = View(tokens, bounds, planned_at, self.seen.record_bytes, flush_now, idle)
         compact = self.compaction.due(state.version) if partitions and partitions[0] in tokens else []
         due = self._in_turn(planned, [*self.table.chores(view), *compact])
         if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
@@ -148,14 +134,10 @@ class Rounds(Generic[S]):
         if isinstance(due, Batch):
             self.listener.event(events.BatchPlanned(batch=due.id, offsets=due.offsets, slices=len(due.slices)))
         batch = due if isinstance(due, Batch | Wait) else due.batch
-        ranged = self.ranges is not None and self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch))
         if isinstance(batch, Batch):
             return self._carried_through(batch, tokens, state.version, bounds, planned_at, ends)
-        if isinstance(due, Wait) and ranged:
-            return ChoreDone("range")
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
-        # However much there is to do in ranges: a chore waits for nobody.
         assert not isinstance(due, Batch)
         if isinstance(due, Compact):
             self.compaction.perform(due)
@@ -355,7 +337,7 @@ class Rounds(Generic[S]):
     # mirror
 
     def _mirror_others_work(self, tokens: Tokens) -> None:
-        """Show what others did on our partitions: a helper by its ranges, or an owner that died after its commit."""
+        """Mirror what earlier owners committed: one may have died between its commit and its mirror."""
         if self.claims.shared:
             moved = [each for each in tokens if self.table.shown_position(each) != self.seen.mirrored.get(each)]
             if moved:
@@ -375,15 +357,6 @@ class Rounds(Generic[S]):
         for partition, reason in report.refused.items():
             self.listener.event(events.MirrorRefused(partition=str(partition), reason=reason))
         self.reach("mirrored")
-
-    def _range_work(self) -> RangeWork[S] | None:
-        """Ranges are for jobs whose processes share partitions; at most once has its own order of things."""
-        claims = self.claims
-        if not isinstance(claims, GroupClaims) or self.job.claims is None or not self.job.claims.ranges:
-            return None
-        if self.job.delivery is Delivery.AT_MOST_ONCE or not self.table.divisible:
-            return None
-        return RangeWork(self.job, self.log, claims, self.writer, self.environment, self.land)
 
 
 def open_rounds(

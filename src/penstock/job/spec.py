@@ -65,7 +65,6 @@ NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
 NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
 ClaimUnit: TypeAlias = Literal["partition", "topic"]
-LostHistory: TypeAlias = Literal["fail", "restart"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 ClaimsMode: TypeAlias = Literal["static", "group"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
@@ -214,9 +213,6 @@ class ClaimsSpec:
     """Of the coordination topic, if it has to be created."""
     unit: ClaimUnit = "partition"
     claims_max: Annotated[Positive | None, Key("max")] = None
-    ranges: Flag = True
-    """Whether idle processes may help with a partition that lags, range by range."""
-    lost_history: LostHistory = "fail"
     work_timeout_seconds: Annotated[
         float,
         Key("work_timeout"),

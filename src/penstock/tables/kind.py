@@ -46,13 +46,6 @@ class View:
     """A bounded run, or a shutdown: whatever is there is due."""
     idle: bool = False
     """Nothing new is due."""
-    shared: Mapping[Partition, int] = field(default_factory=dict)
-    """Partitions of this process that others read too, range by range: no batch of them may be planned."""
-
-    @property
-    def claimed(self) -> dict[Partition, int]:
-        """All partitions of this process, for chores that read nothing of them."""
-        return {**self.tokens, **self.shared}
 
 
 class Chore(Protocol):

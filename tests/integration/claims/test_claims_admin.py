@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.claims.admin.commands import find_claim, history, list_claims, pause, release, resume
-from penstock.claims.admin.history import Change, Line
+from penstock.claims.admin.history import JudgedRecord, Verdict
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent
 from penstock.claims.protocol.group_view import Freshness, coordination_partition
+from penstock.claims.protocol.records import (
+    ClaimingPartition,
+    ForgettingMember,
+    FreeingPartition,
+    LeavingGroup,
+    Record,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumingGroup,
+)
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
 from tests.claimants import (
@@ -124,8 +134,8 @@ def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna:
     assert report.until_at is not None
     eventually(lambda: crew.shared(COUNT))
     assert list_claims(of(crew)).at >= report.until_at, "by the broker's clock"
-    resumed = [each for each in history(of(crew)).lines if each.change is Change.RESUMED]
-    assert [(each.who, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
+    resumed = [each.record for each in applied(history(of(crew)).records) if isinstance(each.record, ResumingGroup)]
+    assert [(each.who.client_id, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
 
 
 def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_retention(
@@ -228,49 +238,55 @@ def test_a_release_that_was_confirmed_for_one_owner_does_not_hit_another(crew: C
 # history
 
 
-def test_history_tells_that_a_killed_process_was_followed_and_after_how_long(crew: Crew) -> None:
+def applied(records: Iterable[JudgedRecord]) -> list[JudgedRecord]:
+    return [each for each in records if each.verdict is Verdict.APPLIED]
+
+
+def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
+    return [None if each.record is None else type(each.record) for each in records]
+
+
+def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         crew.join("anna")
         eventually(lambda: crew.shared(COUNT // 2))
         process.kill()
         process.wait()
         eventually(lambda: crew.shared(COUNT))
-    lines = history(of(crew), limit=None).lines
-    lost = [each for each in lines if each.change is Change.RELEASED and each.who != each.before]
-    assert {(each.who, each.before, each.reason) for each in lost} == {("anna", "bert", "silent")}
-    assert len(lost) == COUNT // 2
-    assert all((each.silent_seconds or 0) >= 2 * HEARTBEAT_SECONDS for each in lost)
-    partition = lost[0].partition
-    alone = history(of(crew), str(partition)).lines
-    assert {each.partition for each in alone} == {partition}
-    assert [(each.change, each.who, each.before) for each in alone] == [
-        (Change.CLAIMED, "bert", ""),
-        (Change.RELEASED, "anna", "bert"),
-        (Change.CLAIMED, "anna", "bert"),
-    ]
+    records = applied(history(of(crew), limit=None).records)
+    [silent] = [each for each in records if isinstance(each.record, ForgettingMember)]
+    assert isinstance(silent.record, ForgettingMember)
+    assert (silent.record.who.client_id, silent.record.client_id) == ("anna", "bert")
+    [claimed] = [each for each in records if each.offset > silent.offset and isinstance(each.record, ClaimingPartition)]
+    assert isinstance(claimed.record, ClaimingPartition)
+    assert len(claimed.record.wishes) == COUNT // 2
+    partition = claimed.record.wishes[0].partition
+    alone = applied(history(of(crew), str(partition)).records)
+    assert kinds(alone) == [ClaimingPartition, ForgettingMember, ClaimingPartition]
+    assert [each.record.who.client_id for each in alone if each.record is not None] == ["bert", "anna", "anna"]
 
 
-def test_history_tells_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
+def test_history_shows_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
     paused = pause(of(crew), reason="maintenance", wait_seconds=WAIT_SECONDS_MAX).pause_id
     resume(of(crew))
     eventually(lambda: crew.shared(COUNT))
     crew.leave("anna")
     release(of(crew), "hits/1", seek=5)
-    lines = history(of(crew), "hits/1").lines
-    assert [each.change for each in lines] == [
-        Change.CLAIMED,
-        Change.PAUSED,
-        Change.RELEASED,
-        Change.RESUMED,
-        Change.CLAIMED,
-        Change.RELEASED,
-        Change.RELEASED,
-        Change.SOUGHT,
+    records = applied(history(of(crew), "hits/1").records)
+    assert kinds(records) == [
+        ClaimingPartition,
+        ReleaseGroup,
+        ReleasingPartition,
+        ResumingGroup,
+        ClaimingPartition,
+        LeavingGroup,
+        FreeingPartition,
     ]
-    assert (lines[1].pause_id, lines[1].reason) == (paused, "maintenance")
-    assert lines[2].reason == "the group is paused"
-    assert lines[-2].who.startswith("admin:")
-    assert lines[-1].position == 5
+    pausing, released, freed = records[1].record, records[2].record, records[-1].record
+    assert isinstance(pausing, ReleaseGroup) and (pausing.pause_id, pausing.reason) == (paused, "maintenance")
+    assert isinstance(released, ReleasingPartition) and released.reason == "the group is paused"
+    assert isinstance(freed, FreeingPartition) and freed.position == 5
+    assert freed.who.client_id.startswith("admin:")
 
 
 def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
@@ -280,12 +296,13 @@ def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
     noise = produce(crew.topic, ["hello"] * 10, partition=place)
     eventually(lambda: read_up_to(anna) > noise[-1][1])
     topic.cut(crew.topic, noise[-1][1], place)
-    eventually(lambda: bool(owned_before(crew)))
-    found = history(of(crew), "hits/0", limit=None)
+    crew.leave("anna")
+    found = history(of(crew), limit=None)
     assert found.start == noise[-1][1]
-    assert [(each.change, each.who, each.token) for each in found.lines] == [(Change.HELD_BEFORE, "anna", 1)]
-    foreign = [each for each in history(of(crew), limit=None).lines if each.change is Change.FOREIGN]
-    assert [each.offset for each in foreign] == [noise[-1][1]]
+    foreign, left = found.records
+    assert (foreign.offset, foreign.verdict) == (noise[-1][1], Verdict.FOREIGN)
+    assert isinstance(left.record, LeavingGroup)
+    assert left.verdict is Verdict.UNKNOWN, "the snapshot from before is older than the log"
 
 
 def read_up_to(agent: Agent) -> int:
@@ -294,15 +311,10 @@ def read_up_to(agent: Agent) -> int:
         return participant.view.state.next_offset
 
 
-def owned_before(crew: Crew) -> list[Line]:
-    """What a history without its beginning knows, once heartbeats have named all claims."""
-    return [each for each in history(of(crew), limit=None).lines if each.change is Change.HELD_BEFORE]
-
-
 def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
-    eventually(lambda: history(of(crew), limit=None).records > 8)
+    eventually(lambda: history(of(crew), limit=None).count > 8)
     found = history(of(crew), limit=None, records_max=2)
-    assert found.records <= 4
+    assert found.count <= 4
 
 
 # what a person may get wrong
@@ -357,7 +369,6 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
         "position": None,
         "claimed_end": None,
         "lag": 0,
-        "ranges": None,
         "given_up": [],
     }
     paused = told(crew, "pause", "--for", "10m", "--reason", "test")
@@ -368,11 +379,11 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
     released = told(crew, "release", "hits/0", "--yes")
     assert released["before"]["partition"] == 0
     found = told(crew, "history", "--partition", "hits/0", "--limit", "3")
-    assert {"group", "topic", "start", "records", "lines"} == found.keys()
-    assert len(found["lines"]) == 3
-    first = told(crew, "history", "--partition", "hits/0")["lines"][0]
-    assert first["change"] == "claimed"
-    assert first not in found["lines"], "the newest lines are shown"
+    assert {"group", "topic", "start", "read", "records"} == found.keys()
+    assert len(found["records"]) == 3
+    first = told(crew, "history", "--partition", "hits/0")["records"][0]
+    assert (first["kind"], first["verdict"]) == ("ClaimingPartition", "applied")
+    assert first not in found["records"], "the newest records are shown"
 
 
 def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Agent, tmp_path: Path) -> None:
@@ -387,7 +398,8 @@ def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Age
     assert "anna" in listed.stdout
     assert "hits/3" in listed.stdout
     told_as_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
-    assert "hits/3: anna claimed it with token 1" in told_as_text.stdout
+    [claimed] = [line for line in told_as_text.stdout.splitlines() if "ClaimingPartition" in line]
+    assert "anna" in claimed and "hits/3" in claimed and claimed.endswith("applied")
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def crew(bootstrap: str) -> Iterator[Crew]:
 
 
 def test_a_process_that_cannot_keep_up_lets_a_partition_go_to_one_that_can(crew: Crew) -> None:
-    slow = GroupClaims(crew.join("slow"), release_if_behind=True)
-    idle = GroupClaims(crew.join("swift"), release_if_behind=True)
+    slow = GroupClaims(crew.join("slow"))
+    idle = GroupClaims(crew.join("swift"))
     eventually(lambda: crew.shared(1, 1))
     [partition] = slow.agent.held()
     end = 0

@@ -49,7 +49,7 @@ def test_claims_can_be_switched_off_and_on_by_a_word(tmp_path: Path) -> None:
 def test_every_option_arrives(tmp_path: Path) -> None:
     stated = (
         "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, unit: topic, max: 3, "
-        "ranges: false, lost_history: restart, work_timeout: 30m}"
+        "work_timeout: 30m}"
     )
     assert load(tmp_path, rest=stated).claims == ClaimsSpec(
         client_id="w-1",
@@ -58,8 +58,6 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         partitions=4,
         unit="topic",
         claims_max=3,
-        ranges=False,
-        lost_history="restart",
         work_timeout_seconds=1800.0,
     )
 

@@ -9,16 +9,23 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.claims.admin.history import History, HistoryReader
-from penstock.claims.admin.listing import ClaimsListing, ListedClaim, listing_of
+from penstock.claims.admin.history import History, HistoryReader, may_change
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.member.journal import JournalEntry
-from penstock.claims.protocol.group_view import Freshness
-from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, FreeingPartition, ReleaseGroup, ResumingGroup
+from penstock.claims.protocol.group_view import Freshness, freshness
+from penstock.claims.protocol.records import (
+    TEXT_CHARACTERS_MAX,
+    FreeingPartition,
+    ReleaseGroup,
+    ResumingGroup,
+    partitions_of,
+)
+from penstock.claims.protocol.state import Claim, Pause
 from penstock.errors import FencedError, UserError, near_words
 from penstock.logs.log import Partition
 
@@ -28,6 +35,49 @@ RELEASE_REASON = "released by an administrator"
 NAMES_SHOWN_MAX = 10
 
 _PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<number>\d{1,10})")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMember:
+    """A client id. `freshness` is None once it has left; `claims` counts partitions, `lag` counts records."""
+
+    client_id: str
+    freshness: Freshness | None
+    silent_seconds: float
+    claims: int
+    claims_max: int | None
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedClaim:
+    """A partition; `age_seconds` is how long its owner was silent, `freshness` in words, None if it is free."""
+
+    partition: Partition
+    claim: Claim
+    age_seconds: float | None
+    freshness: Freshness | None
+
+    @property
+    def owner(self) -> str | None:
+        """Kept after a release."""
+        return None if self.claim.owner is None else self.claim.owner.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsListing:
+    """A group at `at`, the broker's time."""
+
+    group: str
+    topic: str
+    at: float
+    members: tuple[ListedMember, ...]
+    claims: tuple[ListedClaim, ...]
+    pauses: Mapping[str, Pause]
+
+    @property
+    def held(self) -> tuple[ListedClaim, ...]:
+        return tuple(each for each in self.claims if each.claim.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +108,25 @@ def list_claims(of: CoordinatedGroup) -> ClaimsListing:
         return listing_of(reader, _broker_now(reader))
 
 
+def listing_of(reader: LogReader, at: float) -> ClaimsListing:
+    """The group as the reader has read it; silence counts from append times to `at`."""
+    state = reader.view.state
+    silent = {key: max(0.0, reader.view.silence_seconds(key, at)) for key in state.members}
+    fresh = {key: freshness(each, reader.heartbeat_seconds) for key, each in silent.items()}
+    held = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
+    members = []
+    for key, member in sorted(state.members.items()):
+        shown = fresh[key] if member.present else None
+        presence = member.presence
+        members.append(ListedMember(key, shown, silent[key], held[key], presence.claims_max, presence.lag))
+    claims = []
+    for partition, claim in sorted(state.claims.items()):
+        owner = claim.owner.client_id if claim.held and claim.owner is not None else ""
+        claims.append(ListedClaim(partition, claim, silent.get(owner), fresh.get(owner)))
+    pauses = dict(sorted(state.pauses.items()))
+    return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)
+
+
 def owners(of: CoordinatedGroup) -> dict[Partition, str]:
     """Who holds what according to the log, alive or not: does not wait."""
     with _reading(of) as reader:
@@ -80,32 +149,34 @@ def history(
     limit: int | None = HISTORY_LINES,
     records_max: int = HISTORY_RECORDS_MAX,
 ) -> History:
-    """How ownership changed, the newest lines; of one partition (TOPIC/PARTITION), or of the whole group.
+    """The newest records with their verdicts; those about one partition (TOPIC/PARTITION), or all of the group.
 
-    At most about `records_max` records are read. What came before them is inferred, and `start` says where they start.
+    At most about `records_max` records are read, from the offset `start` on; heartbeats that are applied are left out.
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
         first, end = reader.journal.bounds()
-        begun = max(first, end - records_max)
-        history_reader = HistoryReader(begun)
+        start = max(first, end - records_max)
+        snapshots = [each for each in reader.journal.snapshots() if each.topic_id == reader.topic.topic_id]
+        history_reader = HistoryReader(start, snapshots)
 
         def take(entries: Sequence[JournalEntry]) -> None:
             for each in entries:
                 history_reader.read(each.offset, each.appended_at, each.record, each.fault)
 
-        reader.read(begun, take)
-        groups = [of.group] if history_reader.heard_at or partition is not None else reader.groups()
+        reader.read(start, take)
+        groups = [of.group] if history_reader.known or partition is not None else reader.groups()
         if of.group not in groups:
             raise _unknown_group(of, groups)
-    lines = found = history_reader.lines
+    records = history_reader.records
     if wanted is not None:
-        lines = [each for each in found if each.pause_id or _is(each.partition, wanted)]
-        if not any(_is(each.partition, wanted) for each in lines):
-            known = {str(each.partition) for each in found if each.partition is not None}
-            raise _unknown_partition(of, str(partition), sorted(known))
-    chosen = lines if limit is None else lines[max(0, len(lines) - limit) :]
-    return History(tuple(chosen), begun, history_reader.records)
+        named = {place for each in records if each.record is not None for place in partitions_of(each.record)}
+        places = {place for place in named if (place.topic, place.number) == wanted}
+        if not places:
+            raise _unknown_partition(of, str(partition), sorted(map(str, named)))
+        records = [each for each in records if each.record is not None and may_change(each.record, places)]
+    chosen = records if limit is None else records[max(0, len(records) - limit) :]
+    return History(tuple(chosen), start, history_reader.count)
 
 
 def pause(
@@ -232,15 +303,11 @@ def _place_of(text: str) -> tuple[str, int]:
 def _found(reader: LogReader, text: str) -> ListedClaim:
     """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
     wanted, claims = _place_of(text), reader.view.state.claims
-    of_place = [each for each in claims if _is(each, wanted)]
+    of_place = [each for each in claims if (each.topic, each.number) == wanted]
     if not of_place:
         raise _unknown_partition(reader.of, text, sorted(map(str, claims)))
     newest = max(of_place, key=lambda each: claims[each].last or 0)
     return next(each for each in listing_of(reader, _broker_now(reader)).claims if each.partition == newest)
-
-
-def _is(partition: Partition | None, wanted: tuple[str, int]) -> bool:
-    return partition is not None and (partition.topic, partition.number) == wanted
 
 
 def _unknown_group(of: CoordinatedGroup, groups: list[str]) -> UserError:

@@ -17,7 +17,7 @@ from penstock.claims.member.session import POLL_SECONDS, catch_up, start_of
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
-from penstock.claims.protocol.snapshots import LostHistoryError
+from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
@@ -73,7 +73,7 @@ class LogReader:
     def catch_up(self) -> None:
         """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""
         start = start_of(self.journal)
-        if start.fault and not start.recreated:
+        if start.fault and start.fault != RECREATED:
             raise LostHistoryError(self.topic.name, self.of.group, start.fault)
         self._whole = not start.fault
         if start.snapshot is not None:
@@ -131,7 +131,7 @@ class LogReader:
                 hint="check with `penstock claims list`, then try again",
             )
         if self._whole:
-            # If history was lost, members that carry over what is left of it write the next snapshot.
+            # Of a recreated topic members write the first snapshot: others shall see that its history is lost.
             self.journal.keep(self.view.snapshot(self.topic.topic_id))
             self.journal.flush(SAY_SECONDS_MAX)
         return [each.refusal for each in self.outbox.verdicts(said)]

@@ -32,13 +32,12 @@ from penstock.logs.log import Partition
 
 @dataclass(frozen=True, slots=True)
 class CoordinationOptions:
-    """Which coordination topic, and what to do if its history is gone (RULES M7)."""
+    """Which coordination topic, and how many partitions it gets if it has to be created."""
 
     topic: str = DEFAULT_TOPIC
     partitions: int = DEFAULT_PARTITIONS
-    restart_lost_history: bool = False
     tables_remember: bool = False
-    """Whether tables keep tokens and positions of their own: then a recreated topic loses nothing."""
+    """Whether tables keep tokens and positions of their own: then a recreated topic loses nothing (RULES M7)."""
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Agent:
         """The monotonic time of this member."""
         self._work_timeout_seconds = work_timeout_seconds
         self._awaited = False
-        """Whether the work waits for records of its own: announcements at most once, and ranges."""
+        """Whether the work waits for records of its own, as at most once."""
         self._worked_at = self.now()
         self._changed = threading.Condition()
         self._participant: Participant | None = None
@@ -113,13 +112,6 @@ class Agent:
         with self._changed:
             if self._participant is not None:
                 self._participant.holdings.release_later([partition], reason, self.now())
-
-    def working(self) -> bool:
-        """Whether this process is a member, and its group not paused."""
-        with self._changed:
-            self._raise_error()
-            participant = self._participant
-            return participant is not None and participant.phase is Phase.MEMBER and not participant.view.state.pauses
 
     def sign_of_life(self) -> None:
         """The application works: this thread alone proves only that the process is there."""
@@ -271,16 +263,14 @@ class Agent:
         """Read the log from its snapshot to its end, as a new process of this member."""
         options, topic = self._coordination, session.journal.topic
         view = GroupView(self.member.group, self.member.heartbeat_seconds)
-        start = session.begin(view, options.restart_lost_history, not options.tables_remember)
-        moved = self._topic_id not in (None, topic.topic_id)
-        if moved and not (options.restart_lost_history or options.tables_remember):
+        offset = session.begin(view, options.tables_remember)
+        if self._topic_id not in (None, topic.topic_id) and not options.tables_remember:
             raise LostHistoryError(topic.name, self.member.group, RECREATED)
         self._topic_id = topic.topic_id
-        recovered = {} if start.lost is None else dict(start.lost.claims)
         nonce = uuid.uuid4().hex[:12]
-        participant = Participant(self.member, nonce, view, frozenset(self._nonces), recovered)
+        participant = Participant(self.member, nonce, view, frozenset(self._nonces))
         self._nonces.append(nonce)
-        count = catch_up(session.journal, lambda entries: session.take(participant, entries), start.offset)
+        count = catch_up(session.journal, lambda entries: session.take(participant, entries), offset)
         self.startup = Startup(0.0, count)
         return participant
 

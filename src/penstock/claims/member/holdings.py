@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
-from penstock.claims.protocol.fold_ranges import further, losing, unshared
+from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Beat, Record, Recovered, Who, Wish, partitions_of
+from penstock.claims.protocol.records import Beat, Record, Who, Wish, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -22,8 +22,6 @@ NOT_WANTED = "the partition is no longer part of the job"
 PAUSED = "the group is paused"
 CLAIMED_AT_ONCE_MAX = 500
 """Partitions in one record."""
-RECOVERED_LOSSES_MAX = 20
-"""Of one partition, in a record with so many of them."""
 
 
 @dataclass(slots=True)
@@ -40,20 +38,11 @@ class _Leaving:
 class Holdings:
     """The claims of one member. A member claims only what the target gives it, and releases what it takes away."""
 
-    def __init__(
-        self,
-        options: MemberOptions,
-        who: Who,
-        view: GroupView,
-        outbox: Outbox,
-        recovered: Mapping[Partition, Claim],
-        events: list[Event],
-    ) -> None:
+    def __init__(self, options: MemberOptions, who: Who, view: GroupView, outbox: Outbox, events: list[Event]) -> None:
         self._options = options
         self._who = who
         self._view = view
         self._outbox = outbox
-        self._recovered = recovered
         self._events = events
         self.in_use: frozenset[Partition] = frozenset()
         self._wanted: frozenset[Partition] = frozenset()
@@ -159,7 +148,6 @@ class Holdings:
         }
         free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
         free = self._within_limit(free, claiming)
-        free += [each for each in self.owed() if each not in free and each not in claiming and self._is_free(each)]
         if self._options.unit == "topic":
             split = {each.topic_id for each in given if self._view.claim(each).held and each not in self._held}
             free = [each for each in free if each.topic_id not in split]
@@ -188,23 +176,15 @@ class Holdings:
         """What is counted as one."""
         return partition.topic_id if self._options.unit == "topic" else partition
 
-    def owed(self) -> list[Partition]:
-        """What a lost log knew and the new one does not know yet: it must, before a snapshot."""
-        return [each for each, lost in self._recovered.items() if self._view.claim(each).token <= lost.token]
-
-    def _is_free(self, partition: Partition) -> bool:
-        return not self._view.claim(partition).held
-
     def _may_claim(self, partition: Partition) -> bool:
-        if partition not in self._wanted or not self._is_free(partition):
+        claim = self._view.claim(partition)
+        if partition not in self._wanted or claim.held:
             return False
         # What we refused is given to another member first.
-        refused = self._view.claim(partition).refused_by == self._who.client_id
-        return not refused or not self._view.state.unbalanced
+        return claim.refused_by != self._who.client_id or not self._view.state.unbalanced
 
     def _wish(self, partition: Partition) -> Wish:
-        floor, lost = self._floors.get(partition, 0), self._recovered.get(partition)
-        return Wish(partition, self._view.claim(partition).token, floor, None if lost is None else _recovered(lost))
+        return Wish(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
 
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
@@ -233,9 +213,3 @@ class Holdings:
 
 def _is_news(beat: Beat, claim: Claim) -> bool:
     return beat.lag != claim.lag or further(claim.position, beat.position) != claim.position
-
-
-def _recovered(lost: Claim) -> Recovered:
-    """What a record can carry over of a claim: older losses are only counted."""
-    lost = losing(unshared(lost), count_max=RECOVERED_LOSSES_MAX)
-    return Recovered(lost.token, lost.position, lost.claimed, lost.given_up, lost.given_up_before)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.holdings import Holdings
-from penstock.claims.member.membership import Joining, MemberOptions, Phase, ReplacedError
+from penstock.claims.member.membership import FORGET_INTERVALS, Joining, MemberOptions, Phase, ReplacedError, Upkeep
 from penstock.claims.member.outbox import Outbox
-from penstock.claims.member.upkeep import FORGET_INTERVALS, Upkeep
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Presence, Record, Wanted, Who, wants_of
-from penstock.claims.protocol.state import Claim, MemberState
+from penstock.claims.protocol.state import MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
 
@@ -23,8 +22,6 @@ BEATS_PER_INTERVAL = 2
 GATE_INTERVALS = 1.75
 """Work may start for so long after the sending of a record that was read back: others suspect us after two."""
 LOOKS_PER_INTERVAL = 8
-FULL_HEARTBEATS = 10
-"""Every so many heartbeats name all claims: for whoever reads a log whose beginning is gone."""
 
 
 class Participant:
@@ -36,12 +33,8 @@ class Participant:
         nonce: str,
         view: GroupView,
         former_nonces: frozenset[str] = frozenset(),
-        recovered: Mapping[Partition, Claim] | None = None,
     ) -> None:
-        """`former_nonces` are those of this same process, whose late heartbeats are not a rival's.
-
-        `recovered` are claims of a log that is lost: their tokens are floors, and their positions count.
-        """
+        """`former_nonces` are those of this same process, whose late heartbeats are not a rival's."""
         self.options = options
         self.who = Who(options.client_id, nonce)
         self.view = view
@@ -52,13 +45,12 @@ class Participant:
         self.heard_self_at = 0.0
         self._joining = Joining(options, self.who, view, self.outbox, former_nonces)
         self._upkeep = Upkeep(view, self.outbox, self.who)
-        self.holdings = Holdings(options, self.who, view, self.outbox, recovered or {}, self.events)
+        self.holdings = Holdings(options, self.who, view, self.outbox, self.events)
         self._wanted: tuple[Partition, ...] = ()
         self._wants: tuple[Wanted, ...] = ()
         self._enough: tuple[int, float] | None = None
         self._renewed_at = float("-inf")
         self._heartbeat_sent_at = float("-inf")
-        self._heartbeats = 0
         self._looked_at = float("-inf")
         self._state_changed = True
 
@@ -76,17 +68,10 @@ class Participant:
         units = self.holdings.shed(partition, reason, now)
         self._enough = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
 
-    def idle_others(self, now: float, lag_max: int) -> bool:
-        """Whether another live member lags by no more than that."""
-        return any(each.presence.lag <= lag_max for each in self._others(now))
-
     def takers(self, now: float) -> bool:
         """Whether another member could take a partition over: alive, with room, and with less than half our lag."""
-        own_lag = self.holdings.lag
-        return any(2 * each.presence.lag <= own_lag and self._has_room(each) for each in self._others(now))
-
-    def _others(self, now: float) -> list[MemberState]:
-        return [each for each in self.view.live_members(now) if each.who != self.who]
+        others = [each for each in self.view.live_members(now) if each.who != self.who]
+        return any(2 * each.presence.lag <= self.holdings.lag and self._has_room(each) for each in others)
 
     def _has_room(self, member: MemberState) -> bool:
         if member.presence.claims_max is None:
@@ -209,13 +194,11 @@ class Participant:
         if not news and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             return []
         self._heartbeat_sent_at = now
-        self._heartbeats += 1
-        full = self._heartbeats % FULL_HEARTBEATS == 0
         heartbeat = self.outbox.record_of(
             records.Heartbeat,
             presence=presence if presence != member.presence else None,
             wants=self._wants if self._wants != member.wants else None,
-            beats=self.holdings.all_beats() if full else self.holdings.news(),
+            beats=self.holdings.news(),
         )
         return [heartbeat]
 

@@ -12,7 +12,7 @@ from penstock.claims.member.participant import Participant
 from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_surely
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import BalancingGroup, Record
-from penstock.claims.protocol.snapshots import LostHistoryError, ReadingStart, reading_start
+from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError, ReadingStart, reading_start
 from penstock.errors import TransientError
 from penstock.events import Event, ForeignRecord, SnapshotTooLarge
 from penstock.job.spec import KafkaLogSpec
@@ -97,18 +97,21 @@ class Session:
         self._turned_at = 0.0
         self._awake_since = 0.0
 
-    def begin(self, view: GroupView, restart: bool, recreated_is_lost: bool) -> ReadingStart:
-        """Restore the snapshot that fits the log; LostHistoryError unless `restart` says that a loss is accepted."""
+    def begin(self, view: GroupView, tables_remember: bool) -> int:
+        """Restore the snapshot that fits the log; returns the offset to read on from.
+
+        LostHistoryError if there is none; a recreated topic is no loss where tables remember tokens and positions.
+        """
         start = start_of(self.journal)
-        if start.fault and not restart and (recreated_is_lost or not start.recreated):
+        if start.fault and not (tables_remember and start.fault == RECREATED):
             raise LostHistoryError(self.journal.topic.name, self.journal.group, start.fault)
-        if start.snapshot is None and start.lost is None:
+        if start.snapshot is None and not start.fault:
             # Before the log is read: questions to the broker would wait for the fetches of an assigned consumer.
             self.journal.check_new()
         self._due = bool(start.fault)
         if start.snapshot is not None:
             view.restore(start.snapshot, self._now())
-        return start
+        return start.offset
 
     def take(self, participant: Participant, entries: Iterable[JournalEntry]) -> None:
         now = self._now()
@@ -153,7 +156,7 @@ class Session:
     def keep_snapshots(self, participant: Participant) -> None:
         """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
         now = self._now()
-        if participant.phase is not Phase.MEMBER or participant.holdings.owed() or self._unkept_since is None:
+        if participant.phase is not Phase.MEMBER or self._unkept_since is None:
             return
         due = self._unkept >= SNAPSHOT_EVERY_RECORDS or now - self._unkept_since >= SNAPSHOT_EVERY_SECONDS
         if not due and not self._due:
@@ -167,7 +170,7 @@ class Session:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
         others = [each for each in participant.view.live_members(self._now()) if each.who != participant.who]
-        if not farewell or others or participant.holdings.owed():
+        if not farewell or others:
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
             self.take(participant, self.journal.poll(POLL_SECONDS))

@@ -50,13 +50,12 @@ class GrownTopicError(UserError):
     """The topic got another number of partitions, so every group is looked for where it is not."""
 
     def __init__(self, topic: str, found: str) -> None:
-        kept = f"{topic}{SNAPSHOT_SUFFIX}"
         super().__init__(
             f"coordination topic {topic} got another number of partitions: {found}",
             detail="groups are placed by that number, so it must never change",
-            hint=f"stop every process and delete {topic}: it is created again with as many partitions as {kept}, and "
-            "with `claims.lost_history: restart` (library: `restart_lost_history=True`) the tokens and positions there "
-            f"are carried over; if {kept} grew too, delete both: tables keep their own, and write nothing twice",
+            hint="stop every process and name a new coordination topic in all of them: `claims.topic` "
+            "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
+            "library begins where `start` says",
         )
 
 

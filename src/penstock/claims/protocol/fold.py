@@ -11,13 +11,23 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from penstock.claims.protocol import records
-from penstock.claims.protocol.fold_ranges import RefusedError, about_range, further, losing, require, unshared
 from penstock.claims.protocol.records import Beat, Record, Who, Wish
-from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Ranges, Span
+from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Span
 from penstock.claims.protocol.target import balance
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 """Raised when the same log would fold to another state: readers stop at snapshots of another version."""
+LOSSES_LISTED_MAX = 1000
+"""Of one partition: older ones are only counted."""
+
+
+class RefusedError(Exception):
+    """The record changes nothing, for this reason. Not an error: the loser of a race reads it."""
+
+
+def require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise RefusedError(reason)
 
 
 def apply(group: Group, offset: int, record: Record, appended_at: float) -> str | None:
@@ -135,16 +145,10 @@ def _absent(group: Group, offset: int, who: Who) -> None:
 
 
 def _free_all(group: Group, offset: int, who: Who) -> None:
-    """A process is gone: its partitions are free, and its ranges are nobody's."""
+    """A process is gone: its partitions are free."""
     for partition, claim in group.claims.items():
         if claim.held_by(who):
             group.claims[partition] = _freed(claim, offset)
-        elif claim.ranges is not None and any(each.owner == who and not each.done for each in claim.ranges.leases):
-            leases = tuple(
-                replace(each, owner=None) if each.owner == who and not each.done else each
-                for each in claim.ranges.leases
-            )
-            group.claims[partition] = replace(claim, ranges=replace(claim.ranges, leases=leases))
 
 
 # partitions
@@ -160,19 +164,10 @@ def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition 
 
 
 def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
-    token, past = max(claim.token, wish.floor), wish.recovered
-    if past is not None and claim.token <= past.token:
-        token = max(token, past.token)
-        claim = replace(
-            claim,
-            position=past.position,
-            claimed=past.claimed,
-            given_up=past.given_up,
-            given_up_before=past.given_up_before,
-        )
+    token = max(claim.token, wish.floor) + 1
     position = further(claim.position, claim.claimed)
     claim = losing(claim, *_lost(claim))
-    return replace(claim, token=token + 1, owner=who, held=True, last=offset, position=position, refused_by=None)
+    return replace(claim, token=token, owner=who, held=True, last=offset, position=position, refused_by=None)
 
 
 def _moved(claim: Claim, beat: Beat) -> Claim:
@@ -187,13 +182,11 @@ def _release(group: Group, offset: int, beats: list[Beat]) -> None:
 
 
 def _freed(claim: Claim, offset: int) -> Claim:
-    return replace(unshared(claim), held=False, last=offset, lag=0)
+    return replace(claim, held=False, last=offset, lag=0)
 
 
 def _about_partition(group: Group, offset: int, record: records.PartitionRecord) -> Claim:
     claim = group.claim(record.partition)
-    if isinstance(record, records.OwnerRecord):
-        require(claim.held_by(record.who, record.token), "the sender does not hold the partition")
     match record:
         case records.Seeking():
             require(record.if_token == claim.token, "the partition has a newer token")
@@ -203,21 +196,10 @@ def _about_partition(group: Group, offset: int, record: records.PartitionRecord)
         case records.FreeingPartition():
             return _fenced(group, claim, offset, record)
         case records.ClaimingMessages():
-            require(claim.ranges is None, "the partition is shared: its ranges are claimed")
+            require(claim.held_by(record.who, record.token), "the sender does not hold the partition")
             require(record.if_seeks == claim.seeks, "the position was set meanwhile")
             require(record.end > max(claim.claimed or 0, claim.position or 0), "these messages were claimed before")
             return replace(claim, last=offset, claimed=record.end)
-        case records.OpeningRanges():
-            require(claim.ranges is None, "the partition is shared already")
-            require((claim.claimed or 0) <= (claim.position or 0), "claimed messages are still being worked on")
-            require(record.start >= (claim.position or 0), "the ranges begin before the position")
-            return replace(claim, last=offset, ranges=Ranges(record.start, (), record.at_most_once))
-        case records.ClosingRanges():
-            require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
-            return replace(claim, last=offset, ranges=None)
-        case records.ClaimingRange() | records.FinishingRange() | records.ReturningRange() | records.GivingUpRange():
-            require(not isinstance(record, records.ClaimingRange) or not group.pauses, "the group is paused")
-            return about_range(claim, offset, record)
         case _:
             assert_never(record)
 
@@ -233,8 +215,7 @@ def _fenced(group: Group, claim: Claim, offset: int, record: records.FreeingPart
 
 
 def _sought(claim: Claim, offset: int, position: int, lost_from: int | None = None) -> Claim:
-    """Move the position. Work on ranges is void; offsets after the position are processed again, so not given up."""
-    claim = unshared(claim)
+    """Move the position; offsets after it are processed again, so not given up."""
     lost_from = position if lost_from is None else min(lost_from, position)
     past = tuple((start, min(end, lost_from)) for start, end in claim.given_up + _lost(claim) if start < lost_from)
     claim = replace(claim, last=offset, position=position, claimed=None, given_up=past, seeks=claim.seeks + 1)
@@ -246,3 +227,23 @@ def _lost(claim: Claim) -> tuple[Span, ...]:
     if claim.claimed is None or claim.claimed <= (claim.position or 0):
         return ()
     return ((claim.position or 0, claim.claimed),)
+
+
+def losing(claim: Claim, *lost: Span) -> Claim:
+    """The claim with these losses listed too: neighbours as one, and of those too old to be listed only the count."""
+    merged: list[Span] = []
+    for start, end in claim.given_up + lost:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    old = merged[: max(0, len(merged) - LOSSES_LISTED_MAX)]
+    dropped = sum(end - start for start, end in old)
+    return replace(claim, given_up=tuple(merged[len(old) :]), given_up_before=claim.given_up_before + dropped)
+
+
+def further(one: int | None, other: int | None) -> int | None:
+    """The later of two positions; None means no position, unlike 0."""
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)

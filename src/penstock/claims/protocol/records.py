@@ -77,23 +77,12 @@ class Beat(_Part, frozen=True):
     seeks: Count = 0
 
 
-class Recovered(_Part, frozen=True):
-    """What the last snapshot of a lost log says of a partition; it counts unless its token was passed meanwhile."""
-
-    token: Count
-    position: Count | None = None
-    claimed: Count | None = None
-    given_up: tuple[tuple[Count, Count], ...] = ()
-    given_up_before: Count = 0
-
-
 class Wish(_Part, frozen=True):
     """One partition to claim, if its token is still that. `floor` is its table's token (RULES M1)."""
 
     partition: Partition
     if_token: Count = 0
     floor: Count = 0
-    recovered: Recovered | None = None
 
 
 class _Record(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
@@ -213,56 +202,7 @@ class ResumingGroup(_Record, frozen=True, kw_only=True):
     pause_id: Text
 
 
-class OpeningRanges(_AboutPartition, frozen=True, kw_only=True):
-    """Let other members work on the owner's partition, by ranges from `start` on, under the owner's token."""
-
-    token: Count
-    start: Count
-    at_most_once: bool = False
-
-
-class ClaimingRange(_AboutPartition, frozen=True, kw_only=True):
-    """Claim the offsets `[start, end)`: the next unclaimed ones, or those of a lease that nobody holds any more."""
-
-    token: Count
-    start: Count
-    end: Count
-    if_lease: Count | None = None
-
-
-class FinishingRange(_AboutPartition, frozen=True, kw_only=True):
-    """The range leased by the record at `lease` is finished."""
-
-    token: Count
-    start: Count
-    lease: Count
-
-
-class ReturningRange(_AboutPartition, frozen=True, kw_only=True):
-    """Return the range leased by `lease`; it is the first to be claimed again."""
-
-    token: Count
-    start: Count
-    lease: Count
-
-
-class GivingUpRange(_AboutPartition, frozen=True, kw_only=True):
-    """Skip a range for good: nobody holds it, and it was at most once or has failed too many owners."""
-
-    token: Count
-    start: Count
-    if_lease: Count
-
-
-class ClosingRanges(_AboutPartition, frozen=True, kw_only=True):
-    """Stop sharing the partition; accepted once no range is leased."""
-
-    token: Count
-
-
-RangeRecord = ClaimingRange | FinishingRange | ReturningRange | GivingUpRange
-OwnerRecord = ClaimingMessages | OpeningRanges | ClosingRanges
-PartitionRecord = Seeking | FreeingPartition | OwnerRecord | RangeRecord
+PartitionRecord = ClaimingMessages | Seeking | FreeingPartition
 MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember | Heartbeat
 GroupRecord = BalancingGroup | ReleaseGroup | ResumingGroup | ForgettingPartitions
 AnybodysRecord = JoiningGroup | ForgettingMember | ReleaseGroup | ResumingGroup | Seeking | FreeingPartition

@@ -109,23 +109,18 @@ class LostHistoryError(UserError):
         super().__init__(
             f"the history of group {group} in coordination topic {topic} is lost: {what}",
             detail="who owns which partition, and how far it is, cannot be known from what is left",
-            hint="stop every process of the group and set `claims.lost_history: restart` "
-            "(library: `restart_lost_history=True`) for the next start: it goes on from the last snapshot's tokens "
-            "and positions, and tables keep their own",
+            hint="stop every process of the group and name a new coordination topic in all of them: `claims.topic` "
+            "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
+            "library begins where `start` says",
         )
 
 
 class ReadingStart(Struct, frozen=True):
-    """A reader begins with `snapshot` (None: with nothing) at `offset`; `lost` is the newest state that does not count.
-
-    `fault` says what is lost.
-    """
+    """A reader begins with `snapshot` (None: with nothing) at `offset`; `fault` says what of the history is lost."""
 
     snapshot: Snapshot | None
     offset: int
-    lost: Group | None = None
     fault: str = ""
-    recreated: bool = False
 
 
 def reading_start(
@@ -134,31 +129,25 @@ def reading_start(
     bounds: tuple[int, int],
     holds: Callable[[int, float], bool],
 ) -> ReadingStart:
-    """Choose among a group's snapshots, in the order in which they were written.
+    """The snapshot of a group with the highest event position: late writers may append an older one after a newer.
 
-    The highest event position counts, as late writers may append an older one after a newer. A snapshot that names more
-    than the log holds, or another record than the log has there, is of a log that was cut: unless a snapshot that fits
-    was written after it, that is a loss. `holds` tells whether the record at an offset was appended at that time.
+    A snapshot that names more than the log holds, or another record than the log has there, shows that the log was cut.
+    `holds` tells whether the record at an offset was appended at that time.
     """
     first, end = bounds
     ours = [each for each in snapshots if each.topic_id == topic_id]
-    chosen: Snapshot | None = None
-    lost: Snapshot | None = None
+    if snapshots and not ours:
+        return ReadingStart(None, first, RECREATED)
     for each in ours:
         last = each.state.next_offset - 1
         if last >= end or (last >= first and not holds(last, each.appended_at)):
-            lost = each
-            continue
-        lost = None
-        chosen = each if chosen is None or last >= chosen.state.next_offset else chosen
-    offset = 0 if chosen is None else chosen.state.next_offset
-    if lost is not None:
-        fault = f"it was cut below {lost.state.next_offset}, and holds [{first}, {end})"
-        return ReadingStart(chosen, max(first, offset), lost.state, fault)
-    if chosen is not None and offset < first and any(each.present for each in chosen.state.members.values()):
-        fault = f"no snapshot covers the deleted records {offset} to {first - 1}"
-        return ReadingStart(chosen, first, chosen.state, fault)
-    if snapshots and not ours:
-        return ReadingStart(None, first, snapshots[-1].state, RECREATED, recreated=True)
-    # A group without a snapshot is new, and one without members has said nothing since its last one.
-    return ReadingStart(chosen, max(first, offset))
+            return ReadingStart(None, first, f"it was cut below {last + 1}, and holds [{first}, {end})")
+    newest = max(ours, key=lambda each: each.state.next_offset, default=None)
+    if newest is None:
+        # A group without a snapshot is new, however old the log is.
+        return ReadingStart(None, first)
+    offset = newest.state.next_offset
+    if offset < first and any(each.present for each in newest.state.members.values()):
+        return ReadingStart(None, first, f"no snapshot covers the deleted records {offset} to {first - 1}")
+    # A group without members has said nothing since its last snapshot.
+    return ReadingStart(newest, max(first, offset))

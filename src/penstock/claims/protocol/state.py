@@ -15,33 +15,6 @@ from penstock.logs.log import Partition
 Span = tuple[int, int]
 
 
-class Lease(Struct, frozen=True):
-    """A range `[start, end)` of a shared partition, leased by the record at `lease`; nobody's if `owner` is None."""
-
-    start: int
-    end: int
-    lease: int
-    owner: Who | None
-    attempts: int = 1
-    done: bool = False
-
-    @property
-    def given_up(self) -> bool:
-        """Over without having been processed."""
-        return self.done and self.owner is None
-
-
-class Ranges(Struct, frozen=True):
-    """A partition that several members work on: all below `next` is leased or done; `leases` holds what is not over."""
-
-    next: int
-    leases: tuple[Lease, ...] = ()
-    at_most_once: bool = False
-
-    def at(self, start: int) -> Lease | None:
-        return next((each for each in self.leases if each.start == start), None)
-
-
 class Claim(Struct, frozen=True):
     """One partition. `last` is the offset of the last record accepted about it; heartbeats do not count.
 
@@ -55,7 +28,6 @@ class Claim(Struct, frozen=True):
     position: int | None = None
     claimed: int | None = None
     """Everything below was claimed for processing at most once."""
-    ranges: Ranges | None = None
     given_up: tuple[Span, ...] = ()
     """The loss ledger of at-most-once: offsets that were claimed and never reported as processed."""
     given_up_before: int = 0
@@ -64,10 +36,6 @@ class Claim(Struct, frozen=True):
     seeks: int = 0
     refused_by: str | None = None
     """The member that could not keep up with it: the target prefers any other."""
-
-    @property
-    def leases(self) -> tuple[Lease, ...]:
-        return () if self.ranges is None else self.ranges.leases
 
     def held_by(self, who: Who, token: int | None = None) -> bool:
         """Whether a process holds it, under that token if one is given."""

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from penstock.claims.admin import commands as admin
-from penstock.claims.admin.listing import ListedClaim
+from penstock.claims.admin.commands import ListedClaim
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims.text import (
@@ -20,10 +20,10 @@ from penstock.cli.claims.text import (
     claim_text,
     holder_text,
     instant,
-    line_json,
     listing_json,
     print_history,
     print_listing,
+    record_json,
 )
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec, kafka_of
@@ -71,19 +71,19 @@ def history(
         str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this partition.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="How many lines, the latest ones.")
+        int, typer.Option("--limit", min=1, help="How many records to show, the latest ones.")
     ] = admin.HISTORY_LINES,
     records: Annotated[
         int, typer.Option("--records", min=1, help="How many records of the log to read at most, the latest ones.")
     ] = admin.HISTORY_RECORDS_MAX,
     json: Json = False,
 ) -> None:
-    """Show who owned which partition, when and at which positions, and why ownership changed."""
+    """Show the records of a group, each applied or refused and why."""
     of = _group(job, bootstrap, group, topic)
     found = admin.history(of, partition, limit, records)
     if json:
-        head = {"group": of.group, "topic": of.topic, "start": found.start, "records": found.records}
-        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
+        head = {"group": of.group, "topic": of.topic, "start": found.start, "read": found.count}
+        typer.echo(json_text.dumps({**head, "records": [record_json(each) for each in found.records]}))
     else:
         print_history(found, of.topic, Console(highlight=False))
 

@@ -1,25 +1,26 @@
-"""Claims as text and as JSON: listings, and the lines of their history."""
+"""Claims as text and as JSON: listings, and the records of their history."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.admin.history import Change, History, Line
-from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedMember
+from penstock.claims.admin.commands import ClaimsListing, ListedClaim, ListedMember
+from penstock.claims.admin.history import History, JudgedRecord
 from penstock.claims.protocol.group_view import Freshness
-from penstock.claims.protocol.state import Ranges, Span
+from penstock.claims.protocol.state import Span
 from penstock.cli.tables import cell, duration, table
 
 LEFT = "left"
 ALIVE = "alive"
-_INSTANTS = {"at", "until_at"}
+_ENVELOPE = ("kind", "who", "seq")
+"""Fields of every record, which are shown apart."""
 _STYLES = {Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
 
 
@@ -68,41 +69,23 @@ def claim_json(listed: ListedClaim) -> dict[str, Any]:
         "lag": claim.lag,
         "age_seconds": None if age is None else round(age, 3),
         "freshness": _word(listed.freshness),
-        "ranges": None if claim.ranges is None else _ranges_json(claim.ranges, listed),
         "given_up": claim.given_up,
     }
-
-
-def _ranges_json(ranges: Ranges, listed: ListedClaim) -> dict[str, Any]:
-    leases = [
-        {
-            "start": each.start,
-            "end": each.end,
-            "owner": None if each.owner is None else each.owner.client_id,
-            "attempts": each.attempts,
-            "done": each.done,
-            "freshness": None if each.done else _word(listed.freshness_of(each.owner)),
-        }
-        for each in ranges.leases
-    ]
-    return {"next": ranges.next, "at_most_once": ranges.at_most_once, "leases": leases}
 
 
 def _word(freshness: Freshness | None) -> str | None:
     return None if freshness is None else freshness.value
 
 
-def line_json(line: Line) -> dict[str, Any]:
-    """The fields of a line, without those that do not apply."""
-    told: dict[str, Any] = {}
-    for each in fields(line):
-        content = getattr(line, each.name)
-        if content in (None, "", ()):
-            continue
-        if each.name == "partition":
-            told |= {"topic": content.topic, "topic_id": content.topic_id, "partition": content.number}
-        else:
-            told[each.name] = instant(content) if each.name in _INSTANTS else content
+def record_json(judged: JudgedRecord) -> dict[str, Any]:
+    """The record as it is in the log, with its place and its verdict."""
+    told: dict[str, Any] = {"offset": judged.offset, "at": instant(judged.at), "verdict": judged.verdict.value}
+    if judged.reason:
+        told["reason"] = judged.reason
+    if judged.record is not None:
+        content = msgspec.to_builtins(judged.record)
+        told |= {"who": judged.record.who.client_id, "kind": content["kind"]}
+        told["record"] = {name: part for name, part in content.items() if name not in _ENVELOPE}
     return told
 
 
@@ -125,8 +108,9 @@ def print_listing(listing: ClaimsListing, console: Console) -> None:
     console.print(_members(listing))
     console.print()
     console.print(_claims(listing))
-    for claim in listing.claims:
-        for text in _shared_text(claim):
+    for listed in listing.claims:
+        if listed.claim.given_up:
+            text = f"{listed.partition} gave up {_spans(listed.claim.given_up)}"
             console.print(Text(text), soft_wrap=True)
 
 
@@ -165,21 +149,6 @@ def _fresh(freshness: Freshness) -> Text:
     return Text(freshness.value, style=_STYLES[freshness])
 
 
-def _shared_text(listed: ListedClaim) -> list[str]:
-    """What does not fit into a row: ranges, and offsets that were given up."""
-    lines, claim = [], listed.claim
-    if claim.ranges is not None:
-        once = ", at most once" if claim.ranges.at_most_once else ""
-        lines.append(f"{listed.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
-        for each in claim.ranges.leases:
-            state = "done" if each.done else _word(listed.freshness_of(each.owner)) or "returned"
-            owner = "-" if each.owner is None else each.owner.client_id
-            lines.append(f"  {_span((each.start, each.end))} {owner}, attempt {each.attempts}, {state}")
-    if claim.given_up:
-        lines.append(f"{listed.partition} gave up {_spans(claim.given_up)}")
-    return lines
-
-
 def claim_text(listed: ListedClaim) -> str:
     """One claim in a sentence."""
     claim = listed.claim
@@ -197,105 +166,37 @@ def holder_text(claim: ListedClaim) -> str:
 
 
 def print_history(history: History, topic: str, console: Console) -> None:
-    """One line per change, oldest first."""
+    """One line per record, oldest first."""
     if history.start:
-        text = f"! {topic} is read from offset {history.start} on: what came before is inferred"
+        text = f"! {topic} is read from offset {history.start} on"
         console.print(Text(text, style="yellow"), soft_wrap=True)
-    for line in history.lines:
-        console.print(Text(f"{instant(line.at)}  {line_text(line)}"), soft_wrap=True)
+    for judged in history.records:
+        console.print(Text(record_text(judged)), soft_wrap=True)
 
 
-def line_text(line: Line) -> str:
-    """One change in a sentence."""
-    return f"{_subject(line)}: {_what(line)}"
+def record_text(judged: JudgedRecord) -> str:
+    """One record and its verdict in a line."""
+    parts = [str(instant(judged.at)), str(judged.offset)]
+    if judged.record is not None:
+        content = msgspec.to_builtins(judged.record)
+        shown = [f"{name} {_plain(content[name])}" for name in content if name not in _ENVELOPE and content[name]]
+        parts += [judged.record.who.client_id, content["kind"], ", ".join(shown)]
+    verdict = judged.verdict.value + (f": {judged.reason}" if judged.reason else "")
+    return "  ".join([*filter(None, parts), verdict])
 
 
-def _subject(line: Line) -> str:
-    if line.partition is not None:
-        return str(line.partition)
-    return f"offset {line.offset}" if line.change is Change.FOREIGN else "group"
-
-
-def _what(line: Line) -> str:
-    match line.change:
-        case Change.JOINED:
-            return f"{line.who} joined{_because(line.reason, ' ')}"
-        case Change.LEFT:
-            return f"{line.who} left"
-        case Change.SILENT:
-            return f"{line.before} was silent{_silent(line)}, and all it held is free (sent by {line.who})"
-        case Change.FORGOTTEN:
-            return f"{line.before} was absent for a long time and is forgotten (sent by {line.who})"
-        case Change.BALANCED:
-            return f"a new target{_because(line.reason)} (sent by {line.who})"
-        case Change.HELD_BEFORE:
-            return f"{line.who} held it already with token {line.token}{_at(line.position)}"
-        case Change.CLAIMED:
-            after = f", after {line.before}" if line.before else ""
-            return f"{line.who} claimed it with token {line.token}{_at(line.position)}{after}{_given_up(line)}"
-        case Change.RELEASED:
-            return f"{_released(line)}{_given_up(line)}"
-        case Change.REFUSED:
-            return f"{line.record} of {line.who} refused{_of_range(line)}{_because(line.reason)}"
-        case Change.SOUGHT:
-            moved = f"{line.who} set the position from {line.start} to {line.position}"
-            return f"{moved}{_because(line.reason)}{_given_up(line)}"
-        case Change.PAUSED:
-            until = "" if line.until_at is None else f" until {instant(line.until_at)}"
-            return f"{line.who} paused the group{until} ({line.pause_id}){_because(line.reason)}"
-        case Change.RESUMED:
-            return f"{line.who} ended the pause {line.pause_id}"
-        case Change.SHARED:
-            return f"{line.who} shares it from {line.start} on{_because(line.reason, ', ')}"
-        case Change.UNSHARED:
-            return f"{line.who} works alone again{_at(line.position)}"
-        case Change.RANGE_CLAIMED:
-            return f"{line.who} works on{_of_range(line)}, attempt {line.attempts}"
-        case Change.RANGE_FINISHED:
-            return f"{line.who} finished{_of_range(line)}{_given_up(line)}"
-        case Change.RANGE_RETURNED:
-            return f"{line.before} gave{_of_range(line)} back{_because(line.reason)}{_silent(line)}"
-        case Change.RANGE_GIVEN_UP:
-            return f"{line.who} gave{_of_range(line)} up for good{_given_up(line)}"
-        case Change.FOREIGN:
-            return f"not a record of Penstock: {line.reason}"
+def _plain(content: object) -> str:
+    """A field of a record without the punctuation of JSON; partitions as `list` shows them."""
+    match content:
+        case {"topic": topic, "number": number}:
+            return f"{topic}/{number}"
+        case dict():
+            return " ".join(f"{name} {_plain(part)}" for name, part in content.items() if part is not None)
+        case list() | tuple():
+            return ", ".join(map(_plain, content))
         case _:
-            assert_never(line.change)
-
-
-def _released(line: Line) -> str:
-    """Who releases its own claim, or whose claim another record ends."""
-    why = f"{_at(line.position)}{_because(line.reason)}{_silent(line)}"
-    if line.before in ("", line.who):
-        return f"{line.who} released it{why}"
-    return f"{line.before} lost it{why} (sent by {line.who})"
-
-
-def _at(position: int | None) -> str:
-    return "" if position is None else f" at {position}"
-
-
-def _because(reason: str, before: str = ": ") -> str:
-    return f"{before}{reason}" if reason else ""
-
-
-def _silent(line: Line) -> str:
-    return "" if line.silent_seconds is None else f" for {line.silent_seconds:.1f} s"
-
-
-def _given_up(line: Line) -> str:
-    return f"; given up: {_spans(line.given_up)}" if line.given_up else ""
-
-
-def _of_range(line: Line) -> str:
-    if line.start is None:
-        return ""
-    return f" {_span((line.start, line.end))}" if line.end is not None else f" the range from {line.start}"
+            return str(content)
 
 
 def _spans(spans: tuple[Span, ...]) -> str:
-    return ", ".join(_span(each) for each in spans)
-
-
-def _span(span: Span) -> str:
-    return f"[{span[0]}, {span[1]})"
+    return ", ".join(f"[{start}, {end})" for start, end in spans)

@@ -260,9 +260,7 @@ class Export(ExportTable):
             elif spec.rotation is not None and not flush:
                 lagging[name] = Cause.ROTATION
         takes = {name: piece.start for name in self.spec.all_types if name not in lagging}
-        roles = self._roles(piece, takes, lagging)
-        # Where processes share a partition range by range, slices before this one may be under way.
-        return roles if state.of(piece.partition).position == piece.start else replace(roles, after={})
+        return self._roles(piece, takes, lagging)
 
     def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}

@@ -71,7 +71,7 @@ class Closing:
         if view.now < self._look_at and not view.flush_now:
             return ()
         partitions = self._log.partitions()
-        self._leads = bool(partitions) and partitions[0] in view.claimed
+        self._leads = bool(partitions) and partitions[0] in view.tokens
         due = self._due(view.now, flush_late=view.flush_now and view.idle) if self._leads else None
         # What is due may have to give its turn to a batch: then it is asked for again.
         self._look_at = view.now + LOOK_SECONDS if due is None else 0.0

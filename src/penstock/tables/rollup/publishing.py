@@ -289,7 +289,7 @@ class Publishing:
         """Keep the buckets whose partitions are ours, each under its present token."""
         partitions, owned = self._log.partitions(), dict[int, int]()
         for bucket_number in range(self._spec.buckets if partitions else 0):
-            token = view.claimed.get(partitions[bucket_number % len(partitions)])
+            token = view.tokens.get(partitions[bucket_number % len(partitions)])
             if token is not None:
                 owned[bucket_number] = token
         for bucket_number, lane in list(self._lanes.items()):

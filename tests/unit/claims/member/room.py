@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -49,12 +49,11 @@ class Room:
         *,
         wanted: Sequence[Partition] | None = None,
         heartbeat_seconds: float = INTERVAL,
-        recovered: Mapping[Partition, Claim] | None = None,
         **options: Any,
     ) -> Attendant:
         """A process starts: it reads what there is and begins."""
         member = MemberOptions(GROUP, client_id, heartbeat_seconds, **options)
-        participant = Participant(member, nonce, GroupView(GROUP, heartbeat_seconds), recovered=recovered)
+        participant = Participant(member, nonce, GroupView(GROUP, heartbeat_seconds))
         participant.want(self.partitions if wanted is None else wanted, {})
         attendant = Attendant(participant)
         self.attendants.append(attendant)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.claims.member.membership import DifferentTermsError, DuplicateClientError, Phase, ReplacedError
-from penstock.claims.member.upkeep import FORGET_INTERVALS, UNWANTED_SECONDS_MAX
+from penstock.claims.member.membership import (
+    FORGET_INTERVALS,
+    UNWANTED_SECONDS_MAX,
+    DifferentTermsError,
+    DuplicateClientError,
+    Phase,
+    ReplacedError,
+)
 from penstock.claims.protocol.records import (
     ClaimingPartition,
     ForgettingMember,
@@ -14,11 +20,10 @@ from penstock.claims.protocol.records import (
     ReleasingPartition,
     partitions_of,
 )
-from penstock.claims.protocol.state import Claim
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
 from tests.coordination import INTERVAL, web
-from tests.unit.claims.member.room import Attendant, Room
+from tests.unit.claims.member.room import Room
 
 
 def test_a_member_alone_takes_everything_within_two_intervals() -> None:
@@ -384,26 +389,6 @@ def test_a_join_that_is_on_its_way_at_a_close_leaves_no_ghost() -> None:
     for _ in range(50):
         room.run(0.1)
         assert None not in room.owners()
-
-
-def test_m7_what_a_lost_log_knew_is_in_the_new_one_before_a_snapshot_of_it() -> None:
-    """Whoever starts after the snapshot knows nothing of the lost log, and may want what the first one does not."""
-    lost = {web(number): Claim(token=7, position=1000, claimed=1100) for number in range(2)}
-    room = Room(partitions=2)
-    anna = room.enter("anna", wanted=[web(0)], recovered=lost)
-    assert owes(anna)
-    room.run(2)
-    assert not owes(anna)
-    room.enter("bert", wanted=[web(1)])
-    room.run(3)
-    assert room.owners() == ["anna", "bert"]
-    assert all(room.claim(each).token > 7 for each in room.partitions)
-    assert [room.claim(each).position for each in room.partitions] == [1100, 1100]
-    assert [room.claim(each).given_up for each in room.partitions] == [((1000, 1100),)] * 2
-
-
-def owes(attendant: Attendant) -> bool:
-    return bool(attendant.participant.holdings.owed())
 
 
 def test_a_release_that_was_sent_is_not_called_off() -> None:

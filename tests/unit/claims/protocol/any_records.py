@@ -13,7 +13,6 @@ from penstock.claims.protocol.records import (
     Beat,
     Presence,
     Record,
-    Recovered,
     Terms,
     Wanted,
     Who,
@@ -31,8 +30,7 @@ _SECONDS = st.floats(0.001, 2.0**31)
 _PARTITIONS = st.builds(Partition, texts(), texts(), st.integers(0, PARTITION_NUMBER_MAX))
 _BEATS = st.builds(Beat, _PARTITIONS, _NUMBERS, st.none() | _NUMBERS, _NUMBERS, _NUMBERS)
 _SPANS = st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=3).map(tuple)
-_RECOVERED = st.builds(Recovered, _NUMBERS, st.none() | _NUMBERS, st.none() | _NUMBERS, _SPANS, _NUMBERS)
-_WISHES = st.builds(Wish, _PARTITIONS, _NUMBERS, _NUMBERS, st.none() | _RECOVERED)
+_WISHES = st.builds(Wish, _PARTITIONS, _NUMBERS, _NUMBERS)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "who": st.builds(Who, texts(), texts()),
     "client_id": texts(),
@@ -46,7 +44,6 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "beats": st.lists(_BEATS, max_size=3).map(tuple),
     "wishes": st.lists(_WISHES, max_size=3).map(tuple),
     "for_seconds": st.none() | _SECONDS,
-    "at_most_once": st.booleans(),
     "refused": st.booleans(),
     "if_last": _NUMBERS,
     "lost_from": st.none() | _NUMBERS,

@@ -15,29 +15,23 @@ from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
-    GivingUpRange,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    OpeningRanges,
     Presence,
     Record,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
-    ReturningRange,
     Seeking,
     Who,
     Wish,
     wants_of,
 )
-from penstock.claims.protocol.state import Claim, Group, Lease
+from penstock.claims.protocol.state import Claim, Group
 from penstock.logs.log import Partition
 from tests.coordination import ANNA, BERT, CLEO, TERMS, web
 
@@ -92,31 +86,9 @@ class _View:
         return None if member is None else member.last
 
     @property
-    def lease(self) -> Lease:
-        leases = self.claim.leases
-        return leases[self.word.number % len(leases)] if leases else Lease(0, 5, 0, None)
-
-    @property
-    def next(self) -> int:
-        return 0 if self.claim.ranges is None else self.claim.ranges.next
-
-    @property
     def speaker(self) -> Who:
-        holder = self.lease.owner if self.word.kind in _OF_LEASE_HOLDERS else None
         owner = self.claim.owner if self.word.kind in _OF_OWNERS else None
-        return (holder or owner or self.word.who) if self.word.apt else self.word.who
-
-
-def _range_content(view: _View) -> dict[str, Any]:
-    lost = next((each for each in view.claim.leases if each.owner is None and not each.done), None)
-    if view.word.number % 3 or lost is None:
-        return {"token": view.claim.token, "start": view.next, "end": view.next + 5}
-    return {"token": view.claim.token, "start": lost.start, "end": lost.end, "if_lease": lost.lease}
-
-
-def _lost_content(view: _View) -> dict[str, Any]:
-    lost = next((each for each in view.claim.leases if each.owner is None and not each.done), view.lease)
-    return {"token": view.claim.token, "start": lost.start, "if_lease": lost.lease}
+        return (owner or self.word.who) if self.word.apt else self.word.who
 
 
 def _beats(view: _View) -> tuple[Beat, ...]:
@@ -159,16 +131,6 @@ _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
     ForgettingPartitions: lambda view: {"partitions": (view.word.partition,)},
     ReleaseGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
     ResumingGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
-    OpeningRanges: lambda view: {
-        "token": view.claim.token,
-        "start": (view.claim.position or 0) + view.word.number % 2,
-        "at_most_once": view.word.number % 4 < 2,
-    },
-    ClaimingRange: _range_content,
-    FinishingRange: lambda view: {"token": view.claim.token, "start": view.lease.start, "lease": view.lease.lease},
-    ReturningRange: lambda view: {"token": view.claim.token, "start": view.lease.start, "lease": view.lease.lease},
-    GivingUpRange: _lost_content,
-    ClosingRanges: lambda view: {"token": view.claim.token},
 }
 _ABOUT_NO_PARTITION = (
     JoiningGroup,
@@ -182,24 +144,18 @@ _ABOUT_NO_PARTITION = (
     ReleaseGroup,
     ResumingGroup,
 )
-_OF_LEASE_HOLDERS = (FinishingRange, ReturningRange)
-_OF_OWNERS = (ReleasingPartition, ClaimingMessages, Seeking, OpeningRanges, ClosingRanges)
+_OF_OWNERS = (ReleasingPartition, ClaimingMessages, Seeking)
 _WEIGHTS: dict[type[Record], int] = {
     ClaimingPartition: 8,
     Heartbeat: 3,
-    OpeningRanges: 8,
-    ClaimingRange: 12,
-    FinishingRange: 4,
     ResumingGroup: 3,
-    ReturningRange: 3,
-    GivingUpRange: 2,
     JoiningGroup: 8,
 }
 _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 
 
 def talks() -> st.SearchStrategy[list[Word]]:
-    """Long talks by a seed: drawn word by word they would rarely come as far as the end of a range."""
+    """Long talks by a seed: drawn word by word they would rarely come far."""
     return st.integers(0, 2**32 - 1).map(talk_of)
 
 

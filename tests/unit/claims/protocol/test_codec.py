@@ -25,24 +25,17 @@ from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
-    GivingUpRange,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    OpeningRanges,
     Presence,
     Record,
-    Recovered,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
-    ReturningRange,
     Seeking,
     Terms,
     Wanted,
@@ -60,7 +53,6 @@ SAID: dict[str, Any] = {"who": Who("anna", "5f3a"), "seq": 7}
 BEATS = (Beat(WEB, 9, 1000, 25, 1), Beat(Partition("web", "kQ2x", 4), 2))
 WANTS = (Wanted("hot", "Zz-1", ((0, 1),)), Wanted("web", "kQ2x", ((0, 4), (7, 8))))
 
-LOST = Recovered(5, 70, 90, ((3, 9),), 7)
 
 RELEASED: list[Record] = [
     JoiningGroup(**SAID, if_last=41, terms=Terms(2.5, "topic"), presence=Presence(4, 3, 1200), wants=WANTS),
@@ -70,7 +62,7 @@ RELEASED: list[Record] = [
     Heartbeat(**SAID, presence=Presence(), wants=WANTS, beats=BEATS),
     ClaimingPartition(
         **SAID,
-        wishes=(Wish(WEB, 8, 6), Wish(Partition("hot", "Zz-1", 0), recovered=LOST)),
+        wishes=(Wish(WEB, 8, 6), Wish(Partition("hot", "Zz-1", 0))),
     ),
     ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share", refused=True),
     ClaimingMessages(**SAID, partition=WEB, token=9, if_seeks=1, end=2000),
@@ -79,24 +71,19 @@ RELEASED: list[Record] = [
     ForgettingPartitions(**SAID, partitions=(WEB,)),
     ReleaseGroup(**SAID, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
     ResumingGroup(**SAID, pause_id="p-1"),
-    OpeningRanges(**SAID, partition=WEB, token=9, start=1000, at_most_once=True),
-    ClaimingRange(**SAID, partition=WEB, token=9, start=1000, end=1500, if_lease=77),
-    FinishingRange(**SAID, partition=WEB, token=9, start=1000, lease=77),
-    ReturningRange(**SAID, partition=WEB, token=9, start=1000, lease=77),
-    GivingUpRange(**SAID, partition=WEB, token=9, start=1000, if_lease=80),
-    ClosingRanges(**SAID, partition=WEB, token=9),
 ]
-OPENING = next(each for each in RELEASED if isinstance(each, OpeningRanges))
+MESSAGES = next(each for each in RELEASED if isinstance(each, ClaimingMessages))
+RELEASE = next(each for each in RELEASED if isinstance(each, ReleasingPartition))
 HEARTBEAT = next(each for each in RELEASED if isinstance(each, Heartbeat))
 PAUSE = next(each for each in RELEASED if isinstance(each, ReleaseGroup))
 
 
-def envelope(record: Record = OPENING, /, **content: Any) -> bytes:
+def envelope(record: Record = MESSAGES, /, **content: Any) -> bytes:
     """The bytes of a good record with some of the fields around it overwritten."""
     return json.dumps({**json.loads(encode(record, GROUP, 8)), **content}).encode()
 
 
-def changed(record: Record = OPENING, /, **content: Any) -> bytes:
+def changed(record: Record = MESSAGES, /, **content: Any) -> bytes:
     """The bytes of a good record with some of its own fields overwritten."""
     body = json.loads(encode(record, GROUP, 8))
     return json.dumps({**body, "record": {**body["record"], **content}}).encode()
@@ -182,13 +169,13 @@ BAD_NUMBERS = [-1, -(2**63), NUMBER_MAX + 1, 2**200, 1.0, 1.5, True, False, "1",
 
 
 @pytest.mark.parametrize("number", BAD_NUMBERS, ids=repr)
-@pytest.mark.parametrize("name", ["seq", "token", "start"])
+@pytest.mark.parametrize("name", ["seq", "token", "end"])
 def test_p6_a_number_that_cannot_be_is_refused(name: str, number: object) -> None:
     assert refused(changed(**{name: number}))
     assert refused(envelope(of=number))
 
 
-@pytest.mark.parametrize("name", ["seq", "token", "start", "who", "partition"])
+@pytest.mark.parametrize("name", ["seq", "token", "end", "who", "partition"])
 def test_p6_what_must_be_there_may_not_be_null(name: str) -> None:
     assert refused(changed(**{name: None}))
 
@@ -236,7 +223,7 @@ def test_a_heartbeat_with_a_bad_part_is_refused_as_a_whole(name: str, content: o
 
 @pytest.mark.parametrize("flag", [0, 1, "true", None], ids=repr)
 def test_a_flag_is_true_or_false(flag: object) -> None:
-    assert refused(changed(at_most_once=flag))
+    assert refused(changed(RELEASE, refused=flag))
 
 
 @pytest.mark.parametrize("seconds", [True, "tomorrow", 2**53, 0, -1.5], ids=repr)
@@ -250,8 +237,8 @@ def test_an_unknown_field_of_a_known_version_is_refused() -> None:
 
 
 def test_no_field_without_a_default_may_be_missing() -> None:
-    body = json.loads(encode(OPENING, GROUP, 8))
-    for name in ("who", "seq", "partition", "token", "start"):
+    body = json.loads(encode(MESSAGES, GROUP, 8))
+    for name in ("who", "seq", "partition", "token", "end"):
         record = {key: content for key, content in body["record"].items() if key != name}
         assert refused(json.dumps({**body, "record": record}).encode())
 

@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
+from penstock.claims.protocol.fold import LOSSES_LISTED_MAX, losing
 from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
-    ClosingRanges,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
     Heartbeat,
     LeavingGroup,
-    OpeningRanges,
-    Recovered,
     ReleaseGroup,
     ReleasingPartition,
     Seeking,
@@ -140,20 +138,6 @@ def test_m1_a_lower_floor_does_not_lower_the_token() -> None:
     log.release(ANNA, 42)
     log.claim(BERT, floor=3)
     assert log.claim_of().token == 43
-
-
-def test_what_is_known_from_a_lost_log_counts_until_its_token_is_passed() -> None:
-    log = Log()
-    lost = Recovered(5, 70, 90, ((3, 9),), 7)
-    log.say(Seeking, ANNA, partition=WEB, if_token=0, position=8)
-    log.say(ClaimingPartition, ANNA, wishes=(Wish(WEB, recovered=lost),))
-    claim = log.claim_of()
-    assert (claim.token, claim.position, claim.claimed) == (6, 90, 90)
-    assert (claim.given_up, claim.given_up_before) == (((3, 9), (70, 90)), 7), "what was under way is lost"
-    log.release(ANNA, 6, 95)
-    log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, 6, recovered=lost),))
-    claim = log.claim_of()
-    assert (claim.token, claim.position, claim.given_up) == (7, 95, ((3, 9), (70, 90)))
 
 
 def test_what_a_seek_gives_up_is_listed_once_and_replaces_what_it_covers() -> None:
@@ -353,12 +337,6 @@ def test_messages_are_claimed_by_nobody_else(who: Who, token: int) -> None:
     assert annas().say(ClaimingMessages, who, partition=WEB, token=token, end=10) is not None
 
 
-def test_messages_are_not_claimed_under_the_ranges_of_others() -> None:
-    log = annas()
-    log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
-    assert log.say(ClaimingMessages, ANNA, partition=WEB, token=1, end=10) is not None
-
-
 def test_m6_what_a_dead_owner_had_claimed_is_given_up_and_listed() -> None:
     log = claimed_to(30, position=20)
     silence(log, ANNA)
@@ -423,30 +401,9 @@ def test_a_seek_forward_keeps_what_was_given_up() -> None:
     assert log.claim_of().given_up == ((20, 30),)
 
 
-# opening and closing
-
-
-def test_ranges_are_opened_once_and_by_the_owner() -> None:
-    log = annas()
-    assert log.say(OpeningRanges, BERT, partition=WEB, token=1, start=0) is not None
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=0, start=0) is not None
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0) is None
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0) is not None
-
-
-def test_ranges_do_not_begin_before_the_position() -> None:
-    log = annas(position=7)
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=6) is not None
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=7) is None
-
-
-def test_ranges_are_not_opened_over_claimed_messages() -> None:
-    log = claimed_to(30, position=20)
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=30) is not None
-    log.beat(ANNA, 1, 30)
-    assert log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=30) is None
-
-
-def test_ranges_that_are_not_open_cannot_be_closed() -> None:
-    log = annas()
-    assert log.say(ClosingRanges, ANNA, partition=WEB, token=1) is not None
+def test_old_losses_are_counted_and_no_longer_listed() -> None:
+    losses = tuple((start, start + 1) for start in range(0, 2 * (LOSSES_LISTED_MAX + 5), 2))
+    claim = losing(Claim(given_up_before=2), *losses)
+    assert (len(claim.given_up), claim.given_up_before) == (LOSSES_LISTED_MAX, 2 + 5)
+    assert claim.given_up[-1] == losses[-1]
+    assert losing(Claim(), (1, 2), (2, 5), (7, 8)).given_up == ((1, 5), (7, 8))

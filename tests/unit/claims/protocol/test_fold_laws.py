@@ -13,8 +13,8 @@ from penstock.claims.protocol.codec import decode, encode
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import (
+    ClaimingMessages,
     ClaimingPartition,
-    ClaimingRange,
     ForgettingPartitions,
     FreeingPartition,
     Record,
@@ -94,8 +94,6 @@ def test_only_present_members_hold_anything(talk: list[Word]) -> None:
     for step in spoken(talk):
         for claim in step.after.claims.values():
             assert not claim.held or (claim.owner is not None and step.after.present(claim.owner))
-            for lease in claim.leases:
-                assert lease.done or lease.owner is None or step.after.present(lease.owner)
 
 
 @given(talks())
@@ -138,36 +136,8 @@ def test_the_target_gives_every_partition_to_one_present_member(talk: list[Word]
 @given(talks())
 def test_nothing_is_claimed_while_the_group_is_paused(talk: list[Word]) -> None:
     for step in spoken(talk):
-        if step.before.pauses and isinstance(step.record, ClaimingPartition | ClaimingRange):
+        if step.before.pauses and isinstance(step.record, ClaimingPartition):
             assert step.refusal is not None
-
-
-@given(talks())
-def test_leased_ranges_follow_each_other_without_overlap_up_to_the_next(talk: list[Word]) -> None:
-    for step in spoken(talk):
-        for partition in PARTITIONS:
-            ranges = step.claims(partition)[1].ranges
-            if ranges is None:
-                continue
-            assert all(each.start < each.end for each in ranges.leases)
-            assert all(one.end == other.start for one, other in pairwise(ranges.leases))
-            assert not ranges.leases or ranges.leases[-1].end == ranges.next
-            assert not ranges.leases or not ranges.leases[0].done, "a finished prefix is passed by the position"
-
-
-@given(talks())
-def test_a_range_has_one_holder_until_a_claim_takes_it_over(talk: list[Word]) -> None:
-    for step in spoken(talk):
-        for partition in PARTITIONS:
-            before, after = step.claims(partition)
-            if before.token != after.token or before.ranges is None or after.ranges is None:
-                continue
-            for lease in after.leases:
-                held = before.ranges.at(lease.start)
-                if lease.owner is not None and (held is None or held.owner != lease.owner or held.lease != lease.lease):
-                    assert isinstance(step.record, ClaimingRange)
-                    assert step.record.who == lease.owner
-                    assert lease.lease == step.offset
 
 
 @given(talks())
@@ -180,18 +150,20 @@ def test_what_is_given_up_is_listed_once_and_in_order(talk: list[Word]) -> None:
 
 
 @given(talks())
-def test_at_most_once_no_offset_is_leased_to_a_second_member(talk: list[Word]) -> None:
-    leased: Counter[object] = Counter()
+def test_at_most_once_no_offset_is_claimed_twice(talk: list[Word]) -> None:
+    claimed: Counter[tuple[Partition, int]] = Counter()
     for step in spoken(talk):
         record = step.record
-        if isinstance(record, Seeking | FreeingPartition | ForgettingPartitions) and step.refusal is None:
+        if step.refusal is not None:
+            continue
+        if isinstance(record, Seeking | FreeingPartition | ForgettingPartitions):
             about = partitions_of(record)
-            leased = Counter({key: count for key, count in leased.items() if key[0] not in about})  # type: ignore[index]
-        if isinstance(record, ClaimingRange) and step.refusal is None:
-            ranges = step.claims(record.partition)[1].ranges
-            if ranges is not None and ranges.at_most_once:
-                leased.update((record.partition, offset) for offset in range(record.start, record.end))
-    assert max(leased.values(), default=0) <= 1
+            claimed = Counter({key: count for key, count in claimed.items() if key[0] not in about})
+        if isinstance(record, ClaimingMessages):
+            before = step.claims(record.partition)[0]
+            start = max(before.position or 0, before.claimed or 0)
+            claimed.update((record.partition, offset) for offset in range(start, record.end))
+    assert max(claimed.values(), default=0) <= 1
 
 
 def test_the_talk_reaches_every_kind_of_record() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from penstock.claims.protocol.records import (
-    ClaimingRange,
     ForgettingMember,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    OpeningRanges,
     Presence,
     ReleaseGroup,
     ResumingGroup,
@@ -190,17 +188,6 @@ def test_m4_nobody_claims_while_the_group_is_paused() -> None:
     log = paused()
     assert log.claim(BERT, web(1)) is not None
     assert log.claim_of().held_by(ANNA)
-
-
-def test_m4_nobody_claims_a_range_while_the_group_is_paused() -> None:
-    log = Log(ANNA, BERT)
-    log.claim(ANNA)
-    log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
-    log.lease_next(ANNA)
-    log.say(ReleaseGroup, BERT, pause_id="p")
-    assert log.lease_next(BERT) is not None
-    assert log.say(ClaimingRange, BERT, partition=WEB, token=1, start=0, end=10, if_lease=4) is not None
-    assert log.lease(0).owner == ANNA
 
 
 def test_m4_an_owner_goes_on_beating_and_releases_while_the_group_is_paused() -> None:

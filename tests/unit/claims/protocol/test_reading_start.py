@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.claims.protocol.snapshots import ReadingStart, Snapshot, reading_start
+from penstock.claims.protocol.snapshots import RECREATED, ReadingStart, Snapshot, reading_start
 from penstock.claims.protocol.state import Group, MemberState
 from tests.coordination import ANNA
 
@@ -38,21 +38,13 @@ def test_what_was_deleted_behind_a_snapshot_is_lost_if_members_were_there_and_no
     assert (chosen(found), found.offset, found.fault) == (100, 150, "")
 
 
-def test_a_log_shorter_than_its_snapshot_is_lost_and_an_older_snapshot_is_where_a_restart_begins() -> None:
-    found = start([at(300), at(900)], 0, 500)
-    assert "cut below 900" in found.fault
-    assert chosen(found) == 300
-    assert found.lost is not None
-    assert found.lost.next_offset == 900
+def test_a_log_shorter_than_one_of_its_snapshots_is_lost() -> None:
+    assert "cut below 900" in start([at(300), at(900)], 0, 500).fault
+    assert "cut below 900" in start([at(300), at(900), at(600)], 0, 700).fault
 
 
 def test_a_log_that_was_cut_and_grew_again_is_told_by_the_record_before_the_snapshot() -> None:
     assert start([at(900)], 0, 2000, misfits=(900,)).fault
-
-
-def test_a_snapshot_written_after_a_restart_puts_the_lost_one_behind_it() -> None:
-    found = start([at(300), at(900), at(600)], 0, 700)
-    assert (chosen(found), found.fault) == (600, "")
 
 
 def test_a_snapshot_that_two_members_wrote_is_no_loss() -> None:
@@ -60,9 +52,7 @@ def test_a_snapshot_that_two_members_wrote_is_no_loss() -> None:
     assert (chosen(found), found.fault) == (600, "")
 
 
-def test_snapshots_of_a_former_topic_are_a_loss_and_are_remembered() -> None:
+def test_snapshots_of_a_former_topic_are_a_loss() -> None:
     found = start([at(900, "former")], 0, 0)
-    assert found.recreated
-    assert (found.snapshot, found.offset) == (None, 0)
-    assert found.lost is not None
+    assert (found.snapshot, found.offset, found.fault) == (None, 0, RECREATED)
     assert start([at(900, "former"), at(5)], 0, 9).fault == ""

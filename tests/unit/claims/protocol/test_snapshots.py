@@ -15,7 +15,7 @@ from penstock.claims.protocol.codec import MalformedError, UnknownVersionError, 
 from penstock.claims.protocol.fold import FOLD_VERSION, apply
 from penstock.claims.protocol.records import LeavingGroup, Presence, Terms, Wanted, Who
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
-from penstock.claims.protocol.state import Claim, Group, Lease, MemberState, Pause, Ranges
+from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
 from penstock.logs.log import Partition
 from tests.unit.claims.protocol.talk import Word, spoken, talks
 
@@ -24,14 +24,6 @@ ANNA, BERT = Who("anna", "5f3a"), Who("bert", "77b0")
 WEB = Partition("web", "kQ2x", 3)
 HOT = Partition("hot", "Zz-1", 0)
 
-SHARED = Ranges(
-    next=900,
-    leases=(
-        Lease(start=500, end=700, lease=31, owner=ANNA, attempts=2),
-        Lease(start=700, end=900, lease=33, owner=None, done=True),
-    ),
-    at_most_once=True,
-)
 SHOP = Group(
     next_offset=42,
     claims={
@@ -41,7 +33,6 @@ SHOP = Group(
             owner=BERT,
             held=False,
             last=40,
-            ranges=SHARED,
             given_up=((100, 200), (300, 310)),
             given_up_before=7,
             refused_by="bert",

@@ -9,7 +9,6 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import (
     BalancingGroup,
     ClaimingPartition,
-    ClaimingRange,
     ForgettingMember,
     FreeingPartition,
     JoiningGroup,
@@ -44,21 +43,16 @@ class Checks:
         self._unit = unit
         self._forced_at: dict[Partition, float] = {}
         self._lost_at = float("-inf")
-        self._known: Mapping[Partition, Claim] = {}
         self._terms: dict[Who, Terms] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
 
     def fail(self, what: str) -> None:
         raise ViolationError(f"seed {self.seed}: {what}")
 
-    def lost(self, known: Mapping[Partition, Claim], now: float) -> None:
-        """The log begins anew: what a snapshot tells of the old one must not be forgotten."""
-        self._known, self._lost_at = dict(known), now
+    def lost(self, now: float) -> None:
+        """The log is lost; another one begins with nothing."""
+        self._lost_at = now
         self._pauses = {}
-
-    def owed(self, partition: Partition, token: int) -> bool:
-        """Whether the new log does not know yet what the lost one knew of a partition: nobody can speak about it."""
-        return partition in self._known and token <= self._known[partition].token
 
     # at every record
 
@@ -70,7 +64,7 @@ class Checks:
         if refusal is not None:
             return
         match record:
-            case ClaimingPartition() | ClaimingRange() if old.pauses:
+            case ClaimingPartition() if old.pauses:
                 self.fail(f"{record} was accepted in a pause")
             case ClaimingPartition():
                 self._limit(record.who, new)
@@ -91,7 +85,7 @@ class Checks:
     def _claim(self, partition: Partition, one: Claim, other: Claim, record: Record, new: Group) -> None:
         if other.token < one.token or (other.owner != one.owner and other.token == one.token):
             self.fail(f"{partition}: token {one.token} of {one.owner}, then {other.token} of {other.owner}")
-        sought = isinstance(record, Seeking | FreeingPartition) or self.owed(partition, one.token)
+        sought = isinstance(record, Seeking | FreeingPartition)
         if one.position is not None and not sought and (other.position is None or other.position < one.position):
             self.fail(f"{partition}: position {one.position} fell to {other.position}")
         if other.held and (other.owner is None or not new.present(other.owner)):
@@ -99,18 +93,12 @@ class Checks:
         if isinstance(record, Seeking) and one.held and one.owner != record.who:
             self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
         self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
-        known = self._known.get(partition)
-        if known is not None and other.held and not one.held:
-            if other.token <= known.token:
-                self.fail(f"{partition} has token {other.token} again, which a lost log had given: {known.token}")
-            if one.last is None and (other.position or 0) < max(known.position or 0, known.claimed or 0):
-                self.fail(f"{partition} begins at {other.position}, a lost log was at {known.position}")
 
     def _limit(self, who: Who, new: Group) -> None:
         limit = new.members[who.client_id].presence.claims_max
         held = [each for each, claim in new.claims.items() if claim.held_by(who)]
         units = {each.topic_id for each in held} if self._unit == "topic" else held
-        if limit is not None and len(units) > limit and not self._known:
+        if limit is not None and len(units) > limit:
             self.fail(f"{who} holds {sorted(map(str, units))}, at most {limit} are allowed")
 
     def _joined(self, record: JoiningGroup, new: Group) -> None:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 from penstock.claims.protocol.codec import decode, encode
 from penstock.claims.protocol.fold import apply
-from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
-from penstock.claims.protocol.state import Claim, Group
-from penstock.logs.log import Partition
+from penstock.claims.protocol.state import Group
 from tests.coordination import GROUP
 
 PLACES = 8
@@ -86,15 +84,6 @@ class CoordinationLog:
         self.kept = [*self.kept[1 - SNAPSHOTS_KEPT :], content]
         return None
 
-    def keep_all(self) -> bool:
-        """Write a snapshot of everything; whether there is anything, and it is not too large."""
-        if not self.entries:
-            return False
-        view = GroupView(GROUP, 1.0)
-        for offset, each in enumerate(self.entries):
-            view.read(offset, each.record, 0.0, each.appended_at, each.epoch)
-        return self.keep(view.snapshot(self.topic_id)) is None
-
     def snapshots(self) -> list[Snapshot]:
         return snapshots_of(GROUP, self.kept)
 
@@ -117,22 +106,28 @@ class CoordinationLog:
             if newest.topic_id == self.topic_id and newest.state.next_offset <= len(self.entries):
                 self.first = max(self.first, newest.state.next_offset)
 
-    def recreate(self) -> dict[Partition, Claim] | None:
-        """The topic is deleted and created again; returns what the newest snapshot tells of the old one."""
+    def recreate(self) -> bool:
+        """The topic is deleted and created again; whether a snapshot tells of the old one."""
         if not self.kept:
-            return None
+            return False
         self.entries, self.first = [], 0
         self.incarnation += 1
         self.topic_number += 1
         self.epoch = 1
-        return decode_snapshot(self.kept[-1], GROUP).state.claims
+        return True
 
-    def cut(self) -> dict[Partition, Claim] | None:
-        """A disk is lost: the log ends before its newest snapshot. Returns what that tells, None if there is none."""
+    def cut(self) -> bool:
+        """A disk is lost: the log ends before its newest snapshot; whether there is one."""
         ours = [each for each in self.snapshots() if each.topic_id == self.topic_id]
         if not ours or self.first > 0 or ours[-1].state.next_offset < 2:
-            return None
+            return False
         self.entries = self.entries[: ours[-1].state.next_offset // 2]
         self.incarnation += 1
         self.epoch += 1
-        return ours[-1].state.claims
+        return True
+
+    def begin_new_topic(self) -> None:
+        """As the error about a lost history says: another topic, of which there is no snapshot."""
+        self.kept = self.kept or [b""]
+        self.recreate()
+        self.kept = []

@@ -228,18 +228,13 @@ class ConsumerTrade(PlainTrade):
             self._fail(f"{record.who} skips [{lane.reached}, {position}) of {record.partition}")
         lane.move(position, after.token)
 
-    def lost(self, known: Mapping[Partition, Claim]) -> None:
-        """Tokens of the new log may be lower than those of the lost one; positions are known up to the snapshot."""
+    def lost(self) -> None:
+        """Tokens and positions are lost: the group begins where `start` says, and `latest` skips what was there."""
         self._state = Group()
-        for partition, lane in self._lanes.items():
+        for lane in self._lanes.values():
             lane.base_token = 0
-            position = known[partition].position if partition in known else None
-            if position is None and self._options.start_moves:
-                # It begins again where `start` says, and what was there is skipped.
+            if self._options.start_moves:
                 lane.begun, lane.late = set(), False
-            elif (position or 0) > lane.reached:
-                # Who set the position back since that snapshot is forgotten.
-                lane.move(position or 0, 0)
 
     # after the calm
 

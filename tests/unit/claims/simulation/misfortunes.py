@@ -117,15 +117,11 @@ class Misfortunes:
 
     def _free(self) -> None:
         partition, token = self._any_claim()
-        if self._world.checks.owed(partition, token):
-            return
         self._world.append(FreeingPartition(who=ADMIN, seq=0, partition=partition, if_token=token))
 
     def _seek(self) -> None:
         """To an earlier or later position, of a partition that somebody holds or nobody; sometimes it is refused."""
         partition, token = self._any_claim()
-        if self._world.checks.owed(partition, token):
-            return
         claim = self._world.log.state.claim(partition)
         position = self._world.trade.some_position(partition)
         if self._rng.random() < 0.5:
@@ -184,4 +180,4 @@ class Misfortunes:
 
     def _loss(self) -> None:
         """The log is gone, or its end."""
-        self._world.lose_log(self._rng.choice((self._world.log.recreate, self._world.log.cut)))
+        self._world.lose_log(recreated=self._rng.random() < 0.5)

@@ -5,7 +5,7 @@ And what a trade is asked for: the work that processes do with their claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -18,7 +18,7 @@ from penstock.claims.member.session import Session
 from penstock.claims.member.topics import CoordinationTopic
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Group
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.log import Partition
@@ -260,8 +260,8 @@ class Trade(Protocol):
         """A record is in the log."""
         ...
 
-    def lost(self, known: Mapping[Partition, Claim]) -> None:
-        """The log is lost, and begins anew from what is known."""
+    def lost(self) -> None:
+        """The log is lost; another one begins with nothing."""
         ...
 
     def go_on(self) -> None:
@@ -304,5 +304,5 @@ class PlainTrade:
     def appended(self, record: Record, refusal: str | None, after: Group) -> None:
         """The work says what it needs."""
 
-    def lost(self, known: Mapping[Partition, Claim]) -> None:
+    def lost(self) -> None:
         """The work remembers what it needs."""

@@ -62,6 +62,8 @@ def _virtual_looks() -> Iterator[None]:
 def _calm_down(world: World) -> None:
     """Nothing bad happens any more: within a few intervals everything is held, fairly, and moves on."""
     world.hostile, world.log.outage_until = False, 0.0
+    if world.restart_at is not None:
+        world.restart()
     world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
     world.processes = [each for each in world.processes if each.client_id in world.lists]
     world.settle()
@@ -80,9 +82,9 @@ def _check_progress(world: World) -> None:
     """Everything is held and moves on; what was there before is done."""
     world.trade.mark()
     world.run_for(4)
-    world.wait_for_shares()
+    world.soon(lambda: world.checks.shares(world.living(), world.now))
     held = sorted({partition for process in world.living() for partition in process.held(world.now)})
-    world.trade.check_progress(held, world.log.state)
+    world.soon(lambda: world.trade.check_progress(held, world.log.state))
     world.trade.go_on()
 
 

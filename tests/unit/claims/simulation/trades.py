@@ -1,4 +1,4 @@
-"""The trades of the simulation: batches into tables, ranges of shared partitions, messages at most once."""
+"""The trades of the simulation: batches into tables, messages at most once."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.records import (
     ClaimingMessages,
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
     FreeingPartition,
-    OpeningRanges,
     Record,
-    ReturningRange,
     Seeking,
 )
-from penstock.claims.protocol.state import Claim, Group, Lease
+from penstock.claims.protocol.state import Group
 from penstock.logs.log import Partition
 from tests.coordination import INTERVAL
 from tests.unit.claims.simulation.executions import ConsumerTrade
@@ -85,79 +79,6 @@ class TableTrade(PlainTrade):
         idle = [each for each in partitions if self.table.written.get(each, 0) <= self._reached.get(each, 0)]
         if idle:
             raise ViolationError(f"seed {self.seed}: no work after the calm on {idle}")
-
-
-class RangesTrade(TableTrade):
-    """Shared partitions: their owner opens them, whoever is free works on a range, and all are committed in order."""
-
-    def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
-        self._land(process, now)
-        process.agent.using(process.jobs)
-        participant = process.participant
-        if participant is None:
-            return []
-        outbox = participant.outbox
-        said: list[Record] = []
-        for partition, token in process.held(now).items():
-            claim = participant.view.claim(partition)
-            position = self._fenced(process, partition, token)
-            if position is None or partition in process.jobs:
-                continue
-            if claim.ranges is not None and not claim.ranges.leases and self.rng.random() < 0.05:
-                said.append(outbox.record_of(ClosingRanges, partition=partition, token=token))
-            elif (claim.position or 0) > self.table.position(partition) and not outbox.waiting(Seeking):
-                # The position shown is ahead of the table: its owner corrects it (RULES M2).
-                correction = {"if_token": token, "position": self.table.position(partition)}
-                said.append(participant.record_about(Seeking, partition, **correction))
-            elif claim.ranges is None and (claim.position or 0) <= self.table.position(partition):
-                opening = {"token": token, "start": self.table.position(partition)}
-                said.append(outbox.record_of(OpeningRanges, partition=partition, **opening))
-        for partition, claim in list(participant.view.claims()):
-            if claim.held and claim.ranges is not None and claim.token == self.table.token(partition):
-                said += self._of_ranges(participant, process, partition, claim, now, hostile)
-            elif partition in process.jobs and process.jobs[partition].lease is not None:
-                del process.jobs[partition]
-        return outbox.sending(said, process.monotonic(now))
-
-    def _of_ranges(
-        self, participant: Participant, process: Process, partition: Partition, claim: Claim, now: float, hostile: bool
-    ) -> list[Record]:
-        outbox, who = participant.outbox, participant.who
-        job = process.jobs.get(partition)
-        ours = next((each for each in claim.leases if each.owner == who and not each.done), None)
-        if ours is None:
-            process.jobs.pop(partition, None)
-            waiting = any(each.partition == partition for each in outbox.waiting(ClaimingRange))
-            return [] if waiting or self.rng.random() < 0.3 else [self._claim_range(participant, partition, claim)]
-        if job is None or job.lease != ours.lease:
-            seconds = self.rng.choice((1.0, 3.0, 12.0)) if hostile else 2.0
-            process.jobs[partition] = Job(claim.token, ours.start, ours.end, now + seconds, ours.lease)
-            return []
-        if job.ready_at > now:
-            return []
-        if self.table.position(partition) < job.start:
-            # Whoever waits for a range that nobody has gives its own back, and takes that one.
-            abandoned = any(each.owner is None and not each.done and each.start < job.start for each in claim.leases)
-            returning = {"token": claim.token, "start": ours.start, "lease": ours.lease}
-            return [outbox.record_of(ReturningRange, partition=partition, **returning)] if abandoned else []
-        if self.table.position(partition) < job.end:
-            self.table.commit(partition, job.token, job.start, job.end)
-        if self.table.position(partition) < job.end or any(
-            each.partition == partition for each in outbox.waiting(FinishingRange)
-        ):
-            return []
-        finishing = {"token": claim.token, "start": ours.start, "lease": ours.lease}
-        return [outbox.record_of(FinishingRange, partition=partition, **finishing)]
-
-    def _claim_range(self, participant: Participant, partition: Partition, claim: Claim) -> Record:
-        assert claim.ranges is not None
-        lost = next((each for each in claim.leases if each.owner is None and not each.done), None)
-        start = claim.ranges.next
-        found = lost or Lease(start, start + self.rng.randint(1, 9), 0, None)
-        content = {"token": claim.token, "start": found.start, "end": found.end}
-        if lost is not None:
-            content["if_lease"] = lost.lease
-        return participant.outbox.record_of(ClaimingRange, partition=partition, **content)
 
 
 class OnceTrade(PlainTrade):
@@ -227,14 +148,18 @@ class OnceTrade(PlainTrade):
         return self.rng.randint(0, max(self.executed[partition], default=0))
 
     def appended(self, record: Record, refusal: str | None, after: Group) -> None:
-        """What is behind a seek may be executed again; what an older owner executes was before it."""
+        """What is behind a seek may be executed again; what an older owner executes was before it.
+
+        Also the last owner is an older one, if nobody holds the partition.
+        """
         if isinstance(record, ClaimingMessages):
             self.refused += refusal is not None
         if isinstance(record, Seeking | FreeingPartition) and refusal is None and record.position is not None:
             self.seeks += 1
             here = self.executed[record.partition]
             self.executed[record.partition] = {each for each in here if each < record.position}
-            self._sought[record.partition] = after.claim(record.partition).token
+            claim = after.claim(record.partition)
+            self._sought[record.partition] = claim.token + (not claim.held)
 
     def mark(self) -> None:
         self._marked = self.accepted
@@ -254,7 +179,6 @@ class OnceTrade(PlainTrade):
 
 TRADES: dict[str, Callable[[int, random.Random, bool], Trade]] = {
     "table": TableTrade,
-    "ranges": RangesTrade,
     "once": OnceTrade,
     "least": partial(ConsumerTrade, delivery="at_least_once"),
     "latest": partial(ConsumerTrade, delivery="at_least_once", latest=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,7 +16,6 @@ from penstock.claims.member.membership import (
 )
 from penstock.claims.protocol.records import Record, UnitKind
 from penstock.claims.protocol.snapshots import LostHistoryError
-from penstock.claims.protocol.state import Claim
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.logs.log import Partition
 from tests.coordination import GROUP, INTERVAL
@@ -71,14 +70,16 @@ class World:
         ]
         self.unit: UnitKind = "topic" if self.rng.random() < 0.2 else "partition"
         self.log = CoordinationLog(self.rng.choice((8_000_000, 8_000_000, 8_000_000, 2_500)))
-        self.restarting = False
-        """Whether processes are started with the word that a loss of history is accepted."""
+        self.log_lost = False
+        """Once in a run."""
+        self.restart_at: float | None = None
+        """When all processes are stopped, and started again with another coordination topic."""
         self._under_way: list[tuple[float, Process, Record]] = []
         self._reported: list[tuple[float, Failed, Record]] = []
         self.processes: list[Process] = []
         self.newcomers: list[tuple[float, str]] = []
-        chosen = trade or self.rng.choice(("table", "table", "ranges", "once", "least", "least", "latest", "most"))
-        self.remembers = chosen in ("table", "ranges")
+        chosen = trade or self.rng.choice(("table", "table", "once", "least", "least", "latest", "most"))
+        self.remembers = chosen == "table"
         """Whether tables keep tokens and positions of their own."""
         self.forgets = chosen not in ("once", "most")
         """Whether a loss of the log may be followed by work that was done before."""
@@ -118,6 +119,8 @@ class World:
     def step(self) -> None:
         """One moment: who is due comes, what is under way arrives, everybody has a turn."""
         self.now += self.step_seconds
+        if self.restart_at is not None and self.restart_at <= self.now:
+            self.restart()
         for at, client_id in [each for each in self.newcomers if each[0] <= self.now]:
             self.newcomers.remove((at, client_id))
             self.start(client_id)
@@ -128,14 +131,14 @@ class World:
                 self._turn(process)
         self.checks.gates(self.living(), self.now)
 
-    def wait_for_shares(self) -> None:
-        """What a member wishes for ends by itself after a while: then shares may be changing just now."""
+    def soon(self, check: Callable[[], None]) -> None:
+        """A check that may fail for an interval: shares may be changing, a position waits for its heartbeat."""
         end = self.now + INTERVAL
         while self.now < end:
             with suppress(ViolationError):
-                return self.checks.shares(self.living(), self.now)
+                return check()
             self.step()
-        return self.checks.shares(self.living(), self.now)
+        return check()
 
     def _turn(self, process: Process) -> None:
         agent, works = process.agent, process.hung_until <= self.now
@@ -177,7 +180,7 @@ class World:
         chosen = {"heartbeat_seconds": INTERVAL, "unit": self.unit, **terms}
         options = MemberOptions(GROUP, client_id, claims_max=self.limits.get(client_id), **chosen)  # type: ignore[arg-type]
         process = Process(options, self.lists.get(client_id, self.partitions), lambda now: base + rate * now, read_max)
-        coordination = CoordinationOptions(restart_lost_history=self.restarting, tables_remember=self.remembers)
+        coordination = CoordinationOptions(tables_remember=self.remembers)
         process.agent = SimulatedAgent(self, process, coordination, WORK_TIMEOUT_SECONDS)
         self.trade.start(process)
         self.processes.append(process)
@@ -191,20 +194,31 @@ class World:
             if process.client_id in client_ids:
                 process.wanted = partitions
 
-    def lose_log(self, lose: Callable[[], Mapping[Partition, Claim] | None]) -> None:
-        """The log is lost in that way, and what was under way to it; a snapshot knows what was done at most once.
+    def lose_log(self, recreated: bool) -> None:
+        """The log is recreated or cut, and what was under way to it is lost.
 
-        From now on processes are started with the word that this is known.
+        Where tables remember, members of a recreated one go on by themselves. Others stop, and are started again.
         """
-        if self.restarting or (not self.forgets and not self.log.keep_all()):
+        if self.log_lost or not self.forgets or not (self.log.recreate() if recreated else self.log.cut()):
             return
-        known = lose()
-        if known is not None:
-            self.restarting = True
-            self._under_way = []
-            self.checks.lost(known, self.now)
-            self.trade.lost(known)
-            self.outcome.note("lost log")
+        self.log_lost = True
+        self._forget()
+        if not (recreated and self.remembers):
+            self.restart_at = self.now + 3 * INTERVAL
+        self.outcome.note("lost log")
+
+    def restart(self) -> None:
+        """Stop every process and start them with another coordination topic."""
+        self.restart_at = None
+        self.processes = []
+        self.log.begin_new_topic()
+        self._forget()
+        self.newcomers = [(self.now, client_id) for client_id in self.lists]
+
+    def _forget(self) -> None:
+        self._under_way = []
+        self.checks.lost(self.now)
+        self.trade.lost()
 
     # the network
 
@@ -231,7 +245,8 @@ class World:
     def flush(self, process: Process) -> bool:
         """What a process sent arrives at once, unless the broker is away or something is late."""
         ours = [each for each in self._under_way if each[1] is process]
-        if self.out or process.mute_until > self.now or any(at > self.now + STEP for at, _, _ in ours):
+        lost = any(record.who.client_id == process.client_id for _, _, record in self._reported)
+        if self.out or lost or process.mute_until > self.now or any(at > self.now + STEP for at, _, _ in ours):
             return False
         self._under_way = [each for each in self._under_way if each[1] is not process]
         for _, _, record in ours:

@@ -10,7 +10,7 @@ from typing import Protocol
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.consumer.options import DeliveryOptions
 from penstock.claims.member.session import Tell
-from penstock.claims.protocol.fold_ranges import further
+from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError, UserError

@@ -1,4 +1,4 @@
-"""Processes that share one hot partition, range by range, under a hostile schedule in virtual time.
+"""Processes of one job that take a partition over from each other, under a hostile schedule in virtual time.
 
 A failing assertion names its seed. To replay it: `Walk(SEED, folder).run()`; the same seed is the same run.
 """
@@ -15,15 +15,15 @@ from typing import Any
 
 from penstock.claims.group import GroupClaims
 from penstock.engine.round import Rounds, open_rounds
-from penstock.environment import Environment, new_batch_id
+from penstock.environment import Environment
 from penstock.errors import OutcomeUnknownError, TransientError
-from penstock.events import Event, RangeClaimed
+from penstock.events import BatchPlanned, Event
 from penstock.job.spec import ClaimsSpec, FlushPolicy, GapPolicy
 from penstock.lake.state import DeltaPartition
-from penstock.logs.log import Batch, Partition, Slice
+from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from tests.contract.kinds import record, toy
-from tests.contract.toy import ToyStaged, ToyTable
+from tests.contract.toy import ToyTable
 from tests.group_in_memory import MemoryAgent, MemoryGroup
 from tests.pipes import CrashError
 from tests.scenarios.local_spark import local_session
@@ -34,8 +34,8 @@ PROCESSES = 3
 STEPS = 80
 CALM_ROUNDS_MAX = 150
 OVERTAKEN_SHARE = 0.1
-"""Of the ranges, before they are read."""
-FAULTS = ("staged", "checked", "committed", "range_parked", "range_landed")
+"""Of the batches, between their plan and their read."""
+FAULTS = ("planned", "staged", "checked", "committed")
 
 
 def killed() -> None:
@@ -60,7 +60,7 @@ class Process:
 
     def event(self, event: Event) -> None:
         self.walk.heard.append(event)
-        if isinstance(event, RangeClaimed) and self.walk.rng.random() < OVERTAKEN_SHARE:
+        if isinstance(event, BatchPlanned) and self.walk.rng.random() < OVERTAKEN_SHARE:
             self.walk.expire()
 
     def _reach(self, step: str) -> None:
@@ -151,13 +151,6 @@ class Walk:
                 return
             self.group.pass_seconds(2)
         raise AssertionError(f"seed {self.seed}: stuck at {self.here().position} of {end}; {self.group.claim(HOT)}")
-
-    def commit(self, end: int) -> None:
-        """Somebody else brings the table to an offset, under the token that it has."""
-        here = self.here()
-        rows = [("events", 0, offset, "") for offset in range(here.position or 0, end)]
-        piece = Slice(HOT, here.position or 0, end, here.position or 0)
-        self.table.land(Batch(new_batch_id(), (piece,)), {HOT: here.token}, ToyStaged({HOT: rows}, 0.0))
 
     def here(self) -> DeltaPartition:
         return self.table.state([HOT]).of(HOT)
