@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.active_files import active_files
 from penstock.reading import read
-from penstock.tables.kind import WindowsWish
+from penstock.tables.kind import ReadWish, WindowsWish
 from penstock.tables.rollup import close_portion
+from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.open_windows import open_windows as without_spark_of
-from penstock.tables.rollup.reading import closed_windows, open_windows
+from penstock.tables.rollup.reading import open_windows
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
 from tests.full_disk import no_room_for, spark_workers
 from tests.pipes import once_at
@@ -66,7 +67,7 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
     lake.land([Point(host, 15_000, 4.0) for host in HOSTS[:5]])
     lake.land([Point(host, 70_000, 2.0) for host in HOSTS])
     lake.close_all(120_000)
-    assert seen(closed_windows(spark, lake.job), "sum", "first", "last", "mean", "revision") == {
+    assert seen(RollupKind().read(lake.job, spark, ReadWish()), "sum", "first", "last", "mean", "revision") == {
         **{("1m", host, 0): (6.0, 1.0, 1.0, 2.0, 1) for host in HOSTS[:5]},
         **{("1m", host, 0): (2.0, 1.0, 1.0, 1.0, 0) for host in HOSTS[5:]},
         **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
@@ -140,4 +141,6 @@ def test_a_disk_that_is_full_during_a_close_or_at_its_commit_costs_no_window(
         lake.work(lake.another_process(reach=once_at("close_staged", fill)))
     assert (lake.number("close"), lake.number("closed")) == (1, 0), "begun, and still to be done"
     lake.work(lake.another_process())
-    assert seen(closed_windows(spark, lake.job), "count", "revision") == {("1m", host, 0): (1, 0) for host in HOSTS}
+    assert seen(RollupKind().read(lake.job, spark, ReadWish()), "count", "revision") == {
+        ("1m", host, 0): (1, 0) for host in HOSTS
+    }

@@ -20,7 +20,7 @@ from penstock.logs.log import Log
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.close_portion import StagedPortion, land_portion, stage_portion
 from penstock.tables.rollup.decide import TURNS, BeginClose, Clean, ClosePortion, Due, Merge, Moment, decide
-from penstock.tables.rollup.events import PartialsCleaned, PartialsMerged, WindowsClosed
+from penstock.tables.rollup.events import WindowsClosed
 from penstock.tables.rollup.files import partials_files
 from penstock.tables.rollup.numbers import (
     CLOSE,
@@ -90,9 +90,9 @@ class Closing:
             case ClosePortion():
                 self._close(chore)
             case Clean():
-                self._clean(chore)
+                clean(self._partials, chore)
             case Merge():
-                self._merge(chore)
+                merge(self._partials, self._spec, chore)
             case _:
                 raise InvariantError(f"a rollup has no chore {chore.name}")
 
@@ -179,15 +179,3 @@ class Closing:
                 until=chore.until_ms / 1000,
             )
         )
-
-    def _clean(self, chore: Clean) -> None:
-        points = clean(self._partials, chore)
-        self._environment.reach("cleaned")
-        if points is not None:
-            self._environment.listener.event(PartialsCleaned(len(chore.files), points))
-
-    def _merge(self, chore: Merge) -> None:
-        files = merge(self._partials, self._spark, self._spec, chore)
-        self._environment.reach("merged")
-        if files is not None:
-            self._environment.listener.event(PartialsMerged(len(chore.files), files))

@@ -18,6 +18,7 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
@@ -26,7 +27,6 @@ from penstock.tables.rollup.close_portion import windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.proof.verification import prove_rollup
-from penstock.tables.rollup.reading import closed_windows
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
@@ -87,7 +87,7 @@ class RollupKind(SingleKind):
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
         wish.refuse_all(f"the table of {job.name}")
-        return closed_windows(spark, job)
+        return delta_frame(spark, job.table.path)
 
     def open_windows(self, job: JobSpec, wish: WindowsWish) -> OpenWindows:
         return open_windows(job_of(job, RollupSpec), wish)

@@ -140,32 +140,23 @@ class Publishing:
         return self._due()
 
     def perform(self) -> None:
-        """Publish what is due, up to a bound; a bucket that fails does not keep the others waiting for long."""
-        published, failures = 0, dict[int, PenstockError]()
-        # It ends the turn: a cluster that is away would let every other bucket wait for its own time-out.
-        transient: TransientError | None = None
+        """Publish what is due, up to a bound. The first failure ends the turn.
+
+        A cluster that is away would let every other bucket wait for its own time-out.
+        """
+        published, failure = 0, None
         try:
-            while published < ROWS_PER_TURN_MAX and transient is None and (lanes := self._behind(failures)):
-                page = self._page_of(min(map(self._start, lanes), key=sort_key))
-                for lane in lanes:
-                    try:
-                        for rows in self._advance(lane, page):
-                            published += rows
-                            if published >= ROWS_PER_TURN_MAX:
-                                break
-                    except TransientError as error:
-                        transient = error
-                    except PenstockError as error:
-                        failures[lane.bucket.number] = error
-                    if published >= ROWS_PER_TURN_MAX or transient is not None:
-                        break
+            for rows in self._transactions():
+                published += rows
+                if published >= ROWS_PER_TURN_MAX:
+                    break
+        except TransientError as error:
+            failure = error
         finally:
             self._note_published()
-        if published:
-            self._environment.listener.event(WindowsPublished(rows=published, topic=self._spec.topic))
-        for failure in failures.values():
-            raise failure
-        self._back_off(transient)
+            if published:
+                self._environment.listener.event(WindowsPublished(rows=published, topic=self._spec.topic))
+        self._back_off(failure)
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -186,12 +177,17 @@ class Publishing:
         lanes = self._lanes.values()
         return [lane for lane in lanes if lane.fenced_at is None or now - lane.fenced_at >= FENCED_SECONDS]
 
-    def _behind(self, failures: dict[int, PenstockError]) -> list[_Lane]:
+    def _transactions(self) -> Iterator[int]:
+        """Publish page after page, until no row is left; how many rows, after each transaction."""
+        while lanes := self._behind():
+            page = self._page_of(min(map(self._start, lanes), key=sort_key))
+            for lane in lanes:
+                yield from self._advance(lane, page)
+
+    def _behind(self) -> list[_Lane]:
         """The lanes with rows to publish; those that failed last time are tried once the others have none."""
         closed = number_of(self._windows, CLOSED)
-        lanes = [
-            lane for lane in self._usable() if lane.bucket.number not in failures and self._start(lane).close <= closed
-        ]
+        lanes = [lane for lane in self._usable() if self._start(lane).close <= closed]
         least = min((lane.failures for lane in lanes), default=0)
         return [lane for lane in lanes if lane.failures == least]
 
