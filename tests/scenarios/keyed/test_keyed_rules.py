@@ -22,7 +22,7 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
-from penstock.tables.keyed.merger import Merger
+from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
@@ -49,13 +49,13 @@ def once_at(step: str, act: Callable[[], Any]) -> Environment:
 def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The buckets of every merge job that runs from now on."""
     seen: list[list[int]] = []
-    run = Merger._run
+    run = Merge._run
 
-    def noting(self: Merger, naming: Any, plans: Any, schema: Any) -> Any:
+    def noting(self: Merge, plans: Any) -> Any:
         seen.append([each.bucket for each in plans])
-        return run(self, naming, plans, schema)
+        return run(self, plans)
 
-    monkeypatch.setattr(Merger, "_run", noting)
+    monkeypatch.setattr(Merge, "_run", noting)
     return seen
 
 

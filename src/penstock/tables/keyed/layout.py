@@ -170,11 +170,20 @@ def sequences_type(layout: Layout, columns: pa.Schema) -> pa.DataType:
 
 
 def newer(layout: Layout, than: str) -> pl.Expr:
-    """Whether a row comes after the one whose order stands in the columns with this suffix."""
+    """Whether a row comes after the one whose order is in the columns with this suffix."""
+    return _comes_after(layout, "", than)
+
+
+def older(layout: Layout, than: str) -> pl.Expr:
+    """Whether a row comes before the one whose order is in the columns with this suffix."""
+    return _comes_after(layout, than, "")
+
+
+def _comes_after(layout: Layout, one: str, other: str) -> pl.Expr:
     after: pl.Expr = pl.lit(False)
     for name in reversed(order_columns(layout)):
-        mine, other = pl.col(name), pl.col(f"{name}{than}")
-        after = (mine > other) | ((mine == other) & after)
+        left, right = pl.col(f"{name}{one}"), pl.col(f"{name}{other}")
+        after = (left > right) | ((left == right) & after)
     return after
 
 
@@ -213,21 +222,25 @@ def stable_hash(column: pl.Series) -> Numbers:
 
 def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
     """The rows that have no place in the table, by number, with the reason."""
-    if _are_faultless(layout, rows):
-        return {}
     keys = key_frame(layout, rows)
     faults: dict[int, str] = {}
-    for name, part, kind in zip(keys.columns, layout.parts, _kinds(layout), strict=True):
-        for row in keys[name].is_null().arg_true():
-            faults.setdefault(row, f"{part} is null, which is a part of the {kind} key")
-    if layout.sequence is not None:
-        for row in _series(rows.column(layout.sequence)).is_null().arg_true():
-            faults.setdefault(row, f"{layout.sequence}: the sequence is null")
+
+    def note(bad: pl.Series, reason: str) -> None:
+        faults.update({row: reason for row in bad.arg_true() if row not in faults})
+
+    for number, (name, part) in enumerate(zip(layout.key_names, layout.parts, strict=True)):
+        if keys[name].null_count():
+            kind = "partition" if number < len(layout.partition_keys) else "row"
+            note(keys[name].is_null(), f"{part} is null, which is a part of the {kind} key")
+    if layout.sequence is not None and rows.column(layout.sequence).null_count:
+        note(_series(rows.column(layout.sequence)).is_null(), f"{layout.sequence}: the sequence is null")
     if layout.own_name is not None:
-        for row in (~keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)).fill_null(False).arg_true():
-            faults.setdefault(row, f"{layout.log_partition} is no number of a partition")
-    for row in (_key_bytes(keys) > KEY_BYTES_MAX).arg_true():
-        faults.setdefault(row, f"the key is longer than {KEY_BYTES_MAX} bytes")
+        own = keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)
+        note((~own).fill_null(False), f"{layout.log_partition} is no number of a partition")
+    texts = [column.cast(pl.Binary).bin.size() for column in keys if column.dtype in (pl.String, pl.Binary)]
+    if sum(size.max() or 0 for size in texts) > KEY_BYTES_MAX:
+        key_bytes = pl.DataFrame([size.alias(str(number)) for number, size in enumerate(texts)]).sum_horizontal()
+        note(key_bytes > KEY_BYTES_MAX, f"the key is longer than {KEY_BYTES_MAX} bytes")
     return faults
 
 
@@ -268,32 +281,6 @@ def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa
         wanted = pa.scalar(layout.delete.value).cast(column.type)
         found = pc.or_(found, pc.fill_null(pc.equal(column, wanted), False))
     return found
-
-
-def _kinds(layout: Layout) -> list[str]:
-    return ["partition"] * len(layout.partition_keys) + ["row"] * len(layout.row_keys)
-
-
-def _are_faultless(layout: Layout, rows: pa.RecordBatch) -> bool:
-    """Whether nulls and lengths of whole columns tell already that every row has a place."""
-    named = [*layout.bounded, *([] if layout.sequence is None else [layout.sequence])]
-    if len(layout.bounded) < len(layout.parts) or any(rows.column(name).null_count for name in named):
-        return False
-    if layout.log_partition is not None and rows.num_rows:
-        ends = pc.min_max(rows.column(layout.log_partition)).as_py()
-        if ends["min"] < 0 or ends["max"] >= LOG_PARTITION_MAX:
-            return False
-    kinds = [(rows.column(name), rows.schema.field(name).type) for name in layout.bounded]
-    texts = [column for column, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
-    return sum(pc.max(pc.binary_length(each)).as_py() or 0 for each in texts) <= KEY_BYTES_MAX
-
-
-def _key_bytes(keys: pl.DataFrame) -> pl.Series:
-    total = pl.Series(np.zeros(len(keys), np.int64))
-    for column in keys:
-        if column.dtype in (pl.String, pl.Binary):
-            total = total + column.cast(pl.Binary).bin.size().cast(pl.Int64).fill_null(0)
-    return total
 
 
 def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:

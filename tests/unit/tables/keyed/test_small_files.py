@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.tables.keyed.files import JOIN_BYTES_MAX, JOIN_FILES_MIN, small_alike
-from penstock.tables.keyed.merging.plan import OldFile
 
 CHUNK_ROWS = 800
 
 
-def files(rows: int, count: int, first: int = 0, size_bytes: int = 1) -> list[OldFile]:
-    return [OldFile(f"f{at:03}", rows, size_bytes, {"at": (at, at)}) for at in range(first, first + count)]
+def files(rows: int, count: int, first: int = 0, size_bytes: int = 1) -> list[ActiveFile]:
+    spans = [(f"f{at:03}", {"at": (at, at)}) for at in range(first, first + count)]
+    return [ActiveFile(path, size_bytes, 0, ("0",), rows=rows, spans=span) for path, span in spans]
 
 
 def test_eight_files_that_make_one_chunk_are_put_together() -> None:

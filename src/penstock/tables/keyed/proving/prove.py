@@ -18,13 +18,12 @@ from penstock.proof.findings import NO_TABLE, Check, Proof
 from penstock.proof.frame import prove, rows_check
 from penstock.proof.log import LogFacts
 from penstock.proof.subject import Depth
-from penstock.tables.keyed.files import has_foreign_changes
+from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreign_changes
 from penstock.tables.keyed.layout import Layout, buckets_of, key_frame
-from penstock.tables.keyed.merging.chunks import ChunkStore
-from penstock.tables.keyed.merging.digest import digest_of
-from penstock.tables.keyed.proving.records import Evidence, check_records, stored_store
+from penstock.tables.keyed.merging.chunks import ChunkStore, digest_of
+from penstock.tables.keyed.proving.records import Evidence, check_records
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
-from penstock.tables.keyed.tombstones import files_by_bucket, find_tombstones, tombstones_faults
+from penstock.tables.keyed.tombstones import find_tombstones, tombstones_faults
 from penstock.tables.single.facts import read_table
 
 
@@ -56,11 +55,11 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
 
 
 def _content_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) -> Iterator[str]:
-    store = stored_store(spec, data)
+    store = chunk_store(spec, data)
     for bucket, files in files_by_bucket(data.active_files(tuple(store.schema.names))).items():
         yield from bucket_faults(store, bucket, files)
     if tombstones is not None:
-        store = stored_store(spec, tombstones)
+        store = chunk_store(spec, tombstones)
         for file in tombstones.active_files():
             yield from (f"tombstones: {file.path}: {fault}" for fault in content_faults(file, store.read(file.path)))
 
