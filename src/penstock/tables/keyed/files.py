@@ -1,22 +1,16 @@
-"""The files of a keyed table by bucket, what commits count of them, and which small ones are put together."""
+"""The files of a keyed table by bucket, and what commits count of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.table import Table
-from penstock.lake.maintenance.compaction import Effort, Limit, gather
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.spec import KeyedSpec
 
-JOIN_FILES_MIN = 8
-"""So many small files of a like size become one, so that a row is written again only as often as files grow in size. A
-file is small if as many like it make one chunk at most, and no more bytes than are put together at once."""
-JOIN_BYTES_MAX = 128 * 1024 * 1024
-"""Of the files that a task puts together, which holds all of their rows in memory (I6)."""
 _FINGERPRINTS = 1 << 63
 
 
@@ -88,28 +82,6 @@ def may_hold(file: ActiveFile, run: Mapping[str, Any]) -> bool:
     """Whether a file may hold a key of the run, by the bounds of both."""
     spans = [(name, span) for name, span in file.spans.items() if span is not None]
     return all(run[f"high.{name}"] >= least and run[f"low.{name}"] <= most for name, (least, most) in spans)
-
-
-def by_key(files: Iterable[ActiveFile], column: str) -> list[ActiveFile]:
-    """In the order of the least value of a column; those whose statistics do not give it come last."""
-    bounded = [(span[0], file.path, file) for file in files if (span := file.spans.get(column)) is not None]
-    return [*(file for *_, file in sorted(bounded)), *(file for file in files if file.spans.get(column) is None)]
-
-
-def small_alike(files: Sequence[ActiveFile], chunk_rows: int, column: str = "") -> frozenset[str]:
-    """Small files worth putting together: of a like size, enough of them, neighbours in the values of a column."""
-    rows: Limit[ActiveFile] = Limit(lambda file: file.rows or 0, chunk_rows, firm=True)
-    size: Limit[ActiveFile] = Limit(lambda file: file.size_bytes, JOIN_BYTES_MAX, firm=True)
-    limits = (rows, size)
-    small = [file for file in by_key(files, column) if all(_share(file, limit) for limit in limits)]
-    for alike in Effort(JOIN_FILES_MIN).worthwhile(small):
-        return frozenset(file.path for file in next(gather(alike, *limits)))
-    return frozenset()
-
-
-def _share(file: ActiveFile, limit: Limit[ActiveFile]) -> bool:
-    """Whether enough files like this one are within a limit."""
-    return limit.weight(file) * JOIN_FILES_MIN <= limit.most
 
 
 def _fingerprints(files: Iterable[_Named]) -> int:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One part of a key: a column, or what is computed from one."""
 
     column: str
@@ -94,26 +93,21 @@ class Layout:
         return [f"key{number}" for number in range(len(self.parts))]
 
     @property
+    def own_name(self) -> str | None:
+        """The part that has buckets of its own: the partition of the log."""
+        named = zip(self.partition_keys, self.key_names, strict=False)
+        return next((name for part, name in named if part == KeyPart(self.log_partition or "")), None)
+
+    @property
     def hashed_names(self) -> list[str]:
         """The parts that a bucket is a hash of: those of the partition key, or else of the row key."""
-        named = list(zip(self.key_names, self.parts, strict=True))[: len(self.partition_keys)]
-        hashed = [name for name, part in named if part != self._own_part]
-        return hashed or self.key_names[len(self.partition_keys) :]
+        count = len(self.partition_keys)
+        return [name for name in self.key_names[:count] if name != self.own_name] or self.key_names[count:]
 
     @property
     def is_bucket_of_partition_key(self) -> bool:
         """Whether rows with the same partition key are in the same bucket."""
-        return any(part != self._own_part for part in self.partition_keys)
-
-    @property
-    def own_name(self) -> str | None:
-        """The part that has buckets of its own."""
-        own = self._own_part
-        return None if own is None else self.key_names[self.partition_keys.index(own)]
-
-    @property
-    def _own_part(self) -> KeyPart | None:
-        return None if self.log_partition is None else KeyPart(self.log_partition)
+        return self.hashed_names[0] in self.key_names[: len(self.partition_keys)]
 
     @property
     def order_names(self) -> list[str]:
@@ -238,9 +232,8 @@ def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
         own = keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)
         note((~own).fill_null(False), f"{layout.log_partition} is no number of a partition")
     texts = [column.cast(pl.Binary).bin.size() for column in keys if column.dtype in (pl.String, pl.Binary)]
-    if sum(size.max() or 0 for size in texts) > KEY_BYTES_MAX:
-        key_bytes = pl.DataFrame([size.alias(str(number)) for number, size in enumerate(texts)]).sum_horizontal()
-        note(key_bytes > KEY_BYTES_MAX, f"the key is longer than {KEY_BYTES_MAX} bytes")
+    if texts:
+        note(pl.DataFrame(texts).sum_horizontal() > KEY_BYTES_MAX, f"the key is longer than {KEY_BYTES_MAX} bytes")
     return faults
 
 

@@ -22,7 +22,6 @@ from penstock.tables.keyed.files import (
     commits_by_bucket,
     files_by_bucket,
     may_hold,
-    small_alike,
     touching_numbers,
 )
 from penstock.tables.keyed.layout import BUCKET
@@ -125,15 +124,14 @@ class Merge:
     def remember_deleted(self) -> None:
         """Commit tombstones, before the deletes that they stand for (RULES K2)."""
         added = [file for report in self.reports for file in report.tombstones]
-        removed = [path for report in self.reports for path in report.tombstones_removed]
-        self._tombstones.append(added, self._data.schema, removed)
+        self._tombstones.append(added, self._data.schema)
         self._data.environment.reach("tombstones_written")
 
     def _active(self) -> tuple[ActiveFile, ...]:
         return self._data.active_files(tuple(self._job.table.layout.bounded))
 
     def _plan(self, bucket: int, files: tuple[ActiveFile, ...], tombstones: tuple[ActiveFile, ...]) -> BucketPlan:
-        spec, runs = self._job.table, self._parts[bucket]
+        runs = self._parts[bucket]
         dead = tuple(file.path for file in tombstones)
         if self._meeting is Meeting.BULK:
             return BucketPlan(bucket, runs, tombstones=dead)
@@ -143,13 +141,11 @@ class Merge:
         if self._meeting is Meeting.PARTITIONS:
             return BucketPlan(bucket, runs, files)
         met = tuple(file for file in files if any(may_hold(file, part.bounds) for part in runs))
-        joined = small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
-        return BucketPlan(bucket, runs, met, joined, dead, small_alike(tombstones, spec.chunk_rows))
+        return BucketPlan(bucket, runs, met, dead)
 
     def _run(self, plans: tuple[BucketPlan, ...]) -> list[BucketReport]:
         spec, now = self._job.table, self._data.environment.now()
-        store, retention = chunk_store(spec, self._data), spec.tombstone_retention_seconds
-        flow = MergeFlow(store, self._name, spec.tombstones_path, self._meeting, now, retention)
+        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_path, self._meeting, now)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
         return run_each(self._spark, partial(merge_bucket, flow), plans, BucketReport, tasks, of="buckets")

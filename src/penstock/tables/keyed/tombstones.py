@@ -66,21 +66,16 @@ class Tombstones:
         job, now_ms = self._job.name, int(self._environment.now() * 1000)
         return {tombstones_key(job): fingerprint(self._created(schema).id), deleted_key(job): now_ms}
 
-    def append(self, files: Sequence[StagedFile], schema: pa.Schema, removed: Sequence[str]) -> None:
-        """Make staged tombstones count, before the deletes themselves do; those that are there already stay once.
-
-        `removed` are files that the staged ones contain. One that another process has removed meanwhile is in a file of
-        that process too: a delete that is there twice does no harm.
-        """
-        if not files and not removed:
+    def append(self, files: Sequence[StagedFile], schema: pa.Schema) -> None:
+        """Make staged tombstones count, before the deletes themselves do; those that are there already stay once."""
+        if not files:
             return
         table = self._created(schema)
 
         def decide() -> Change | None:
-            active = {file.path: file for file in table.active_files()}
-            gone = [active[path] for path in removed if path in active]
+            active = {file.path for file in table.active_files()}
             added = [file for file in files if file.path not in active]
-            return _change(table, added, gone, "tombstones") if gone or added else None
+            return _change(table, added, (), "tombstones") if added else None
 
         table.swap(decide)
 

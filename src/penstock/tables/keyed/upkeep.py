@@ -21,7 +21,7 @@ from penstock.lake.delta.vacuum import by_version, data_rules
 from penstock.lake.maintenance.compaction import Effort, Limit, Merged, Progress, group
 from penstock.lake.maintenance.leftovers import NameRules
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
-from penstock.tables.keyed.files import by_key, chunk_store, files_by_bucket, touching_numbers
+from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones, find_tombstones
@@ -59,8 +59,14 @@ def _groups(spec: KeyedSpec, table: Table, target_bytes: int, effort: Effort) ->
     column = spec.layout.row_keys[0]
     for files in files_by_bucket(table.active_files((column,))).values():
         small = [file for file in files if (file.rows or 0) < spec.chunk_rows and file.size_bytes < target_bytes]
-        for alike in effort.worthwhile(by_key(small, column)):
+        for alike in effort.worthwhile(_by_key(small, column)):
             yield from group(alike, target_bytes, rows)
+
+
+def _by_key(files: list[ActiveFile], column: str) -> list[ActiveFile]:
+    """In the order of the least value of a column; those whose statistics do not give it come last."""
+    bounded = [(span[0], file.path, file) for file in files if (span := file.spans[column]) is not None]
+    return [*(file for *_, file in sorted(bounded)), *(file for file in files if file.spans[column] is None)]
 
 
 def vacuum_keyed(job: JobSpec[KeyedSpec], table: Table, dry_run: bool) -> VacuumReport:

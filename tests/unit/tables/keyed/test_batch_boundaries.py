@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name, content_of
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.tables.keyed.layout import (
@@ -77,7 +78,7 @@ class Bucket:
     def _attempt(self, batch: Sequence[Record], *, dies: bool) -> None:
         name = partial(fresh, compacted_name, 9)
         flow = MergeFlow(self.store, name, str(self.folder / "tombstones"))
-        files = []
+        files: list[StagedFile] = []
         for topic, partition in sorted({(record.topic, record.partition) for record in batch}):
             writer = RunWriter(self.layout, self.store.storage, (topic, partition), name)
             for record in batch:
@@ -85,12 +86,9 @@ class Bucket:
                     writer.write(row_of(record))
             files += writer.finish()
         runs = [part for parts in parts_by_bucket(files).values() for part in parts]
-        joined = frozenset(path for path in self.files if self.chance.random() < 0.1)
         self.chance.shuffle(runs)
-        dead_joined = frozenset(path for path in self.tombstones if self.chance.random() < 0.2)
-        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), joined, tuple(self.tombstones), dead_joined)
+        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), tuple(self.tombstones))
         report = merge_bucket(flow, plan)
-        self.tombstones = [path for path in self.tombstones if path not in report.tombstones_removed]
         self.tombstones += [file.path for file in report.tombstones]
         if dies:
             return

@@ -22,10 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.events import FieldsLeftOut
 from penstock.flow.columns.fitting import folded
-from penstock.flow.columns.seen_types import addable, column_types, from_json, left_out
-from penstock.flow.columns.seen_types import merged as merged_fields
+from penstock.flow.columns.seen_types import from_json, merged
 from penstock.flow.compile import collect_reports
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
@@ -49,6 +47,7 @@ from penstock.tables.keyed.merging.merge import Meeting
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import LoadWish, SaveMode
+from penstock.tables.single.writer import add_fields
 
 BYTES_PER_COMMIT_MAX = 1024**3
 FILES_PER_COMMIT_MAX = 1000
@@ -245,7 +244,7 @@ class Loader:
         for report in reports:
             for field in pa.ipc.read_schema(pa.py_buffer(report.new_columns)) if report.new_columns else ():
                 columns.setdefault(folded(field.name), field.with_nullable(True).remove_metadata())
-        seen = merged_fields(from_json(report.new_fields) for report in reports)
+        seen = merged(from_json(report.new_fields) for report in reports)
         fields = {
             name: types for name, types in seen.items() if name not in self.job.drop and folded(name) not in RESERVED
         }
@@ -255,19 +254,11 @@ class Loader:
             raise UserError(f"the table has no column for {', '.join(names)}", hint=hint)
         if not names or policy is NewColumnPolicy.IGNORE:
             return False
-        known = row_fields(self.job, self._columns()).names
-        of_json = addable(column_types(fields, self.job.on.mixed_types), self.data.schema.names, known)
-        ignored = left_out(fields, of_json)
-        if ignored:
-            reason = "they cannot be names of new columns"
-            self.environment.listener.event(FieldsLeftOut(fields=ignored, reason=reason))
-        if not columns and not len(of_json):
-            return False
-        self.data.add_columns(
-            pa.schema([*columns.values(), *(each for each in of_json if folded(each.name) not in columns)])
-        )
-        self.data.refresh()
-        return True
+        before, known = self.data.schema, row_fields(self.job, self._columns()).names
+        if columns:
+            self.data.add_columns(pa.schema(list(columns.values())))
+        add_fields(self.data, self.job, fields, known, self.environment.listener)
+        return not self.data.schema.equals(before)
 
     def _commit(self, part: Sequence[SourceFile], merge: Merge, version_max: int, files: Sequence[SourceFile]) -> None:
         batch, tried = new_batch_id(), False

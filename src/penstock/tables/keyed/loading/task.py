@@ -112,9 +112,9 @@ class LoadTask:
         new_columns = pa.schema([])
         new_fields: NewFields = {}
         for piece in pieces:
-            new_columns = new_columns if rows else _new_columns(name, piece.columns.schema, constants, self.fields)
-            given = _with_constants(_fitted(piece.columns, self.fields), constants)
-            complete, unfit = _computed(given, self.expressions)
+            given = _with_constants(piece.columns, constants)
+            new_columns = new_columns if rows else _new_columns(name, given.schema, self.fields)
+            complete, unfit = _computed(_fitted(given, self.fields), self.expressions)
             fitted = _fitted(complete, self.columns)
             unfit = key_faults(layout, fitted) | unfit
             faults = {**piece.faults, **{piece.numbers[row]: fault for row, fault in unfit.items()}}
@@ -132,12 +132,23 @@ class LoadTask:
         return LoadTaskReport(writer.finish(), rows, bad, first, "", columns, to_json(new_fields))
 
 
-def _new_columns(name: str, columns: pa.Schema, constants: Mapping[str, pa.Scalar], fields: pa.Schema) -> pa.Schema:
-    """The columns of a file, and of its folders, that are no fields; one without any value has no type yet."""
-    there = by_folded_name(columns, name)
-    folders = [pa.field(key, value.type) for key, value in constants.items() if folded(key) not in there]
+def _with_constants(rows: pa.RecordBatch, constants: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    """The rows with the values that hold for the whole file, where they have none themselves."""
+    places = {folded(name): place for place, name in enumerate(rows.schema.names)}
+    for name, value in constants.items():
+        place = places.get(folded(name))
+        if place is None:
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        else:
+            own = rows.column(place).cast(value.type)
+            rows = rows.set_column(place, rows.schema.names[place], pc.coalesce(own, value))
+    return rows
+
+
+def _new_columns(name: str, columns: pa.Schema, fields: pa.Schema) -> pa.Schema:
+    """The columns of a file that are no fields; one without any value has no type yet."""
     known = {*map(folded, fields.names), *RESERVED}
-    new = [field for field in [*columns, *folders] if folded(field.name) not in known]
+    new = [field for key, field in by_folded_name(columns, name).items() if key not in known]
     return pa.schema([field for field in new if not pa.types.is_null(field.type)])
 
 
@@ -151,18 +162,6 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not arrays:
         return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, each.type) for each in schema], schema=schema)
     return fit_columns(pa.RecordBatch.from_arrays(arrays, names=names), schema)
-
-
-def _with_constants(rows: pa.RecordBatch, constants: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-    """The rows with the values that hold for the whole file, where they have none themselves."""
-    places = {folded(name): place for place, name in enumerate(rows.schema.names)}
-    for name, value in constants.items():
-        place = places.get(folded(name))
-        if place is not None:
-            field = rows.schema.field(place)
-            same = pa.repeat(value.cast(field.type), rows.num_rows)
-            rows = rows.set_column(place, field, _filled(rows.column(place), same))
-    return rows
 
 
 def _computed(rows: pa.RecordBatch, columns: Mapping[str, Expression]) -> tuple[pa.RecordBatch, Faults]:
@@ -186,13 +185,6 @@ def _computed(rows: pa.RecordBatch, columns: Mapping[str, Expression]) -> tuple[
             faults.setdefault(row, f"{name}: {fault}")
         read = [pc.is_valid(column_at(given.columns, each.path)) for each in fields_of(expression)]
         can_compute = reduce(pc.or_, read, pa.repeat(False, rows.num_rows))
-        own = _filled(given.columns.column(place), values)
-        rows = rows.set_column(place, field, own if own is values else pc.if_else(can_compute, values, own))
+        own = pc.coalesce(given.columns.column(place), values)
+        rows = rows.set_column(place, field, pc.if_else(can_compute, values, own))
     return rows, faults
-
-
-def _filled(values: pa.Array, others: pa.Array) -> pa.Array:
-    """The values, and where there is none the other one."""
-    if values.null_count == len(values):
-        return others
-    return pc.coalesce(values, others) if values.null_count else values

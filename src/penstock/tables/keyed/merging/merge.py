@@ -30,7 +30,6 @@ from penstock.tables.keyed.merging.tombstones import (
     deleted_now,
     newest,
     read_tombstones,
-    retained,
     tombstone_schema,
     write_tombstones,
 )
@@ -59,11 +58,7 @@ class BucketPlan:
     runs: tuple[RunPart, ...]
     files: tuple[ActiveFile, ...] = ()
     """Those that may hold keys of the runs."""
-    joined: frozenset[str] = frozenset()
-    """Small files that are put together, whether the batch touches them or not."""
     tombstones: tuple[str, ...] = ()
-    tombstones_joined: frozenset[str] = frozenset()
-    """Small ones among them that are put together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,6 @@ class MergeFlow:
     meeting: Meeting = Meeting.NEWER
     now: float = 0.0
     """When rows are deleted."""
-    tombstone_retention_seconds: float = float("inf")
 
     @property
     def tombstones(self) -> ChunkStore:
@@ -94,8 +88,6 @@ class BucketReport(msgspec.Struct, frozen=True):
     skipped: tuple[tuple[PartitionKey, int], ...] = ()
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
-    tombstones_removed: tuple[str, ...] = ()
-    """Paths of the tombstones that the new ones contain, but for those whose time is over."""
     unread: int = 0
     """Rows that were found to be there already by the names of files alone."""
 
@@ -132,21 +124,17 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
     incoming, unread = _without_known(flow, plan, incoming)
     deletes = incoming.frame.filter("gone").unique("key", keep="last", maintain_order=True)
-    dead = {path: read_tombstones(flow.tombstones, path) for path in plan.tombstones}
-    if dead:
-        incoming = _after_tombstones(flow, plan, pl.concat(dead.values()), incoming)
+    if plan.tombstones:
+        dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
+        incoming = _after_tombstones(flow, plan, dead, incoming)
     incoming, rewrites = (_met_partitions if flow.meeting is Meeting.PARTITIONS else _met)(flow, plan, incoming)
     files, removed, used = _written(flow, plan, incoming, rewrites)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
-    joined = sorted(plan.tombstones_joined)
-    tombstones: tuple[StagedFile, ...] = ()
-    if len(deletes) or joined:
-        known = pl.concat([deleted_now(deletes, flow.store.layout, flow.now), *(dead[path] for path in joined)])
-        known = retained(flow.store.layout, known, flow.now - flow.tombstone_retention_seconds)
-        tombstones = write_tombstones(flow.tombstones, plan.bucket, known, flow.name)
+    dead_now = deleted_now(deletes, flow.store.layout, flow.now)
+    tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, skipped, tombstones, tuple(joined), unread)
+    return BucketReport(plan.bucket, files, removed, skipped, tombstones, unread)
 
 
 def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
@@ -297,30 +285,21 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
 def _written(
     flow: MergeFlow, plan: BucketPlan, incoming: Incoming, rewrites: list[_Rewrite]
 ) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
-    """Write what changes: files whose rows are replaced, small ones that are put together, and new keys.
+    """Write what changes: files whose rows are replaced, and new keys.
 
     Returns the files, those that they replace, and the records that had an effect.
     """
     puts = fold(incoming.frame)
     files: list[StagedFile] = []
     removed: list[str] = []
-    by_path = {rewrite.path: rewrite for rewrite in rewrites}
-    joined: list[pa.Table] = []
     used: list[Places] = []
-    for path in [*by_path, *sorted(plan.joined - by_path.keys())]:
-        before = rows = flow.store.read(path)
-        if path in by_path:
-            rows, effective = _replaced(flow, incoming, puts, by_path[path], before)
-            used.append(effective)
-        if rows is before and path not in plan.joined:
-            continue
-        removed.append(path)
-        if path in plan.joined:
-            joined.append(rows)
-        else:
+    for rewrite in rewrites:
+        before = flow.store.read(rewrite.path)
+        rows, effective = _replaced(flow, incoming, puts, rewrite, before)
+        used.append(effective)
+        if rows is not before:
+            removed.append(rewrite.path)
             files += flow.store.write(rows, plan.bucket, flow.name)
-    if joined:
-        files += flow.store.write(flow.store.sorted(joined), plan.bucket, flow.name)
     placed = np.concatenate([np.array([], np.int64), *(each.keys for each in rewrites)])
     fresh = _combined(flow, incoming, puts.filter(pl.Series(~np.isin(puts["key"].to_numpy(), placed))))
     used.append(fresh.used)
