@@ -25,9 +25,8 @@ from penstock.errors import UserError
 from penstock.flow.write.names import compacted_name
 from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
-from penstock.tables.keyed.files import files_number
+from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
-from penstock.tables.keyed.proof import stored_store
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict
@@ -303,10 +302,10 @@ def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
 
     def damage(table: Keyed) -> None:
         data = table.table()
-        store = stored_store(table.job.table, data)  # type: ignore[arg-type]
+        store = chunk_store(table.job.table, data)  # type: ignore[arg-type]
         file = file_of(table, number)
         [active] = [each for each in data.active_files() if each.path.endswith(file.name)]
-        rows = store.sorted(pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema))
+        rows = store.sorted([pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema)])
         added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
         actions: list[AddAction | RemoveAction] = [
             data.remove_action(active),

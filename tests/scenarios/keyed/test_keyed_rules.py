@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from penstock.engine.compaction import EFFORT
 from penstock.engine.replay import ReplayReport, replay
 from penstock.engine.round import Rounds
 from penstock.environment import Environment
@@ -22,7 +23,7 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
-from penstock.tables.keyed.merger import Merger
+from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
@@ -49,13 +50,13 @@ def once_at(step: str, act: Callable[[], Any]) -> Environment:
 def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The buckets of every merge job that runs from now on."""
     seen: list[list[int]] = []
-    run = Merger._run
+    run = Merge._run
 
-    def noting(self: Merger, naming: Any, plans: Any, schema: Any) -> Any:
+    def noting(self: Merge, plans: Any) -> Any:
         seen.append([each.bucket for each in plans])
-        return run(self, naming, plans, schema)
+        return run(self, plans)
 
-    monkeypatch.setattr(Merger, "_run", noting)
+    monkeypatch.setattr(Merge, "_run", noting)
     return seen
 
 
@@ -218,15 +219,14 @@ def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
 
 
-def test_k2_a_bucket_with_many_tombstone_files_puts_them_together(tmp_path: Path) -> None:
+def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
-    most = 0
     for number in range(30):
         table.put(row(number % 25, None, gone=True, seq=10 + number), row(100, number, seq=number))
         table.run()
-        most = max(most, len(DeltaTable(f"{table.path}_tombstones").file_uris()))
-    assert most <= 8
-    assert len(pl.read_delta(f"{table.path}_tombstones").unique("key0")) == 25
+    kind_of(table.job).compact(table.job, CompactWish(effort=EFFORT), Environment(), None)
+    assert len(DeltaTable(f"{table.path}_tombstones").file_uris()) == 1
+    assert len(pl.read_delta(f"{table.path}_tombstones")) == 25
     table.put(*(row(number, 1, seq=9) for number in range(25)), to=ONE)
     table.run()
     assert table.values() == {("a", 100): 29}
@@ -235,20 +235,6 @@ def test_k2_a_bucket_with_many_tombstone_files_puts_them_together(tmp_path: Path
     # The newest delete of 3 has the sequence 38, that of 4 has 39.
     assert table.values() == {("a", 4): 6, ("a", 100): 29}
     assert table.verified().ok
-
-
-@pytest.mark.parametrize("deletes", [True, False], ids=["with-deletes", "without"])
-def test_k2_tombstones_that_are_put_together_are_forgotten_when_their_time_is_over(
-    tmp_path: Path, deletes: bool
-) -> None:
-    table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 1, tombstone_retention: 1h")
-    for number in range(8):
-        table.put(row(number, None, gone=True))
-        table.run()
-    now = Environment().now
-    table.put(row(9, None, gone=True) if deletes else row(9, 9))
-    table.run(Environment(now=lambda: now() + 7200))
-    assert pl.read_delta(f"{table.path}_tombstones")["key0"].to_list() == ([9] if deletes else [])
 
 
 def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,8 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import table_properties
-from penstock.status.model import JobStatus
+from penstock.status.model import JobStatus, Section
+from penstock.tables.keyed.files import files_by_bucket, row_count
 from penstock.tables.keyed.layout import (
     BUCKET,
     HIDDEN,
@@ -32,16 +34,14 @@ from penstock.tables.keyed.layout import (
     sequences_type,
 )
 from penstock.tables.keyed.loading.load import Loader, LoadReport
+from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.proof import prove_keyed
-from penstock.tables.keyed.reading.frame import keyed_frame
 from penstock.tables.keyed.section import KeyedSection
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout, encode_layout
-from penstock.tables.keyed.status import keyed_status
-from penstock.tables.keyed.table import KeyedTable
-from penstock.tables.keyed.upkeep.compact import compact
-from penstock.tables.keyed.upkeep.vacuum import vacuum_keyed
-from penstock.tables.keyed.writer import KeyedWriter
+from penstock.tables.keyed.table import KeyedTable, KeyedWriter
+from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
 from penstock.tables.kind import CompactWish, LoadWish, ReadWish, VacuumWish
+from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.writer import row_columns
 
@@ -60,23 +60,35 @@ class KeyedKind(SingleKind):
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> KeyedWriter:
         keyed = job_of(job, KeyedSpec)
         data = created(keyed, spark, environment)
-        return KeyedWriter(keyed, KeyedTable(keyed, data, environment, log, spark), spark, log)
+        return KeyedWriter(keyed, KeyedTable(keyed, data, environment, log), spark, log)
 
     def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> LoadReport:
         keyed = job_of(job, KeyedSpec)
-        return Loader(keyed, created(keyed, spark, environment), spark, environment).load(wish)
+        return Loader(keyed, created(keyed, spark, environment), spark, environment, wish).load()
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        return keyed_status(job_of(job, KeyedSpec), open_log, now)
+        """As of any single table, with its rows, buckets and chunks."""
+        status = table_status(job, open_log, now)
+        table = find_table(job.table, job.name)
+        if table is None:
+            return status
+        rows, chunks = row_count(table), [len(files) for files in files_by_bucket(table.active_files()).values()]
+        most = max(chunks, default=0)
+        values = {"rows": rows, "buckets": len(chunks), "chunks": sum(chunks), "chunks_max": most}
+        line = f"{rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {most} in one"
+        skipped = sum(partition.totals.skipped for partition in status.partitions)
+        if skipped:
+            line += f"; {skipped} records lost to newer ones of their keys"
+        return replace(status, sections=(*status.sections, Section("keyed", values, lines=(line,))))
 
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
         wish.refuse_all_days(f"the table of {job.name} has no days")
-        return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish, progress)
+        return compact_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish.dry_run)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +66,7 @@ Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One part of a key: a column, or what is computed from one."""
 
     column: str
@@ -176,26 +175,21 @@ class Layout:
         return [f"key{number}" for number in range(len(self.parts))]
 
     @property
+    def own_name(self) -> str | None:
+        """The part that has buckets of its own: the partition of the log."""
+        named = zip(self.partition_keys, self.key_names, strict=False)
+        return next((name for part, name in named if part == KeyPart(self.log_partition or "")), None)
+
+    @property
     def hashed_names(self) -> list[str]:
         """The parts that a bucket is a hash of: those of the partition key, or else of the row key."""
-        named = list(zip(self.key_names, self.parts, strict=True))[: len(self.partition_keys)]
-        hashed = [name for name, part in named if part != self._own_part]
-        return hashed or self.key_names[len(self.partition_keys) :]
+        count = len(self.partition_keys)
+        return [name for name in self.key_names[:count] if name != self.own_name] or self.key_names[count:]
 
     @property
     def is_bucket_of_partition_key(self) -> bool:
         """Whether rows with the same partition key are in the same bucket."""
-        return any(part != self._own_part for part in self.partition_keys)
-
-    @property
-    def own_name(self) -> str | None:
-        """The part that has buckets of its own."""
-        own = self._own_part
-        return None if own is None else self.key_names[self.partition_keys.index(own)]
-
-    @property
-    def _own_part(self) -> KeyPart | None:
-        return None if self.log_partition is None else KeyPart(self.log_partition)
+        return self.hashed_names[0] in self.key_names[: len(self.partition_keys)]
 
     @property
     def order_names(self) -> list[str]:
@@ -252,11 +246,20 @@ def sequences_type(layout: Layout, columns: pa.Schema) -> pa.DataType:
 
 
 def newer(layout: Layout, than: str) -> pl.Expr:
-    """Whether a row comes after the one whose order stands in the columns with this suffix."""
+    """Whether a row comes after the one whose order is in the columns with this suffix."""
+    return _comes_after(layout, "", than)
+
+
+def older(layout: Layout, than: str) -> pl.Expr:
+    """Whether a row comes before the one whose order is in the columns with this suffix."""
+    return _comes_after(layout, than, "")
+
+
+def _comes_after(layout: Layout, one: str, other: str) -> pl.Expr:
     after: pl.Expr = pl.lit(False)
     for name in reversed(order_columns(layout)):
-        mine, other = pl.col(name), pl.col(f"{name}{than}")
-        after = (mine > other) | ((mine == other) & after)
+        left, right = pl.col(f"{name}{one}"), pl.col(f"{name}{other}")
+        after = (left > right) | ((left == right) & after)
     return after
 
 
@@ -295,21 +298,24 @@ def stable_hash(column: pl.Series) -> Numbers:
 
 def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
     """The rows that have no place in the table, by number, with the reason."""
-    if _are_faultless(layout, rows):
-        return {}
     keys = key_frame(layout, rows)
     faults: dict[int, str] = {}
-    for name, part, kind in zip(keys.columns, layout.parts, _kinds(layout), strict=True):
-        for row in keys[name].is_null().arg_true():
-            faults.setdefault(row, f"{part} is null, which is a part of the {kind} key")
-    if layout.sequence is not None:
-        for row in _series(rows.column(layout.sequence)).is_null().arg_true():
-            faults.setdefault(row, f"{layout.sequence}: the sequence is null")
+
+    def note(bad: pl.Series, reason: str) -> None:
+        faults.update({row: reason for row in bad.arg_true() if row not in faults})
+
+    for number, (name, part) in enumerate(zip(layout.key_names, layout.parts, strict=True)):
+        if keys[name].null_count():
+            kind = "partition" if number < len(layout.partition_keys) else "row"
+            note(keys[name].is_null(), f"{part} is null, which is a part of the {kind} key")
+    if layout.sequence is not None and rows.column(layout.sequence).null_count:
+        note(_series(rows.column(layout.sequence)).is_null(), f"{layout.sequence}: the sequence is null")
     if layout.own_name is not None:
-        for row in (~keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)).fill_null(False).arg_true():
-            faults.setdefault(row, f"{layout.log_partition} is no number of a partition")
-    for row in (_key_bytes(keys) > KEY_BYTES_MAX).arg_true():
-        faults.setdefault(row, f"the key is longer than {KEY_BYTES_MAX} bytes")
+        own = keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)
+        note((~own).fill_null(False), f"{layout.log_partition} is no number of a partition")
+    texts = [column.cast(pl.Binary).bin.size() for column in keys if column.dtype in (pl.String, pl.Binary)]
+    if texts:
+        note(pl.DataFrame(texts).sum_horizontal() > KEY_BYTES_MAX, f"the key is longer than {KEY_BYTES_MAX} bytes")
     return faults
 
 
@@ -350,32 +356,6 @@ def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa
         wanted = pa.scalar(layout.delete.value).cast(column.type)
         found = pc.or_(found, pc.fill_null(pc.equal(column, wanted), False))
     return found
-
-
-def _kinds(layout: Layout) -> list[str]:
-    return ["partition"] * len(layout.partition_keys) + ["row"] * len(layout.row_keys)
-
-
-def _are_faultless(layout: Layout, rows: pa.RecordBatch) -> bool:
-    """Whether nulls and lengths of whole columns tell already that every row has a place."""
-    named = [*layout.bounded, *([] if layout.sequence is None else [layout.sequence])]
-    if len(layout.bounded) < len(layout.parts) or any(rows.column(name).null_count for name in named):
-        return False
-    if layout.log_partition is not None and rows.num_rows:
-        ends = pc.min_max(rows.column(layout.log_partition)).as_py()
-        if ends["min"] < 0 or ends["max"] >= LOG_PARTITION_MAX:
-            return False
-    kinds = [(rows.column(name), rows.schema.field(name).type) for name in layout.bounded]
-    texts = [column for column, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
-    return sum(pc.max(pc.binary_length(each)).as_py() or 0 for each in texts) <= KEY_BYTES_MAX
-
-
-def _key_bytes(keys: pl.DataFrame) -> pl.Series:
-    total = pl.Series(np.zeros(len(keys), np.int64))
-    for column in keys:
-        if column.dtype in (pl.String, pl.Binary):
-            total = total + column.cast(pl.Binary).bin.size().cast(pl.Int64).fill_null(0)
-    return total
 
 
 def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:

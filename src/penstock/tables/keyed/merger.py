@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, assert_never
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.errors import InvariantError
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
@@ -17,79 +17,35 @@ from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each
-from penstock.tables.keyed.files import ActiveFiles, Base, commits_key, files_number, meeting, read_active, small_alike
-from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
-from penstock.tables.keyed.merging.merge import merge_bucket
-from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, Naming, OldFile
-from penstock.tables.keyed.merging.runs import RunPart, parts_of, superseded
+from penstock.tables.keyed.files import (
+    chunk_store,
+    commits_by_bucket,
+    files_by_bucket,
+    may_hold,
+    touching_numbers,
+)
+from penstock.tables.keyed.layout import BUCKET
+from penstock.tables.keyed.merging.chunks import NewName
+from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, Meeting, MergeFlow, merge_bucket
+from penstock.tables.keyed.merging.runs import parts_by_bucket
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.tombstones import Tombstones, small_tombstones
+from penstock.tables.keyed.tombstones import Tombstones
 
-RunEntry = Mapping[str, Any]
 TASKS_PER_CORE = 2
 """Of a merge: small buckets share a task, which costs more than they do."""
 
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """The runs of a batch."""
-
-    naming: Naming
-    files: tuple[StagedFile, ...]
-
-    def by_bucket(self) -> dict[int, list[tuple[RunEntry, RunPart]]]:
-        found: dict[int, list[tuple[RunEntry, RunPart]]] = {}
-        for file in self.files:
-            for entry, part in parts_of(file):
-                found.setdefault(int(entry["_bucket"]), []).append((entry, part))
-        return found
-
-    def superseded(self) -> dict[PartitionKey, int]:
-        """By partition, the records that another of the same run replaced."""
-        found: dict[PartitionKey, int] = {}
-        for file in self.files:
-            key = (file.topic, file.partition)
-            found[key] = found.get(key, 0) + superseded(file)
-        return found
+Base = tuple[frozenset[str], int]
+"""The files of a bucket and the commits of all jobs that touched it. Two that are equal hold the same rows and
+tombstones: a commit that only deletes what is not there changes no file."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergedBucket:
-    base: Base
-    report: BucketReport
+def bulk_key(job: str) -> str:
+    """Whether every row of the table came from a bulk load of this job."""
+    return f"{job}#bulk"
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A batch merged into the buckets that it touches, each as of some version; nobody sees it yet."""
-
-    buckets: Mapping[int, MergedBucket] = field(default_factory=dict)
-    schema: pa.Schema | None = None
-    """Of the table when it was merged."""
-
-    @property
-    def files(self) -> tuple[StagedFile, ...]:
-        return tuple(file for each in self.buckets.values() for file in each.report.files)
-
-    @property
-    def tombstones(self) -> tuple[StagedFile, ...]:
-        return tuple(file for each in self.buckets.values() for file in each.report.tombstones)
-
-    @property
-    def tombstones_removed(self) -> tuple[str, ...]:
-        return tuple(path for each in self.buckets.values() for path in each.report.tombstones_removed)
-
-    def skipped(self) -> dict[PartitionKey, int]:
-        """By partition, the records that lost to a newer one."""
-        found: dict[PartitionKey, int] = {}
-        for each in self.buckets.values():
-            for key, count in each.report.skipped:
-                found[key] = found.get(key, 0) + count
-        return found
-
-
-class Merger:
-    """Merges batches of one job into its table."""
+class Merge:
+    """The runs of a batch, merged into the buckets that they touch, each as of some version; no reader sees it yet."""
 
     def __init__(
         self,
@@ -97,96 +53,99 @@ class Merger:
         data: Table,
         tombstones: Tombstones,
         spark: SparkSession,
-        meeting: Meeting | None = None,
+        runs: Sequence[StagedFile],
+        name: NewName,
+        meeting: Meeting,
     ) -> None:
         self._job = job
         self._data = data
-        self._tombstones = tombstones
         self._spark = spark
-        self._seen: tuple[int, ActiveFiles] | None = None
-        self._meeting = meeting or (Meeting.NONE if job.table.bulk else Meeting.NEWER)
-        self._is_overwrite = meeting is Meeting.NONE
+        self._name = name
+        self._meeting = meeting
+        self._tombstones = tombstones
+        self._parts = parts_by_bucket(runs)
+        self._merged: dict[int, tuple[Base, BucketReport]] = {}
+        self._schema: pa.Schema | None = None
 
-    def merge(self, runs: Runs) -> Merged:
-        """Merge every bucket that the runs touch into the loaded version."""
-        return self.brought_up(runs, Merged())
+    @property
+    def reports(self) -> list[BucketReport]:
+        return [report for _, report in self._merged.values()]
 
-    def brought_up(self, runs: Runs, merged: Merged) -> Merged:
-        """The same for the version that is loaded now: only the buckets that others changed are merged again."""
-        schema = self._data.schema
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        return tuple(file for report in self.reports for file in report.files)
+
+    @property
+    def skipped(self) -> Counter[PartitionKey]:
+        """By partition, the records that lost to a newer one of another run, or of the table."""
+        skipped: Counter[PartitionKey] = Counter()
+        for report in self.reports:
+            skipped.update(dict(report.skipped))
+        return skipped
+
+    def bring_up(self) -> None:
+        """Merge into the loaded version; what was merged before stays, but for buckets that others have changed."""
+        schema, commits = self._data.schema, commits_by_bucket(self._data)
         refuse_deletion_vectors(self._data.handle, self._data.spec.path)
-        active = self._active()
-        touched = runs.by_bucket()
-        known = merged.buckets if merged.schema == schema else {}
-        current = {bucket: each for bucket, each in known.items() if each.base == active.base(bucket)}
-        stale = [bucket for bucket in sorted(touched) if bucket not in current]
-        if not stale:
-            return Merged(current, schema)
-        reports = self._run(runs.naming, self._plans(stale, touched, active), schema)
-        fresh = {each.bucket: MergedBucket(active.base(each.bucket), each) for each in reports}
-        return Merged({**current, **fresh}, schema)
-
-    def removed(self, merged: Merged) -> tuple[RemovedFile, ...]:
-        """The files that the merged ones stand for, as of the loaded version."""
-        active = self._active()
-        return tuple(
-            file for bucket, each in merged.buckets.items() for file in active.removed(bucket, each.report.removed)
-        )
-
-    def numbers(self, merged: Merged, removed: Sequence[RemovedFile]) -> dict[str, int]:
-        """What a commit that takes these files out counts, as of the loaded version."""
-        keys = [commits_key(self._job.name, bucket) for bucket in sorted(merged.buckets)]
-        return {
-            **{key: (self._data.transaction(key) or 0) + 1 for key in keys},
-            **files_number(self._data, merged.files, removed),
-            **self._tombstones.numbers(merged.tombstones, self._data.schema),
+        files = files_by_bucket(self._active())
+        bases = {
+            bucket: (frozenset(file.path for file in files.get(bucket, ())), commits.get(bucket, 0))
+            for bucket in self._parts
         }
+        if schema != self._schema:
+            self._merged, self._schema = {}, schema
+        stale = [bucket for bucket in bases if bucket not in self._merged or self._merged[bucket][0] != bases[bucket]]
+        if stale:
+            # Read after the table: a delete that it has was remembered before.
+            dead = self._tombstones.files()
+            plans = tuple(self._plan(bucket, files.get(bucket, ()), dead.get(bucket, ())) for bucket in stale)
+            self._merged |= {report.bucket: (bases[report.bucket], report) for report in self._run(plans)}
 
-    def _active(self) -> ActiveFiles:
-        """The files of the loaded version, read once."""
-        if self._seen is None or self._seen[0] != self._data.version:
-            self._seen = (self._data.version, read_active(self._data, self._job.table.layout))
-        return self._seen[1]
+    def removes(self) -> tuple[RemovedFile, ...]:
+        """The files that the merged ones replace; they must be active in the loaded version (RULES K3)."""
+        active = {file.path: file for file in self._active()}
+        replaces_all = self._meeting is Meeting.ALL
+        paths = [*active] if replaces_all else [path for report in self.reports for path in report.removed]
+        lost = [path for path in paths if path not in active]
+        if lost:
+            raise InvariantError(f"a merge replaces {lost[0]}, which is not in the table any more")
+        return tuple(RemovedFile(path, active[path].size_bytes, {BUCKET: active[path].values[0]}) for path in paths)
 
-    def _plans(
-        self, buckets: Iterable[int], touched: Mapping[int, list[tuple[RunEntry, RunPart]]], active: ActiveFiles
-    ) -> tuple[BucketPlan, ...]:
-        # Read after the table: a delete that it has was remembered before.
-        dead = self._tombstones.files()
-        plans = []
-        for bucket in buckets:
-            files = active.of(bucket)
-            entries = [entry for entry, _ in touched[bucket]]
-            runs = tuple(part for _, part in touched[bucket])
-            plans.append(self._plan(BucketPlan(bucket, runs), entries, files, dead.get(bucket, ())))
-        return tuple(plans)
+    def numbers(self, removes: Sequence[RemovedFile]) -> dict[str, int]:
+        """What a commit on the loaded version that takes these files out counts."""
+        replaced = {int(file.partition_values[BUCKET] or 0) for file in removes}
+        numbers = touching_numbers(self._data, replaced | self._merged.keys(), self.files, removes)
+        tombstones = [file for report in self.reports for file in report.tombstones]
+        key, bulk = bulk_key(self._job.name), int(self._meeting is Meeting.BULK)
+        if (self._data.transaction(key) or 0) != bulk:
+            numbers[key] = bulk
+        return numbers | self._tombstones.numbers(tombstones, self._data.schema)
 
-    def _plan(
-        self, plan: BucketPlan, entries: list[RunEntry], files: tuple[OldFile, ...], tombstones: tuple[ActiveFile, ...]
-    ) -> BucketPlan:
-        spec = self._job.table
-        dead = tuple(each.path for each in tombstones)
-        match self._meeting:
-            case Meeting.NONE:
-                # An overwrite begins a new table: what was deleted before does not count.
-                return replace(plan, tombstones=() if self._is_overwrite else dead)
-            case Meeting.PARTITIONS:
-                return replace(plan, files=files)
-            case Meeting.NEWER | Meeting.NOT_OLDER:
-                met = meeting(files, entries, spec.layout.bounded)
-                joined = small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
-                dead_joined = small_tombstones(tombstones, spec.chunk_rows)
-                return replace(plan, files=met, joined=joined, tombstones=dead, tombstones_joined=dead_joined)
-            case _:
-                assert_never(self._meeting)
+    def remember_deleted(self) -> None:
+        """Commit tombstones, before the deletes that they stand for (RULES K2)."""
+        added = [file for report in self.reports for file in report.tombstones]
+        self._tombstones.append(added, self._data.schema)
+        self._data.environment.reach("tombstones_written")
 
-    def _run(self, naming: Naming, plans: tuple[BucketPlan, ...], schema: pa.Schema) -> list[BucketReport]:
-        spec = self._job.table
-        options = dict(spec.storage_options)
-        store = ChunkStore(spec.path, options, file_schema(schema), spec.layout, spec.chunk_rows)
-        now = self._data.environment.now()
-        flow = MergeFlow(store, naming, spec.tombstones_path, self._meeting, now, spec.tombstone_retention_seconds)
-        merge = partial(merge_bucket, flow)
+    def _active(self) -> tuple[ActiveFile, ...]:
+        return self._data.active_files(tuple(self._job.table.layout.bounded))
+
+    def _plan(self, bucket: int, files: tuple[ActiveFile, ...], tombstones: tuple[ActiveFile, ...]) -> BucketPlan:
+        runs = self._parts[bucket]
+        dead = tuple(file.path for file in tombstones)
+        if self._meeting is Meeting.BULK:
+            return BucketPlan(bucket, runs, tombstones=dead)
+        # An overwrite brings deleted keys back: what was deleted before does not count.
+        if self._meeting is Meeting.ALL:
+            return BucketPlan(bucket, runs)
+        if self._meeting is Meeting.PARTITIONS:
+            return BucketPlan(bucket, runs, files)
+        met = tuple(file for file in files if any(may_hold(file, part.bounds) for part in runs))
+        return BucketPlan(bucket, runs, met, dead)
+
+    def _run(self, plans: tuple[BucketPlan, ...]) -> list[BucketReport]:
+        spec, now = self._job.table, self._data.environment.now()
+        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_path, self._meeting, now)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
-        return run_each(self._spark, merge, plans, BucketReport, tasks, of="buckets")
+        return run_each(self._spark, partial(merge_bucket, flow), plans, BucketReport, tasks, of="buckets")

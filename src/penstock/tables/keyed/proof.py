@@ -33,7 +33,7 @@ from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
 from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
 from penstock.proof.values import column_hashes
 from penstock.status.model import RecordedGap
-from penstock.tables.keyed.files import has_foreign_changes
+from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreign_changes
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
@@ -44,23 +44,21 @@ from penstock.tables.keyed.layout import (
     key_frame,
     log_order,
     newer,
+    older,
     order_columns,
     order_frame,
     sequences,
     tiebreaks,
 )
 from penstock.tables.keyed.loading.load import loads_key, overwritten_key
-from penstock.tables.keyed.merger import Runs
-from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
-from penstock.tables.keyed.merging.digest import digest_of
+from penstock.tables.keyed.merging.chunks import ChunkStore, digest_of
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
-from penstock.tables.keyed.merging.merge import newer_than_mine, read_incoming
-from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
-from penstock.tables.keyed.merging.runs import KeyedFlow
+from penstock.tables.keyed.merging.merge import read_incoming
+from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_bucket
 from penstock.tables.keyed.merging.tombstones import newest
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
-from penstock.tables.keyed.tombstones import files_by_bucket, find_tombstones, tombstones_faults
-from penstock.tables.keyed.writer import told_by_key, tombstone_policy
+from penstock.tables.keyed.table import told_by_key, tombstone_policy
+from penstock.tables.keyed.tombstones import find_tombstones, tombstones_faults
 from penstock.tables.single.facts import TableFacts, read_table, recorded_gaps
 
 
@@ -102,11 +100,11 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
 
 
 def _content_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) -> Iterator[str]:
-    store = stored_store(spec, data)
+    store = chunk_store(spec, data)
     for bucket, files in files_by_bucket(data.active_files(tuple(store.schema.names))).items():
         yield from _bucket_faults(store, bucket, files)
     if tombstones is not None:
-        store = stored_store(spec, tombstones)
+        store = chunk_store(spec, tombstones)
         for file in tombstones.active_files():
             yield from (f"tombstones: {file.path}: {fault}" for fault in _file_faults(file, store.read(file.path)))
 
@@ -196,12 +194,6 @@ class Places:
         if layout.sequence is not None or self.unknown:
             return pl.lit(self.any_lost or (loads and layout.delete is not None))
         return pl.col(log_order(layout)) < pl.lit(self.lost["end"].max(), pl.Int64)
-
-
-def stored_store(spec: KeyedSpec, table: Table) -> ChunkStore:
-    """Reads the files of a table: of the rows, or of tombstones."""
-    schema = file_schema(table.schema)
-    return ChunkStore(table.spec.path, dict(spec.storage_options), schema, spec.layout, spec.chunk_rows)
 
 
 def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
@@ -326,18 +318,17 @@ def _compared(
 ) -> Iterator[pl.DataFrame]:
     """Bucket by bucket the keys of records and rows, each with what became of it."""
     spec, facts, tombstones = evidence.spec, evidence.facts, evidence.tombstones
-    layout, stored = spec.layout, stored_store(spec, facts.table)
+    layout, stored = spec.layout, chunk_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
     rows_of = files_by_bucket(facts.table.active_files())
     dead_of = {} if tombstones is None else files_by_bucket(tombstones.active_files())
-    touched = Runs(Naming(), files).by_bucket()
+    touched = parts_by_bucket(files)
     # Values of partial updates may be of records that the log no longer has.
     tells_values = not layout.merge or (SEQUENCES in stored.schema.names and not places.any_lost)
     loads = any(key.endswith(loads_key("")) for key in facts.table.transactions())
     exposed = places.exposed(layout, loads)
     for bucket in sorted({*touched, *rows_of}):
-        plan = BucketPlan(bucket, tuple(part for _, part in touched.get(bucket, ())))
-        records = _records(MergeFlow(temporary, Naming(), ""), plan, with_values and tells_values)
+        records = _records(temporary, touched.get(bucket, ()), with_values and tells_values)
         rows = _rows(stored, rows_of.get(bucket, ()), with_values and tells_values)
         dead = _dead(stored, tombstones, spec, dead_of.get(bucket, ()))
         yield compare(layout, records, places.placed(layout, rows), places.placed(layout, dead), exposed, with_values)
@@ -357,9 +348,9 @@ def compare(
     of_values = pl.when(~differs | ~pl.lit(with_values)).then(pl.lit("")).when(differs).then(pl.lit("altered"))
     # Of a delete whose tombstone is gone an older record may bring the row back.
     forgotten = gone & ~same & newer(layout, "_dead").fill_null(True)
-    deleted_since = newer_than_mine(layout, "_dead") & (pl.col("origin_dead") != KNOWN)
+    deleted_since = older(layout, "_dead") & (pl.col("origin_dead") != KNOWN)
     verdict = (
-        pl.when(gone.is_null() | newer_than_mine(layout, "_there"))
+        pl.when(gone.is_null() | older(layout, "_there"))
         .then(of_row)
         .when(origin.is_not_null() & same & ~gone)
         .then(of_values.otherwise(pl.lit("merged")))
@@ -373,12 +364,12 @@ def compare(
     return joined.select("gone", pl.coalesce(order, f"{order}_there").alias("sequence"), verdict.alias("verdict"))
 
 
-def _records(flow: MergeFlow, plan: BucketPlan, tells_values: bool) -> pl.DataFrame:
+def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -> pl.DataFrame:
     """The newest record of each key of a bucket, and whether it deletes."""
-    layout = flow.store.layout
-    if not plan.runs:
-        return _keyed(layout, flow.store.schema.empty_table()).with_columns(_NO_VALUE, pl.lit(False).alias("gone"))
-    incoming = read_incoming(flow, plan)
+    layout = store.layout
+    if not runs:
+        return _keyed(layout, store.schema.empty_table()).with_columns(_NO_VALUE, pl.lit(False).alias("gone"))
+    incoming = read_incoming(store, runs)
     last = incoming.frame.unique("key", keep="last", maintain_order=True)
     names = [*layout.key_names, *order_columns(layout), "value", "gone"]
     if not tells_values:
@@ -408,7 +399,7 @@ def _dead(store: ChunkStore, tombstones: Table | None, spec: KeyedSpec, files: I
     empty = _keyed(store.layout, store.schema.empty_table())
     if tombstones is None or not files:
         return empty
-    of_dead = stored_store(spec, tombstones)
+    of_dead = chunk_store(spec, tombstones)
     frames = [pl.DataFrame(pl.from_arrow(of_dead.read(file.path))) for file in files]
     return newest(store.layout, pl.concat(frames)).select(empty.columns)
 

@@ -10,7 +10,7 @@ import msgspec
 from penstock.errors import UserError
 from penstock.job.values import Duration, Flag, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
-from penstock.tables.keyed.layout import BUCKET, KeyFunction, KeyPart, Layout
+from penstock.tables.keyed.layout import BUCKET, KeyPart, Layout
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property that keeps the keys with which a table was made, so that it can be read without its job."""
@@ -39,7 +39,7 @@ class _Kept(msgspec.Struct, frozen=True):
     """What of a layout decides where a row lies and which one stays."""
 
     version: Literal[3]
-    partition_keys: tuple[tuple[str, KeyFunction, int | str], ...]
+    partition_keys: tuple[KeyPart, ...]
     row_keys: tuple[str, ...]
     sequence: str | None
     buckets: int
@@ -48,8 +48,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 def encode_layout(layout: Layout) -> str:
     """The text of the property: the same for layouts whose rows lie in the same places."""
-    parts = tuple((each.column, each.function, each.argument) for each in layout.partition_keys)
-    kept = _Kept(3, parts, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
+    kept = _Kept(3, layout.partition_keys, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
     return msgspec.json.encode(kept).decode()
 
 
@@ -63,5 +62,5 @@ def decode_layout(text: str) -> Layout:
             detail=f"{error}: {text}",
             hint="was the table made by another version of Penstock?",
         ) from error
-    parts = tuple(KeyPart(*each) for each in kept.partition_keys)
-    return Layout(parts, kept.row_keys, kept.sequence, buckets=kept.buckets, log_partition=kept.log_partition)
+    keys = kept.partition_keys
+    return Layout(keys, kept.row_keys, kept.sequence, buckets=kept.buckets, log_partition=kept.log_partition)

@@ -1,40 +1,60 @@
-"""A keyed table under one job: a batch lands whole, with the files that it replaces, or not at all."""
+"""A keyed table under one job: a batch lands whole, with the files that it replaces, or not at all.
+
+Two Spark jobs write it: one leaves sorted runs, one merges them bucket by bucket. A replay takes the same way: records
+that are older than what is there change nothing, and are done with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.flow.write.manifest import Counts, PartitionKey
-from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table
+from penstock.flow.task import Flow
+from penstock.flow.write.manifest import Counts
+from penstock.flow.write.names import replayed_name, staged_name
+from penstock.job.expressions import fields as fields_of
+from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.staging.reports import Written
-from penstock.tables.keyed.files import read_active
+from penstock.staging.reports import Gathered, Written
+from penstock.tables.keyed.files import row_count
 from penstock.tables.keyed.generations import generations_of, with_generations
-from penstock.tables.keyed.merger import Merged, Merger, Runs
+from penstock.tables.keyed.layout import HIDDEN
+from penstock.tables.keyed.merger import Merge, bulk_key
+from penstock.tables.keyed.merging.chunks import NewName, fresh
+from penstock.tables.keyed.merging.merge import Meeting
+from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import Landed
+from penstock.tables.quarantine.replay import StagedRun, run_change, run_number
+from penstock.tables.single.replay_target import TableTarget
 from penstock.tables.single.table import SingleTable
-
-
-def bulk_key(job: str) -> str:
-    """Whether every row of the table came from a bulk load of this job."""
-    return f"{job}#bulk"
+from penstock.tables.single.writer import SingleWriter
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedWritten(Written):
     """A batch that is merged into the table as of some version, ready for its commit."""
 
-    runs: Runs
-    merged: Merged
+    merge: Merge
+
+    def part(self, piece: Slice, token: int) -> SlicePart:
+        """A slice with its counts: records that lost to a newer one are skipped and not written."""
+        share = self.share_of(piece)
+        in_runs = sum(run.rows for run in share.files)
+        written = in_runs - self.merge.skipped[(piece.partition.topic, piece.partition.number)]
+        skipped = share.counts.skipped + share.counts.written - written
+        counts = replace(share.counts, written=written, skipped=skipped)
+        mark = self.found.mark_of(piece.partition)
+        return SlicePart(piece, token, counts, quarantine_files=share.quarantine_files, mark=mark)
 
 
 class KeyedTable(SingleTable):
@@ -42,14 +62,11 @@ class KeyedTable(SingleTable):
 
     divisible = False
 
-    def __init__(
-        self, job: JobSpec[KeyedSpec], data: Table, environment: Environment, log: Log, spark: SparkSession
-    ) -> None:
+    def __init__(self, job: JobSpec[KeyedSpec], data: Table, environment: Environment, log: Log) -> None:
         super().__init__(job, data, environment)
         self.spec = job.table
         self.tombstones = Tombstones(job, data)
         self.tombstones.table()
-        self.merger = Merger(job, data, self.tombstones, spark)
         self._log = log
         self._refuse_bulk()
 
@@ -63,59 +80,29 @@ class KeyedTable(SingleTable):
 
         return self.data.commit_revised(revise)
 
-    def generations(self, partition: Partition) -> tuple[tuple[int, int], ...]:
-        return generations_of(self.data.transactions(), self.job.name, partition)
-
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: Written) -> Landed:
         assert isinstance(staged, KeyedWritten)
-        merged = staged.merged
+        merge = staged.merge
+
+        def proposal() -> Proposal:
+            parts = tuple(staged.part(piece, tokens[piece.partition]) for piece in batch.slices)
+            return Proposal(self.job.name, batch.id, parts, whole=True)
 
         def revise() -> Proposal:
-            nonlocal merged
-            proposal = self._proposal(batch, tokens, staged, merged)
-            if check(proposal, self.data.known_state(tokens)).accepted:
-                merged = self.merger.brought_up(staged.runs, merged)
-                removes = self.merger.removed(merged)
-                proposal = replace(
-                    self._proposal(batch, tokens, staged, merged),
-                    files=merged.files,
-                    removes=removes,
-                    extra={**self.merger.numbers(merged, removes), **self.bulk_number()},
-                )
-            return proposal
+            if not check(proposal(), self.data.known_state(tokens)).accepted:
+                return proposal()
+            merge.bring_up()
+            removes = merge.removes()
+            return replace(proposal(), files=merge.files, removes=removes, extra=merge.numbers(removes))
 
-        outcome = self.data.commit_revised(revise, staged.schema, lambda: self.remember_deleted(merged))
-        self.environment.reach("committed")
-        if outcome.version is None:
-            return Landed(outcome)
-        self.quarantine.append(outcome.accepted)
-        self.environment.reach("quarantined")
-        landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
-        counts = sum((part.counts for part in landed), Counts())
-        return Landed(outcome, counts, len(merged.files), _fresh_bytes(merged, counts))
-
-    def remember_deleted(self, merged: Merged) -> None:
-        """Tombstones are there before the deletes that they stand for (RULES K2)."""
-        self.tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
-        self.environment.reach("tombstones_written")
-
-    def bulk_number(self) -> dict[str, int]:
-        """What a commit says of bulk loads, where that changes."""
-        key, wanted = bulk_key(self.job.name), int(self.spec.bulk)
-        return {} if (self.data.transaction(key) or 0) == wanted else {key: wanted}
-
-    def _proposal(
-        self, batch: Batch, tokens: Mapping[Partition, int], staged: KeyedWritten, merged: Merged
-    ) -> Proposal:
-        lost = [staged.runs.superseded(), merged.skipped()]
-        parts = tuple(_part(piece, tokens[piece.partition], staged, lost) for piece in batch.slices)
-        return Proposal(self.job.name, batch.id, parts, whole=True)
+        landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.remember_deleted))
+        if landed.outcome.version is None:
+            return landed
+        return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
 
     def _refuse_bulk(self) -> None:
-        if not self.spec.bulk or self.data.transaction(bulk_key(self.job.name)) == 1:
-            return
-        rows = read_active(self.data, self.spec.layout).rows
-        if rows:
+        rows = row_count(self.data)
+        if self.spec.bulk and rows and self.data.transaction(bulk_key(self.job.name)) != 1:
             raise UserError(
                 f"a bulk load cannot go into the table at {self.spec.path}: it has {rows} rows",
                 detail="a bulk load looks up no row, so a key that is there already would be there twice",
@@ -123,21 +110,97 @@ class KeyedTable(SingleTable):
             )
 
 
-def _part(piece: Slice, token: int, staged: KeyedWritten, lost: list[dict[PartitionKey, int]]) -> SlicePart:
-    share = staged.share_of(piece)
-    key = (piece.partition.topic, piece.partition.number)
-    skipped = sum(each.get(key, 0) for each in lost)
-    return SlicePart(
-        piece,
-        token,
-        replace(share.counts, written=share.counts.written - skipped, skipped=share.counts.skipped + skipped),
-        quarantine_files=share.quarantine_files,
-        mark=staged.found.mark_of(piece.partition),
-    )
+class KeyedWriter(SingleWriter):
+    """Merges batches of one job into files of its table."""
+
+    table: KeyedTable
+
+    def __init__(self, job: JobSpec[KeyedSpec], table: KeyedTable, spark: SparkSession, log: Log) -> None:
+        super().__init__(table, spark, log)
+        self._keyed_job = job
+
+    def flow(self, batch: Batch) -> Flow:
+        target = pa.schema([field for field in self.data.schema if field.name not in HIDDEN])
+        partitions = [piece.partition for piece in batch.slices]
+        return keyed_flow(self._keyed_job, self._flow_to(batch, target, ()), self.data.transactions(), partitions)
+
+    def replay_target(self) -> TableTarget:
+        return KeyedTarget(self.table, self.spark, self.replay)
+
+    def _written(self, flow: Flow, found: Gathered, started_at: float) -> Written | None:
+        written = super()._written(flow, found, started_at)
+        if written is None:
+            return None
+        self.data.environment.reach("runs_staged")
+        self.data.refresh()
+        job, tombstones = self._keyed_job, self.table.tombstones
+        meeting = Meeting.BULK if job.table.bulk else Meeting.NEWER
+        merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow), meeting)
+        merge.bring_up()
+        self.data.environment.reach("merged")
+        return KeyedWritten(written.found, written.staged_at, written.schema, merge)
 
 
-def _fresh_bytes(merged: Merged, counts: Counts) -> int:
+class KeyedTarget(TableTarget):
+    """The target of a replay."""
+
+    def _land(self, staged: StagedRun[Written]) -> bool:
+        run, written = staged.run, staged.files
+        assert isinstance(written, KeyedWritten)
+        merge = written.merge
+
+        def decide() -> Change | None:
+            if run_number(self._data) != run.number - 1:
+                return None
+            self._data.check_schema(written.schema)
+            merge.bring_up()
+            merge.remember_deleted()
+            change, removes = run_change(self._data, run, merge.files), merge.removes()
+            actions = [*(self._data.remove_action(file) for file in removes), *change.actions]
+            return replace(change, actions=actions, transactions={**change.transactions, **merge.numbers(removes)})
+
+        return self._data.swap(decide)
+
+
+def keyed_flow(
+    job: JobSpec[KeyedSpec], plain: Flow, numbers: Mapping[str, int], partitions: list[Partition]
+) -> KeyedFlow:
+    """The flow of records into runs; `numbers` are those of the table."""
+    known = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    known["on"] = replace(plain.on, tombstone=tombstone_policy(job, job.table))
+    generations = {(each.topic, each.number): generations_of(numbers, job.name, each) for each in partitions}
+    by_key = told_by_key(job, job.table)
+    return KeyedFlow(**known, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
+
+
+def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
+    """What becomes of a record without a value: it is a row without values, unless `sql:` would see it."""
+    if spec.filter_tombstones:
+        return TombstonePolicy.FILTER
+    return TombstonePolicy.QUARANTINE if job.sql else TombstonePolicy.ROW
+
+
+def told_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
+    """Whether a record without a value gives the key of its row: all columns of the key come from Kafka's own."""
+    if job.sql is not None or spec.bulk:
+        return False
+    needed = [name for name in spec.layout.columns if name not in HIDDEN]
+    return all(name in job.columns and not list(fields_of(job.columns[name])) for name in needed)
+
+
+def _names(flow: Flow) -> NewName:
+    """The names of merged files: after the replay, or after the first slice of the batch.
+
+    A batch lands whole or not at all, so once that slice is behind the position no commit can name them any more.
+    """
+    if flow.replay_run is not None:
+        return partial(fresh, replayed_name, str(flow.replay_run))
+    (_, number), piece = min(flow.slices.items())
+    return partial(fresh, staged_name, piece.topic_id, number, piece.start, piece.end)
+
+
+def _fresh_bytes(merge: Merge, counts: Counts) -> int:
     """The bytes of the rows that a batch wrote, without those that are only written again with them."""
-    rows = sum(file.rows for file in merged.files)
-    size_bytes = sum(file.size_bytes for file in merged.files)
+    rows = sum(file.rows for file in merge.files)
+    size_bytes = sum(file.size_bytes for file in merge.files)
     return round(size_bytes * counts.written / rows) if rows else 0

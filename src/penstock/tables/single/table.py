@@ -74,7 +74,11 @@ class SingleTable:
             )
             for piece in batch.slices
         )
-        outcome = self.data.commit(Proposal(self.job.name, batch.id, parts, stamps=self.stamps), staged.schema)
+        proposal = Proposal(self.job.name, batch.id, parts, stamps=self.stamps)
+        return self.landed(self.data.commit(proposal, staged.schema))
+
+    def landed(self, outcome: Outcome) -> Landed:
+        """What became of a batch, once its bad records are in quarantine."""
         self.environment.reach("committed")
         if outcome.version is None:
             return Landed(outcome)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.events import ColumnsAdded, FieldsLeftOut
+from penstock.events import ColumnsAdded, FieldsLeftOut, Listener
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.seen_types import addable, column_types, left_out
+from penstock.flow.columns.seen_types import NewFields, addable, column_types, left_out
 from penstock.flow.compile import flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
 from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.table import Table
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
@@ -34,6 +36,25 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
     schema = pa.schema([each for each in schema if each.name not in job.drop])
     return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
+
+
+def add_fields(table: Table, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
+    """Give the table the fields that records brought; those that cannot be columns are reported and left out.
+
+    Returns whether the table has other columns than before.
+    """
+    before = table.schema
+    columns = addable(column_types(fields, job.on.mixed_types), before.names, decoded)
+    ignored = left_out(fields, columns)
+    if ignored:
+        listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
+    if not len(columns):
+        return False
+    table.add_columns(columns)
+    if table.schema == before:
+        return False
+    listener.event(ColumnsAdded(columns=new_paths(before, columns)))
+    return True
 
 
 class SingleWriter:
@@ -95,23 +116,8 @@ class SingleWriter:
         )
 
     def _added_columns(self, flow: Flow, found: Gathered) -> bool:
-        """Give the table the fields that records brought; those that cannot be columns are told and left out.
-
-        Returns whether the table has other columns than the flow knows, so that the batch has to run again.
-        """
+        """Whether the table has other columns than the flow knows, so that the batch has to run again."""
         fields = {name: seen for name, seen in found.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
-        before = self.data.schema
-        types = column_types(fields, self.job.on.mixed_types)
-        columns = addable(types, before.names, flow.decoded.names)
-        ignored = left_out(fields, columns)
-        if ignored:
-            self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
-        if not len(columns):
-            return False
-        self.data.add_columns(columns)
-        if self.data.schema == before:
-            return False
-        self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
-        return True
+        return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)

@@ -5,18 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.flow.write.names import content_of
-from penstock.tables.keyed.layout import BUCKET, SEQUENCE, SEQUENCES, TIEBREAK, Layout, sequences, sequences_type
-from penstock.tables.keyed.merging.chunks import ChunkStore
-from penstock.tables.keyed.merging.merge import merge_bucket
-from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming, OldFile
-from penstock.tables.keyed.merging.runs import DELETE, RunTarget, RunWriter, parts_of
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import compacted_name, content_of
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.tables.keyed.layout import (
+    BUCKET,
+    DELETE,
+    SEQUENCE,
+    SEQUENCES,
+    TIEBREAK,
+    Layout,
+    sequences,
+    sequences_type,
+)
+from penstock.tables.keyed.merging.chunks import ChunkStore, fresh
+from penstock.tables.keyed.merging.merge import BucketPlan, MergeFlow, merge_bucket
+from penstock.tables.keyed.merging.runs import RunWriter, parts_by_bucket
 from tests.tries import tries
 
 STREAMS = 50
@@ -48,7 +59,7 @@ class Bucket:
     folder: Path
     layout: Layout
     chance: random.Random
-    files: dict[str, OldFile] = field(default_factory=dict)
+    files: dict[str, ActiveFile] = field(default_factory=dict)
     tombstones: list[str] = field(default_factory=list)
 
     @property
@@ -65,30 +76,27 @@ class Bucket:
         self._attempt(batch, dies=False)
 
     def _attempt(self, batch: Sequence[Record], *, dies: bool) -> None:
-        naming = Naming(version_max=9)
-        flow = MergeFlow(self.store, naming, str(self.folder / "tombstones"))
-        runs = []
+        name = partial(fresh, compacted_name, 9)
+        flow = MergeFlow(self.store, name, str(self.folder / "tombstones"))
+        files: list[StagedFile] = []
         for topic, partition in sorted({(record.topic, record.partition) for record in batch}):
-            writer = RunWriter(RunTarget(self.layout, flow.store.table_url, {}), (topic, partition), naming.fresh)
+            writer = RunWriter(self.layout, self.store.storage, (topic, partition), name)
             for record in batch:
                 if (record.topic, record.partition) == (topic, partition):
                     writer.write(row_of(record))
-            runs += [part for file in writer.finish() for _, part in parts_of(file)]
-        joined = frozenset(path for path in self.files if self.chance.random() < 0.1)
+            files += writer.finish()
+        runs = [part for parts in parts_by_bucket(files).values() for part in parts]
         self.chance.shuffle(runs)
-        dead_joined = frozenset(path for path in self.tombstones if self.chance.random() < 0.2)
-        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), joined, tuple(self.tombstones), dead_joined)
+        plan = BucketPlan(0, tuple(runs), tuple(self.files.values()), tuple(self.tombstones))
         report = merge_bucket(flow, plan)
-        self.tombstones = [path for path in self.tombstones if path not in report.tombstones_removed]
         self.tombstones += [file.path for file in report.tombstones]
         if dies:
             return
         for path in report.removed:
             del self.files[path]
         for file in report.files:
-            content = content_of(file.path)
-            assert content is not None and file.partition_values == {BUCKET: "0"}
-            self.files[file.path] = OldFile(file.path, file.rows, file.size_bytes, {}, content.digest)
+            assert content_of(file.path) is not None and file.partition_values == {BUCKET: "0"}
+            self.files[file.path] = ActiveFile(file.path, file.size_bytes, 0, ("0",), rows=file.rows)
 
     def rows(self) -> dict[int, tuple[Any, ...]]:
         rows = [row for path in self.files for row in self.store.read(path).to_pylist()]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.keyed.merging.digest import digest_of
+from penstock.tables.keyed.merging.chunks import digest_of
 
 SCHEMA = pa.schema(
     [

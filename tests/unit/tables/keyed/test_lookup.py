@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UserError
 from penstock.tables.keyed.layout import KeyPart, Layout, buckets_of, key_frame
-from penstock.tables.keyed.reading.lookup import KEYS_MAX, Buckets, buckets_with, wanted_values
+from penstock.tables.keyed.lookup import KEYS_MAX, Buckets, buckets_with, wanted_values
 from penstock.tables.keyed.spec import decode_layout, encode_layout
 
 KINDS = pa.schema(

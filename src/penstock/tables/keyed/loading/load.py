@@ -9,50 +9,48 @@ table, so what commits before it said of their files does not count any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.events import FieldsLeftOut
 from penstock.flow.columns.fitting import folded
-from penstock.flow.columns.seen_types import addable, column_types, from_json, left_out
-from penstock.flow.columns.seen_types import merged as merged_fields
+from penstock.flow.columns.seen_types import from_json, merged
+from penstock.flow.compile import collect_reports
 from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import compacted_name
+from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.keys import fingerprint
-from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.provenance import Provenance, commits_of
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.maintenance.compaction import Limit, gather
-from penstock.lake.proposal import RemovedFile
 from penstock.lake.staged import check_staged
-from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, RESERVED, Layout
-from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
-from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
-from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport, RowReader
-from penstock.tables.keyed.merger import Merged, Merger, Runs
-from penstock.tables.keyed.merging.plan import Meeting, Naming
-from penstock.tables.keyed.merging.runs import RunTarget
+from penstock.spark.failures import SPARK_ERRORS, refusal_of, spark_errors
+from penstock.staging.dealing import run_each
+from penstock.tables.keyed.files import chunk_store, row_count
+from penstock.tables.keyed.layout import HIDDEN, RESERVED, Layout
+from penstock.tables.keyed.loading.reading import FORMATS, SourceFile, source_files
+from penstock.tables.keyed.loading.task import LoadTask, LoadTaskReport, row_fields
+from penstock.tables.keyed.merger import Merge
+from penstock.tables.keyed.merging.chunks import NewName, fresh
+from penstock.tables.keyed.merging.merge import Meeting
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.table import bulk_key
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import LoadWish, SaveMode
+from penstock.tables.single.writer import add_fields
 
 BYTES_PER_COMMIT_MAX = 1024**3
 FILES_PER_COMMIT_MAX = 1000
-VERSIONS_TO_LAND_MAX = 1000
-COMMITS_SEARCHED = 200
-"""For an attempt whose answer was lost."""
-_OVERWRITES = (Meeting.NONE, Meeting.PARTITIONS)
-"""Of a load: rows of earlier loads are taken out of the table."""
 
 
 def mark_key(job: str, file: SourceFile) -> str:
@@ -104,6 +102,11 @@ class LoadReport:
         yield f"{self.files} files loaded, {rows}, {self.commits} commits{known}"
 
 
+Source = tuple[SourceFile, ...] | DataFrame
+"""The rows of one commit: files that tasks read, or what a reader of Spark's reads. Only files are named by the commit:
+a source of Spark's that is loaded again is read again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loader:
     """One load into a table."""
@@ -112,38 +115,47 @@ class Loader:
     data: Table
     spark: SparkSession
     environment: Environment
+    wish: LoadWish
 
-    def load(self, wish: LoadWish) -> LoadReport:
+    def load(self) -> LoadReport:
         """Bring the files into the table as the mode says."""
+        wish = self.wish
         if wish.by_partition:
             _check_by_partition(self.job.name, self.job.table.layout)
         by_spark = wish.format is not None and wish.format not in FORMATS
         if wish.options and not by_spark:
             raise UserError("options are for formats that Spark reads", hint=f"and not for {', '.join(FORMATS)}")
         self.data.refresh()
-        fields = self._reader().fields
+        fields = row_fields(self.job, self._columns())
         files = [] if by_spark else source_files(wish.paths, wish.format, self.job.table.storage_options, fields)
-        if not self._takes_rows(wish, files, read_active(self.data, self.job.table.layout).rows):
+        if not self._takes_rows(files):
             return LoadReport()
         if by_spark:
-            return self._part(SparkSource(self.spark, wish), wish, files)
+            return self._part(self._frame(), files)
         if wish.mode is SaveMode.OVERWRITE:
-            return self._part(Files(tuple(files)), wish, files)
+            return self._part(tuple(files), files)
         marked = self._generation() + 1
         unknown = [file for file in files if self.data.transaction(mark_key(self.job.name, file)) != marked]
         size: Limit[SourceFile] = Limit(lambda file: file.size_bytes, BYTES_PER_COMMIT_MAX)
         report = LoadReport(files_known=len(files) - len(unknown))
         for part in gather(unknown, size, Limit(lambda _: 1, FILES_PER_COMMIT_MAX)):
-            report += self._part(Files(tuple(part)), wish, files)
+            report += self._part(part, files)
         return report
 
-    def _takes_rows(self, wish: LoadWish, files: Sequence[SourceFile], rows: int) -> bool:
+    @property
+    def _meeting(self) -> Meeting:
+        if self.wish.mode is not SaveMode.OVERWRITE:
+            return Meeting.NOT_OLDER
+        return Meeting.PARTITIONS if self.wish.by_partition else Meeting.ALL
+
+    def _takes_rows(self, files: Sequence[SourceFile]) -> bool:
         """Whether the mode lets the load write: to a table with rows, `error` and `ignore` only what they began."""
-        if not rows or wish.mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
+        rows = row_count(self.data)
+        if not rows or self.wish.mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
             return True
         if files and self.data.transaction(set_key(self.job.name, files)) == self._generation() + 1:
             return True
-        if wish.mode is SaveMode.IGNORE:
+        if self.wish.mode is SaveMode.IGNORE:
             return False
         raise UserError(
             f"the table at {self.job.table.path} has {rows} rows",
@@ -155,157 +167,140 @@ class Loader:
         ending = overwritten_key("")
         return sum(number for key, number in self.data.transactions().items() if key.endswith(ending))
 
-    def _reader(self) -> RowReader:
-        return RowReader.of(self.job, _columns(self.data))
+    def _columns(self) -> pa.Schema:
+        return pa.schema([field for field in self.data.schema if field.name not in HIDDEN])
 
-    def _part(self, origin: Origin, wish: LoadWish, files: Sequence[SourceFile]) -> LoadReport:
-        """One commit of the load of all `files`."""
-        self._take_columns(origin)
-        naming = Naming(version_max=self.data.version + VERSIONS_TO_LAND_MAX)
-        with self._temporary_runs() as temporary:
-            reports = self._read(origin, naming, temporary)
-            if self._take_new_fields(reports):
-                reports = self._read(origin, naming, temporary)
-            self.environment.reach("runs_staged")
-            runs = Runs(naming, tuple(run for report in reports for run in report.runs))
-            merged = self._commit(origin.files, runs, wish, files)
-        lost = sum(runs.superseded().values()) + sum(merged.skipped().values())
-        unread = sum(each.report.unread for each in merged.buckets.values())
-        return LoadReport(len(origin.files), 0, sum(each.rows for each in reports), lost, unread, commits=1)
-
-    @contextmanager
-    def _temporary_runs(self) -> Iterator[list[StagedFile]]:
-        """Takes runs that are deleted once the load has succeeded or failed.
-
-        No commit names them, and no other process reads them. Those of a process that dies are left to vacuum.
-        """
-        runs: list[StagedFile] = []
-        failure: PenstockError | None = None
+    def _frame(self) -> DataFrame:
+        wish = self.wish
+        reader = self.spark.read.format(str(wish.format)).options(**wish.options)
         try:
-            yield runs
-        except PenstockError as error:
-            failure = error
+            return reader.load(list(wish.paths)) if wish.paths else reader.load()
+        except SPARK_ERRORS as error:
+            raise UserError(
+                f"Spark cannot read {self._frame_name}",
+                detail=refusal_of(error),
+                hint="the jars of a format go to spark.conf of the job file, as spark.jars or spark.jars.packages",
+            ) from error
+
+    @property
+    def _frame_name(self) -> str:
+        return f"{self.wish.format} {' '.join(self.wish.paths)}".strip()
+
+    def _part(self, source: Source, files: Sequence[SourceFile]) -> LoadReport:
+        """One commit of the load of all `files`.
+
+        Its runs are deleted once it has succeeded or failed: no commit names them, and no other process reads them.
+        Those of a process that dies are left to vacuum.
+        """
+        self.data.refresh()
+        version_max = self.data.version + VERSIONS_TO_LAND_MAX
+        name = partial(fresh, compacted_name, version_max)
+        runs: list[StagedFile] = []
+        try:
+            reports = self._read(source, name, runs)
+            if self._added_columns(reports):
+                reports = self._read(source, name, runs)
+            self.environment.reach("runs_staged")
+            in_runs = [run for report in reports for run in report.runs]
+            tombstones = Tombstones(self.job, self.data)
+            merge = Merge(self.job, self.data, tombstones, self.spark, in_runs, name, self._meeting)
+            part = source if isinstance(source, tuple) else ()
+            self._commit(part, merge, version_max, files)
+        except PenstockError:
+            self._delete(runs)
+            raise
+        self._delete(runs)
+        rows = sum(report.rows for report in reports)
+        skipped = rows - sum(run.rows for run in in_runs) + merge.skipped.total()
+        return LoadReport(len(part), 0, rows, skipped, sum(report.unread for report in merge.reports), commits=1)
+
+    def _delete(self, runs: Iterable[StagedFile]) -> None:
         storage = self.data.storage()
         with suppress(PenstockError):
             for run in runs:
                 storage.delete(run.path)
-        if failure is not None:
-            raise failure
 
-    def _take_columns(self, origin: Origin) -> None:
-        """Give the table the columns that rows bring, or say what becomes of them."""
-        self.data.refresh()
-        fields = self._reader().fields
-        known = {*map(folded, fields.names), *RESERVED}
-        new: dict[str, pa.Field] = {}
-        for schema in origin.schemas(fields):
-            for field in schema:
-                # A column without any value has no type yet.
-                if folded(field.name) not in known and not pa.types.is_null(field.type):
-                    new.setdefault(folded(field.name), field)
-        if self._adds([field.name for field in new.values()]):
-            self.data.add_columns(pa.schema([field.with_nullable(True).remove_metadata() for field in new.values()]))
-            self.data.refresh()
-
-    def _take_new_fields(self, reports: Sequence[LoadTaskReport]) -> bool:
-        """The same for what JSON objects have; whether there are new columns, so that the files are read again."""
-        seen = merged_fields(from_json(report.new_fields) for report in reports)
-        fields = {
-            name: types for name, types in seen.items() if name not in self.job.drop and folded(name) not in RESERVED
-        }
-        if not self._adds(list(fields)):
-            return False
-        before = self.data.schema
-        columns = addable(column_types(fields, self.job.on.mixed_types), before.names, self._reader().fields.names)
-        ignored = left_out(fields, columns)
-        if ignored:
-            reason = "they cannot be names of new columns"
-            self.environment.listener.event(FieldsLeftOut(fields=ignored, reason=reason))
-        if not len(columns):
-            return False
-        self.data.add_columns(columns)
-        self.data.refresh()
-        return True
-
-    def _adds(self, names: Sequence[str]) -> bool:
-        """Whether there are columns to add; an error if the job does not want them."""
-        policy = self.job.on.new_column
-        if names and policy not in (NewColumnPolicy.ADD, NewColumnPolicy.IGNORE):
-            hint = "set `on.new_column: add` or `ignore`"
-            raise UserError(f"the table has no column for {', '.join(names)}", hint=hint)
-        return bool(names) and policy is NewColumnPolicy.ADD
-
-    def _read(self, origin: Origin, naming: Naming, temporary: list[StagedFile]) -> list[LoadTaskReport]:
-        spec = self.job.table
-        runs = RunTarget(spec.layout, spec.path, dict(spec.storage_options))
-        reports = origin.read(self.spark, LoadTarget(_columns(self.data), self._reader(), runs, naming))
-        temporary += [run for report in reports for run in report.runs]
+    def _read(self, source: Source, name: NewName, runs: list[StagedFile]) -> list[LoadTaskReport]:
+        """One Spark job, which leaves the rows as runs."""
+        task = LoadTask.of(self.job, chunk_store(self.job.table, self.data), self._columns(), name)
+        if isinstance(source, tuple):
+            if any(file.format == "json" for file in source):
+                # Columns that JSON cannot have are refused here, not in a task.
+                task.decoder()
+            reports = run_each(self.spark, task.take_file, tuple(enumerate(source)), LoadTaskReport, of="files")
+        else:
+            with spark_errors(self.spark):
+                count, take = source.rdd.getNumPartitions(), partial(task.take_frame, self._frame_name)
+                frame = source.mapInArrow(take, from_arrow_schema(REPORT_SCHEMA))
+                reports = collect_reports(frame, LoadTaskReport, count)
+        runs += [run for report in reports for run in report.runs]
         _check_readable(reports)
         return reports
 
-    def _commit(self, part: Sequence[SourceFile], runs: Runs, wish: LoadWish, files: Sequence[SourceFile]) -> Merged:
-        merged, batch, tried = Merged(), new_batch_id(), False
-        meeting = _meeting(wish)
-        tombstones = Tombstones(self.job, self.data)
-        merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
+    def _added_columns(self, reports: Sequence[LoadTaskReport]) -> bool:
+        """Give the table the columns that rows bring, as the policy says; then they are read again."""
+        policy = self.job.on.new_column
+        columns: dict[str, pa.Field] = {}
+        for report in reports:
+            for field in pa.ipc.read_schema(pa.py_buffer(report.new_columns)) if report.new_columns else ():
+                columns.setdefault(folded(field.name), field.with_nullable(True).remove_metadata())
+        seen = merged(from_json(report.new_fields) for report in reports)
+        fields = {
+            name: types for name, types in seen.items() if name not in self.job.drop and folded(name) not in RESERVED
+        }
+        names = [*(field.name for field in columns.values()), *fields]
+        if names and policy not in (NewColumnPolicy.ADD, NewColumnPolicy.IGNORE):
+            hint = "set `on.new_column: add` or `ignore`"
+            raise UserError(f"the table has no column for {', '.join(names)}", hint=hint)
+        if not names or policy is NewColumnPolicy.IGNORE:
+            return False
+        before, known = self.data.schema, row_fields(self.job, self._columns()).names
+        if columns:
+            self.data.add_columns(pa.schema(list(columns.values())))
+        add_fields(self.data, self.job, fields, known, self.environment.listener)
+        return not self.data.schema.equals(before)
+
+    def _commit(self, part: Sequence[SourceFile], merge: Merge, version_max: int, files: Sequence[SourceFile]) -> None:
+        batch, tried = new_batch_id(), False
 
         def decide() -> Change | None:
-            nonlocal merged, tried
-            if tried and self._is_there(batch):
+            nonlocal tried
+            # An attempt whose answer was lost may have landed (RULES C2).
+            if tried and any(commit.batch == batch for commit in self.data.commits()):
                 return None
             tried = True
-            active = read_active(self.data, self.job.table.layout)
-            if not self._takes_rows(wish, files, active.rows):
-                raise UserError(f"{active.rows} rows came into the table while files were read", hint="load again")
-            merged = merger.brought_up(runs, merged)
-            if self.data.version >= (runs.naming.version_max or 0):
+            rows = row_count(self.data)
+            if not self._takes_rows(files):
+                raise UserError(f"{rows} rows came into the table while files were read", hint="load again")
+            merge.bring_up()
+            if self.data.version >= version_max:
                 raise TransientError("too many other commits came between: load again")
-            check_staged(self.data.storage(), merged.files)
-            tombstones.append(merged.tombstones, self.data.schema, merged.tombstones_removed)
-            self.environment.reach("tombstones_written")
-            removes = _everything(active) if meeting is Meeting.NONE else merger.removed(merged)
-            numbers = self._numbers(merger, merged, removes, active, meeting)
-            keys = [mark_key(self.job.name, file) for file in part]
-            if files and not active.rows and wish.mode in (SaveMode.ERROR, SaveMode.IGNORE):
-                keys.append(set_key(self.job.name, files))
-            marks = dict.fromkeys(keys, self._generation() + 1 + (meeting in _OVERWRITES))
-            actions: list[AddAction | RemoveAction] = [self.data.remove_action(each) for each in removes]
-            actions += [self.data.add_action(each) for each in merged.files]
-            return Change(actions, {**numbers, **marks}, _told(self.job.name, batch, merged.files, len(removes)))
+            check_staged(self.data.storage(), merge.files)
+            merge.remember_deleted()
+            removes = merge.removes()
+            marked = [mark_key(self.job.name, file) for file in part]
+            if files and not rows and self.wish.mode in (SaveMode.ERROR, SaveMode.IGNORE):
+                marked.append(set_key(self.job.name, files))
+            overwrites = int(self.wish.mode is SaveMode.OVERWRITE)
+            numbers = merge.numbers(removes) | dict.fromkeys(marked, self._generation() + overwrites + 1)
+            for key, added in ((loads_key(self.job.name), 1), (overwritten_key(self.job.name), overwrites)):
+                if added:
+                    numbers[key] = (self.data.transaction(key) or 0) + added
+            actions: list[AddAction | RemoveAction] = [self.data.remove_action(file) for file in removes]
+            actions += [self.data.add_action(file) for file in merge.files]
+            record = Provenance(
+                kind="load",
+                job=self.job.name,
+                batch=batch,
+                rows=sum(file.rows for file in merge.files),
+                size_bytes=sum(file.size_bytes for file in merge.files),
+                files_removed=len(removes),
+                files_added=len(merge.files),
+            )
+            return Change(actions, numbers, record.metadata)
 
         self.data.swap(decide)
         self.environment.reach("committed")
-        return merged
-
-    def _is_there(self, batch: str) -> bool:
-        """Whether an attempt whose answer was lost has landed (RULES C2)."""
-        with library_errors(self.data.spec.path):
-            history = self.data.handle.history(COMMITS_SEARCHED)
-        return any(ours.batch == batch for _, ours in commits_of(history, self.job.name))
-
-    def _numbers(
-        self, merger: Merger, merged: Merged, removes: Sequence[RemovedFile], active: ActiveFiles, meeting: Meeting
-    ) -> dict[str, int]:
-        """What the commit counts; an overwrite touches every bucket that has files."""
-        job, lookup = self.job.name, self.data.transaction
-        found = merger.numbers(merged, removes)
-        found[loads_key(job)] = (lookup(loads_key(job)) or 0) + 1
-        if lookup(bulk_key(job)):
-            # Rows came that a bulk load did not bring: it would not see them.
-            found[bulk_key(job)] = 0
-        if meeting is Meeting.NONE:
-            for bucket in active.by_bucket:
-                key = commits_key(job, bucket)
-                found.setdefault(key, (lookup(key) or 0) + 1)
-        if meeting in _OVERWRITES:
-            found[overwritten_key(job)] = (lookup(overwritten_key(job)) or 0) + 1
-        return found
-
-
-def _meeting(wish: LoadWish) -> Meeting:
-    if wish.mode is not SaveMode.OVERWRITE:
-        return Meeting.NOT_OLDER
-    return Meeting.PARTITIONS if wish.by_partition else Meeting.NONE
 
 
 def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
@@ -320,31 +315,6 @@ def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
             detail=next(report.first_fault for report in reports if report.first_fault),
             hint="a load has no quarantine: fix the files, or give partition keys a default by coalesce",
         )
-
-
-def _columns(data: Table) -> pa.Schema:
-    return pa.schema([each for each in data.schema if each.name not in HIDDEN])
-
-
-def _everything(active: ActiveFiles) -> tuple[RemovedFile, ...]:
-    return tuple(
-        RemovedFile(each.path, each.size_bytes, {BUCKET: str(bucket)})
-        for bucket, files in active.by_bucket.items()
-        for each in files
-    )
-
-
-def _told(job: str, batch: str, files: Sequence[StagedFile], removed: int) -> dict[str, Any]:
-    rows, size_bytes = sum(each.rows for each in files), sum(each.size_bytes for each in files)
-    return Provenance(
-        kind="load",
-        job=job,
-        batch=batch,
-        rows=rows,
-        size_bytes=size_bytes,
-        files_removed=removed,
-        files_added=len(files),
-    ).metadata
 
 
 def _check_by_partition(job: str, layout: Layout) -> None:

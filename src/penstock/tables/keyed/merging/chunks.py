@@ -1,13 +1,21 @@
-"""Chunks: the files of a keyed table, sorted by key, cut every so many rows, named after their content (RULES K4)."""
+"""Chunks: the files of a keyed table, sorted by key, cut every so many rows, named after their content (RULES K4).
+
+The name has 128 bits that stand for keys, values and sequences, the same in every version of every library. What is
+hashed can be read back, so that different rows never give the same bytes: each name and type has its length before it,
+each null mask a byte that says whether it is there, and every other length follows from what came before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import fit_columns, folded
@@ -18,10 +26,18 @@ from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.stats import FileStats
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
-from penstock.tables.keyed.merging.digest import digest_of
 from penstock.tables.keyed.merging.packing import packed
 
 ROW_GROUP_ROWS_MAX = 131_072
+DIGEST_BYTES = 16
+
+NewName = Callable[[], str]
+"""Gives another file name at each call."""
+
+
+def fresh(name: Callable[..., str], *parts: object) -> str:
+    """A name of this shape that no other file has; `partial(fresh, ...)` is a `NewName` that travels to tasks."""
+    return name(*parts, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -42,24 +58,25 @@ class ChunkStore:
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a file; those columns that it lacks are null."""
         wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        known = {folded(name) for name in wanted.names}
+        names = {folded(name) for name in wanted.names}
         with self.storage.open_reader(path) as file:
             parquet = pq.ParquetFile(file, pre_buffer=False)
-            there = [name for name in parquet.schema_arrow.names if folded(name) in known]
+            there = [name for name in parquet.schema_arrow.names if folded(name) in names]
             rows = parquet.read(columns=there, use_threads=False).combine_chunks()
         if not rows.num_rows:
             return wanted.empty_table()
         return pa.Table.from_batches([fit_columns(rows.to_batches()[0], wanted)])
 
-    def sorted(self, rows: pa.Table) -> pa.Table:
-        """The rows in the order of their keys."""
+    def sorted(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """The rows of tables in the order of their keys."""
+        rows = pa.concat_tables(tables).combine_chunks()
         numbers = packed(key_frame(self.layout, rows).get_columns())
         return rows.take(pa.array(np.argsort(numbers, kind="stable")))
 
-    def write(self, rows: pa.Table, bucket: int, name: Callable[[], str]) -> Iterator[StagedFile]:
-        """Write sorted rows of one bucket, cut every so many; `name` gives a fresh name at each call."""
-        for chunk in cut(rows, self.chunk_rows):
-            yield self._write_one(chunk, bucket, name())
+    def write(self, rows: pa.Table, bucket: int, name: NewName) -> Iterator[StagedFile]:
+        """Write sorted rows of one bucket, cut every so many."""
+        for first in range(0, rows.num_rows, self.chunk_rows):
+            yield self._write_one(rows.slice(first, self.chunk_rows), bucket, name())
 
     def _write_one(self, rows: pa.Table, bucket: int, name: str) -> StagedFile:
         values = {BUCKET: str(bucket)}
@@ -76,12 +93,74 @@ class ChunkStore:
         return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
 
 
-def cut(rows: pa.Table, chunk_rows: int) -> Iterator[pa.Table]:
-    """The rows in pieces of so many; the last may have fewer."""
-    for first in range(0, rows.num_rows, chunk_rows):
-        yield rows.slice(first, chunk_rows)
-
-
 def file_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of the files of a table."""
-    return pa.schema([each for each in schema if each.name != BUCKET])
+    return pa.schema([field for field in schema if field.name != BUCKET])
+
+
+def digest_of(rows: pa.Table) -> str:
+    """The digest of rows in their order, as hex. A column without a value does not count: it may be younger."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    digest.update(rows.num_rows.to_bytes(8, "little"))
+    _add_fields(digest, ((name, rows.column(name).combine_chunks()) for name in sorted(rows.schema.names)))
+    return digest.hexdigest()
+
+
+def _add_fields(digest: hashlib.blake2b, fields: Iterable[tuple[str, pa.Array]]) -> None:
+    """Columns, or the members of a struct, in the order of their names; those without a value do not count."""
+    for name, values in fields:
+        if values.null_count < len(values):
+            _add_text(digest, name)
+            _add(digest, values)
+    # No name is empty: this ends the list of fields.
+    _add_text(digest, "")
+
+
+def _add_text(digest: hashlib.blake2b, text: str) -> None:
+    data = text.encode()
+    digest.update(len(data).to_bytes(4, "little") + data)
+
+
+def _add(digest: hashlib.blake2b, values: pa.Array) -> None:
+    """Values, whose number is known from what was added before."""
+    kind = values.type
+    # Readers name the parts of nested types in several ways.
+    _add_text(digest, "struct" if pa.types.is_struct(kind) else "list" if pa.types.is_nested(kind) else str(kind))
+    if values.null_count:
+        digest.update(b"\x01" + np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+    else:
+        digest.update(b"\x00")
+    if pa.types.is_struct(kind):
+        numbers = sorted(range(kind.num_fields), key=lambda number: kind.field(number).name)
+        _add_fields(digest, ((kind.field(number).name, pc.struct_field(values, number)) for number in numbers))
+        return
+    present = values.drop_null()
+    if pa.types.is_nested(kind):
+        _add_lists(digest, present)
+    elif pa.types.is_decimal(kind):
+        _add(digest, present.cast(pa.string()))
+    elif pa.types.is_boolean(kind):
+        digest.update(np.packbits(present.to_numpy(zero_copy_only=False)).tobytes())
+    elif pa.types.is_primitive(kind):
+        if pa.types.is_temporal(kind):
+            present = present.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+        digest.update(np.ascontiguousarray(present.to_numpy(zero_copy_only=False)).tobytes())
+    else:
+        _add_bytes(digest, present.cast(pa.large_binary()))
+
+
+def _add_lists(digest: hashlib.blake2b, values: pa.Array) -> None:
+    if pa.types.is_map(values.type):
+        pairs = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
+        values = values.cast(pa.list_(pairs))
+    digest.update(pc.list_value_length(values).to_numpy(zero_copy_only=False).astype(np.int64).tobytes())
+    _add(digest, pc.list_flatten(values))
+
+
+def _add_bytes(digest: hashlib.blake2b, values: pa.Array) -> None:
+    """The lengths of all values, then all values in a row."""
+    digest.update(pc.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64).tobytes())
+    offsets, data = values.buffers()[1], values.buffers()[2]
+    if data is not None and len(values):
+        ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+        digest.update(bytes(data[int(ends[0]) : int(ends[-1])]))

@@ -125,7 +125,7 @@ class _Ranks:
 
     @classmethod
     def of(cls, layout: Layout, records: pa.Table, base: pa.Table) -> _Ranks:
-        lists = _whole(base.column(SEQUENCES))
+        lists = base.column(SEQUENCES).combine_chunks()
         items = pc.list_flatten(lists)
         named = {name: pl.Series(pl.from_arrow(pc.struct_field(items, name))) for name in order_columns(layout)}
         frames = [order_frame(layout, records), order_frame(layout, base), pl.DataFrame(named)]
@@ -150,14 +150,10 @@ class _Ranks:
         names = np.repeat(np.array([name for name, _, _ in older], np.object_), [len(each) for _, each, _ in older])
         orders = self.orders[np.concatenate([each for *_, each in older]) - 1]
         by_row = np.argsort(rows, kind="stable")
-        fields = [pa.array(names[by_row], pa.string()), *orders[by_row].to_arrow().columns]
-        arrays = [_whole(each).cast(field.type) for each, field in zip(fields, kind.value_type, strict=True)]
+        columns = [column.combine_chunks() for column in orders[by_row].to_arrow().columns]
+        fields = zip([pa.array(names[by_row], pa.string()), *columns], kind.value_type, strict=True)
+        arrays = [column.cast(field.type) for column, field in fields]
         items = pa.StructArray.from_arrays(arrays, fields=list(kind.value_type))
         lengths = np.bincount(rows, minlength=count)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         return pa.ListArray.from_arrays(offsets, items, type=kind, mask=pa.array(lengths == 0))
-
-
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array

@@ -7,22 +7,89 @@ New keys make chunks of their own. Everything is worked out on row numbers; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.tables.keyed.layout import DELETE, Layout, key_frame, newer, order_columns, order_frame
-from penstock.tables.keyed.merging.digest import digest_of
+from penstock.flow.write.names import Content, content_of
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.tables.keyed.layout import DELETE, Layout, key_frame, newer, older, order_columns, order_frame
+from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
-from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile
-from penstock.tables.keyed.merging.runs import read_parts
-from penstock.tables.keyed.merging.tombstones import DELETED_AT, newest, read_tombstones, write_tombstones
+from penstock.tables.keyed.merging.runs import RunPart, read_part
+from penstock.tables.keyed.merging.tombstones import (
+    DELETED_AT,
+    deleted_now,
+    newest,
+    read_tombstones,
+    tombstone_schema,
+    write_tombstones,
+)
+
+
+class Meeting(StrEnum):
+    """What becomes of the rows that are there when others come."""
+
+    NEWER = "newer"
+    """A row is replaced by a newer one of its key."""
+    NOT_OLDER = "not older"
+    """Also by one that is as new: files that are loaded again replace what they brought before."""
+    PARTITIONS = "partitions"
+    """All rows with a partition key that comes are replaced."""
+    ALL = "all"
+    """All rows of the table are replaced."""
+    BULK = "bulk"
+    """Rows are added without looking any up."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlan:
+    """One bucket that a batch touches."""
+
+    bucket: int
+    runs: tuple[RunPart, ...]
+    files: tuple[ActiveFile, ...] = ()
+    """Those that may hold keys of the runs."""
+    tombstones: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFlow:
+    """What every task of a merge needs to know; it travels to the workers."""
+
+    store: ChunkStore
+    name: NewName
+    tombstones_url: str
+    meeting: Meeting = Meeting.NEWER
+    now: float = 0.0
+    """When rows are deleted."""
+
+    @property
+    def tombstones(self) -> ChunkStore:
+        schema = file_schema(tombstone_schema(self.store.layout, self.store.schema))
+        return replace(self.store, table_url=self.tombstones_url, schema=schema)
+
+
+class BucketReport(msgspec.Struct, frozen=True):
+    """What became of a bucket."""
+
+    bucket: int
+    files: tuple[StagedFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Paths of the files that the new ones replace."""
+    skipped: tuple[tuple[PartitionKey, int], ...] = ()
+    """Records that lost to a newer one, by partition."""
+    tombstones: tuple[StagedFile, ...] = ()
+    unread: int = 0
+    """Rows that were found to be there already by the names of files alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +113,41 @@ class Incoming:
 class _Rewrite:
     """A file of which rows may be replaced: the keys that meet it, and beside each the number of its row there."""
 
-    file: OldFile
+    path: str
     keys: Places
     old: Places
 
 
 def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     """Merge the runs of a bucket into its files; what is written is staged and not yet committed."""
-    layout = flow.store.layout
-    incoming = read_incoming(flow, plan)
+    incoming = read_incoming(flow.store, plan.runs)
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
     incoming, unread = _without_known(flow, plan, incoming)
-    deletes = _newest_deletes(layout, incoming)
-    dead = read_tombstones(flow, plan.tombstones)
-    incoming = _after_tombstones(flow, plan, dead, incoming)
-    incoming, rewrites = _MEETINGS[flow.meeting](flow, plan, incoming)
+    deletes = incoming.frame.filter("gone").unique("key", keep="last", maintain_order=True)
+    if plan.tombstones:
+        dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
+        incoming = _after_tombstones(flow, plan, dead, incoming)
+    incoming, rewrites = (_met_partitions if flow.meeting is Meeting.PARTITIONS else _met)(flow, plan, incoming)
     files, removed, used = _written(flow, plan, incoming, rewrites)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
-    joined = tuple(sorted(plan.tombstones_joined))
-    tombstones = tuple(write_tombstones(flow, plan.bucket, deletes, [dead[path] for path in joined]))
+    dead_now = deleted_now(deletes, flow.store.layout, flow.now)
+    tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, skipped, tombstones, joined, unread)
+    return BucketReport(plan.bucket, files, removed, skipped, tombstones, unread)
 
 
-def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
-    """The rows of all runs of the bucket, in the order of key and sequence."""
-    layout, schema = flow.store.layout, flow.store.schema
-    sources = tuple(dict.fromkeys(part.source for part in plan.runs))
-    batches = read_parts(flow.store.storage, plan.runs)
-    numbers = [sources.index(part.source) for part in plan.runs]
-    rows = pa.Table.from_batches([_fitted(batch, schema) for batch in batches]).combine_chunks()
+def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
+    """The rows of all runs of a bucket, in the order of key and sequence."""
+    layout = store.layout
+    sources = tuple(dict.fromkeys(part.source for part in runs))
+    batches = [read_part(store.storage, part) for part in runs]
+    # The table may have got columns since the runs were written.
+    fitted = [fit_columns(batch.drop_columns(DELETE), store.schema) for batch in batches]
+    rows = pa.Table.from_batches(fitted).combine_chunks()
     frame = key_frame(layout, rows).hstack(order_frame(layout, rows))
     keys = packed([frame[name] for name in layout.key_names])
-    source: Places = np.repeat(numbers, [batch.num_rows for batch in batches])
+    source: Places = np.repeat([sources.index(part.source) for part in runs], [batch.num_rows for batch in batches])
     # Rows of one load have the same order: those of a later file are the newer ones.
     places = in_order(keys, [*(frame[name] for name in order_columns(layout)), pl.Series(source)])
     if layout.merge:
@@ -94,65 +162,42 @@ def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
     return Incoming(rows, frame, sources, source)
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a run in the columns that the table has now: others may have added some."""
-    names = [name for name in batch.schema.names if name != DELETE]
-    return fit_columns(batch.select(names), schema)
-
-
 def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, int]:
-    """Leave out whole chunks that are there already, told by the names of files (RULES K4): nothing is read for them.
+    """Leave out whole chunks that are there already, by the names of files (RULES K4): nothing is read for them.
 
     Not where rows are deleted or replaced within the batch: then the chunks are not cut as they were.
     """
-    digests = {(each.rows, each.digest) for each in plan.files if each.digest}
-    sizes = {rows for rows, _ in digests}
+    contents = {content for file in plan.files if (content := content_of(file.path)) is not None}
     frame = incoming.frame
-    looked_up = flow.meeting in (Meeting.NEWER, Meeting.NOT_OLDER)
-    if not looked_up or not digests or frame["gone"].any() or (len(frame) and frame["key"][-1] != len(frame) - 1):
+    is_cut_alike = len(frame) and not frame["gone"].any() and frame["key"][-1] == len(frame) - 1
+    if flow.meeting is Meeting.PARTITIONS or not contents or not is_cut_alike:
         return incoming, 0
+    sizes = {content.rows for content in contents}
     known = np.zeros(len(frame), np.bool_)
     for first in range(0, len(frame), flow.store.chunk_rows):
         places = frame["place"][first : first + flow.store.chunk_rows]
-        if len(places) in sizes and (len(places), digest_of(incoming.rows.take(places.to_arrow()))) in digests:
-            known[first : first + len(places)] = True
+        if len(places) in sizes:
+            content = Content(len(places), digest_of(incoming.rows.take(places.to_arrow())))
+            known[first : first + len(places)] = content in contents
     return incoming.filter(pl.Series(~known)), int(known.sum())
 
 
-def _newest_deletes(layout: Layout, incoming: Incoming) -> pl.DataFrame:
-    gone = incoming.frame.filter(pl.col("gone"))
-    return gone.unique("key", keep="last", maintain_order=True)
-
-
-def _after_tombstones(
-    flow: MergeFlow, plan: BucketPlan, dead: Mapping[str, pl.DataFrame], incoming: Incoming
-) -> Incoming:
-    """The rows that are not older than a delete of their key that was seen before.
+def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, incoming: Incoming) -> Incoming:
+    """The rows that are not older than a delete of their key in an earlier batch.
 
     A key that has a row in spite of that got it from an overwrite. For later loads the delete does not count any more,
     only that row does.
     """
     layout = flow.store.layout
-    if not dead:
-        return incoming
-    known = newest(layout, pl.concat(dead.values())).drop(DELETED_AT)
-    renamed = known.rename({name: f"{name}_dead" for name in order_columns(layout)})
-    frame = incoming.frame.join(renamed, on=layout.key_names, how="left", maintain_order="left")
-    first, *_ = order_columns(layout)
-    swapped = newer_than_mine(layout, "_dead")
-    alive = pl.col(f"{first}_dead").is_null() | ~swapped
+    orders = {name: f"{name}_dead" for name in order_columns(layout)}
+    deletes = newest(layout, dead).drop(DELETED_AT).rename(orders)
+    frame = incoming.frame.join(deletes, on=layout.key_names, how="left", maintain_order="left")
+    alive = ~older(layout, "_dead").fill_null(False)
     if flow.meeting is Meeting.NOT_OLDER:
         dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
-        held = [found.keys for file in plan.files if (found := _old_rows(flow, file, dead_keys)) is not None]
+        held = [rows.keys for file in plan.files if (rows := _old_rows(flow, file, dead_keys)) is not None]
         alive = alive | pl.col("key").is_in(np.concatenate(held) if held else [])
-    frame = frame.filter(alive)
-    return replace(incoming, frame=frame.select(incoming.frame.columns))
-
-
-def newer_than_mine(layout: Layout, other: str) -> pl.Expr:
-    """Whether the order in the columns with this suffix comes after the row's own."""
-    same = pl.all_horizontal([pl.col(name) == pl.col(f"{name}{other}") for name in order_columns(layout)])
-    return ~newer(layout, other) & ~same
+    return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
 
 def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
@@ -170,19 +215,19 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
         if found is None:
             continue
         if layout.merge:
-            rewrites.append(_Rewrite(file, found.keys, found.old))
+            rewrites.append(_Rewrite(file.path, found.keys, found.old))
             continue
         # Of each key its row in the file, which has it at most once.
         row_of = np.full(int(key[-1]) + 1, -1)
         row_of[found.keys] = found.old
         rivals = np.flatnonzero(row_of[key] >= 0)
-        stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else newer_than_mine(layout, "_old")
+        stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else older(layout, "_old")
         there = found.order[row_of[key[rivals]]]
-        older = frame[rivals].hstack(there).select(stays.alias("it"))["it"].to_numpy()
-        lost[rivals[older]] = True
-        wins = np.unique(key[rivals[~older]])
+        loses = frame[rivals].hstack(there).select(stays.alias("loses"))["loses"].to_numpy()
+        lost[rivals[loses]] = True
+        wins = np.unique(key[rivals[~loses]])
         if len(wins):
-            rewrites.append(_Rewrite(file, wins, row_of[wins]))
+            rewrites.append(_Rewrite(file.path, wins, row_of[wins]))
     return incoming.filter(pl.Series(~lost)), rewrites
 
 
@@ -195,7 +240,7 @@ def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tu
         there = key_frame(layout, flow.store.read(file.path, layout.columns)).with_row_index("old")
         gone = there.join(incoming.frame, on=names, how="semi") if names else there
         if len(gone):
-            rewrites.append(_Rewrite(file, np.array([], np.int64), gone["old"].to_numpy()))
+            rewrites.append(_Rewrite(file.path, np.array([], np.int64), gone["old"].to_numpy()))
     return incoming, rewrites
 
 
@@ -208,7 +253,7 @@ class _Found:
     order: pl.DataFrame
 
 
-def _old_rows(flow: MergeFlow, file: OldFile, keys: pl.DataFrame) -> _Found | None:
+def _old_rows(flow: MergeFlow, file: ActiveFile, keys: pl.DataFrame) -> _Found | None:
     """Which keys of the batch a file holds; None if it holds none."""
     layout = flow.store.layout
     wanted = keys.filter(_within(layout, file))
@@ -227,11 +272,11 @@ def _old_rows(flow: MergeFlow, file: OldFile, keys: pl.DataFrame) -> _Found | No
     return _Found(wanted["key"].to_numpy()[at[old]], old, named)
 
 
-def _within(layout: Layout, file: OldFile) -> pl.Expr:
+def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
     """Whether a key can be in a file, by the bounds of its columns."""
     inside: pl.Expr = pl.lit(True)
     for name, part in zip(layout.key_names, layout.parts, strict=True):
-        bounds = file.bounds.get(part.column) if part.function == "column" else None
+        bounds = file.spans.get(part.column) if part.function == "column" else None
         if bounds is not None:
             inside = inside & (pl.col(name) >= bounds[0]) & (pl.col(name) <= bounds[1])
     return inside
@@ -240,36 +285,26 @@ def _within(layout: Layout, file: OldFile) -> pl.Expr:
 def _written(
     flow: MergeFlow, plan: BucketPlan, incoming: Incoming, rewrites: list[_Rewrite]
 ) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
-    """Write what changes: files whose rows are replaced, small ones that are put together, and new keys.
+    """Write what changes: files whose rows are replaced, and new keys.
 
     Returns the files, those that they replace, and the records that had an effect.
     """
     puts = fold(incoming.frame)
     files: list[StagedFile] = []
     removed: list[str] = []
-    by_path = {each.file.path: each for each in rewrites}
-    joined: list[pa.Table] = []
     used: list[Places] = []
-    for path in [*by_path, *sorted(plan.joined - by_path.keys())]:
-        before = rows = flow.store.read(path)
-        if path in by_path:
-            rows, effective = _replaced(flow, incoming, puts, by_path[path], before)
-            used.append(effective)
-        if rows is before and path not in plan.joined:
-            continue
-        removed.append(path)
-        if path in plan.joined:
-            joined.append(rows)
-        else:
-            files += flow.store.write(rows, plan.bucket, flow.naming.fresh)
-    if joined:
-        together = flow.store.sorted(pa.concat_tables(joined).combine_chunks())
-        files += flow.store.write(together, plan.bucket, flow.naming.fresh)
+    for rewrite in rewrites:
+        before = flow.store.read(rewrite.path)
+        rows, effective = _replaced(flow, incoming, puts, rewrite, before)
+        used.append(effective)
+        if rows is not before:
+            removed.append(rewrite.path)
+            files += flow.store.write(rows, plan.bucket, flow.name)
     placed = np.concatenate([np.array([], np.int64), *(each.keys for each in rewrites)])
     fresh = _combined(flow, incoming, puts.filter(pl.Series(~np.isin(puts["key"].to_numpy(), placed))))
     used.append(fresh.used)
     rows = fresh.rows if fresh.alive.all() else fresh.rows.filter(pa.array(fresh.alive))
-    files += flow.store.write(rows, plan.bucket, flow.naming.fresh)
+    files += flow.store.write(rows, plan.bucket, flow.name)
     return tuple(files), tuple(removed), np.concatenate(used)
 
 
@@ -303,12 +338,3 @@ def _replaced(
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
     both = pa.concat_tables([rows, fresh.rows]).combine_chunks()
     return both.take(pa.array(places[kept])), fresh.used
-
-
-_Meet = Callable[[MergeFlow, BucketPlan, Incoming], tuple[Incoming, list[_Rewrite]]]
-_MEETINGS: Mapping[Meeting, _Meet] = {
-    Meeting.NEWER: _met,
-    Meeting.NOT_OLDER: _met,
-    Meeting.PARTITIONS: _met_partitions,
-    Meeting.NONE: lambda flow, plan, incoming: (incoming, []),
-}

@@ -1,14 +1,14 @@
 """The rows of a task as sorted runs: what the merge reads, bucket by bucket.
 
 A run is an Arrow file with a batch for each bucket, under the name of a staged file: no commit names it, and vacuum
-takes it once its slice is behind the position. What it holds is told with it, so that the driver can plan the merge.
+deletes it once its slice is behind the position. A directory of its buckets travels with it, for the driver's plan.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
     BUCKET,
+    DELETE,
     RESERVED,
     SEQUENCE,
     TIEBREAK,
@@ -35,7 +36,7 @@ from penstock.tables.keyed.layout import (
     sequences,
     tiebreaks,
 )
-from penstock.tables.keyed.layout import DELETE as DELETE
+from penstock.tables.keyed.merging.chunks import NewName
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
@@ -68,24 +69,17 @@ class KeyedFlow(Flow):
         gone = deletions(self.layout, rows, kafka)
         return rows.append_column(SEQUENCE, order).append_column(DELETE, gone)
 
-    def open_rows(self, key: PartitionKey, name: Callable[[], str]) -> RowWriter:
-        return RunWriter(RunTarget(self.layout, self.table.table_url, self.table.storage_options), key, name)
-
-
-@dataclass(frozen=True, slots=True)
-class RunTarget:
-    """The table whose folder runs are written to."""
-
-    layout: Layout
-    table_url: str
-    storage_options: Mapping[str, str]
+    def open_rows(self, key: PartitionKey, name: NewName) -> RowWriter:
+        storage = open_storage(self.table.table_url, self.table.storage_options)
+        return RunWriter(self.layout, storage, key, name)
 
 
 class RunWriter:
-    """Sorts the rows of a partition of a task and writes them to runs, as many as memory makes needful."""
+    """Sorts the rows of one partition in a task and writes them to runs, a new one whenever memory is used up."""
 
-    def __init__(self, target: RunTarget, key: PartitionKey, name: Callable[[], str]) -> None:
-        self._target = target
+    def __init__(self, layout: Layout, storage: Storage, key: PartitionKey, name: NewName) -> None:
+        self._layout = layout
+        self._storage = storage
         self._key = key
         self._name = name
         self._waiting: list[pa.RecordBatch] = []
@@ -107,37 +101,24 @@ class RunWriter:
         self._waiting.clear()
 
     def _spill(self) -> None:
+        """Sort what waits by bucket, key and order; of each key only the newest stays, unless updates are partial."""
         if not self._waiting:
             return
-        rows = pa.Table.from_batches(self._waiting)
+        rows, layout = pa.Table.from_batches(self._waiting), self._layout
         self._waiting, self._waiting_bytes = [], 0
-        layout = self._target.layout
-        # A replay counts every record that it takes out of quarantine, also one that another replaces at once.
-        kept = sorted_rows(layout, rows, last_only=not layout.merge)
-        storage = open_storage(self._target.table_url, self._target.storage_options)
+        keys = key_frame(layout, rows)
+        buckets = buckets_of(layout, keys)
+        numbers = packed([buckets, *keys])
+        places = in_order(numbers, order_frame(layout, rows, within_partition=True).get_columns())
+        if not layout.merge:
+            places = places[last_of_key(numbers[places])]
+        directory = _directory(layout, keys.with_columns(buckets), places)
         path = self._name()
-        size_bytes = _write(storage, path, rows.take(pa.array(kept.places)), kept.directory)
-        told = encode_directory(kept.directory)
-        self._files.append(StagedFile(*self._key, path, len(kept.places), size_bytes, stats=told))
-
-
-@dataclass(frozen=True, slots=True)
-class Sorted:
-    """Rows in the order of bucket, key and sequence: which they were, and what of them is in which bucket."""
-
-    places: Places
-    directory: pl.DataFrame
-
-
-def sorted_rows(layout: Layout, rows: pa.Table, *, last_only: bool) -> Sorted:
-    """Sort rows; with `last_only` of each key only the newest stays."""
-    keys = key_frame(layout, rows)
-    buckets = buckets_of(layout, keys)
-    numbers = packed([buckets, *keys])
-    places = in_order(numbers, order_frame(layout, rows, within_partition=True).get_columns())
-    if last_only:
-        places = places[last_of_key(numbers[places])]
-    return Sorted(places, _directory(layout, keys.with_columns(buckets), places))
+        size_bytes = _write(self._storage, path, rows.take(pa.array(places)), directory["rows"].to_list())
+        sink = io.BytesIO()
+        directory.write_ipc_stream(sink)
+        contents = base64.b64encode(sink.getvalue()).decode()
+        self._files.append(StagedFile(*self._key, path, len(places), size_bytes, stats=contents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,28 +128,24 @@ class RunPart:
     path: str
     batch: int
     source: PartitionKey
+    bounds: Mapping[str, Any]
+    """The least and the greatest value of the key columns that are bounded: `low.<name>`, `high.<name>`."""
 
 
-def parts_of(file: StagedFile) -> Iterator[tuple[dict[str, Any], RunPart]]:
-    """What a run holds: of each bucket its rows and the bounds of its keys, with the part itself."""
-    for number, entry in enumerate(decode_directory(file.stats).iter_rows(named=True)):
-        yield entry, RunPart(file.path, number, (file.topic, file.partition))
+def parts_by_bucket(runs: Iterable[StagedFile]) -> dict[int, tuple[RunPart, ...]]:
+    """What runs hold, by bucket."""
+    parts: dict[int, list[RunPart]] = {}
+    for run in runs:
+        directory = pl.read_ipc_stream(io.BytesIO(base64.b64decode(run.stats)))
+        for number, entry in enumerate(directory.iter_rows(named=True)):
+            parts.setdefault(entry[BUCKET], []).append(RunPart(run.path, number, (run.topic, run.partition), entry))
+    return {bucket: tuple(held) for bucket, held in sorted(parts.items())}
 
 
-def superseded(file: StagedFile) -> int:
-    """How many records were left out of a run because another of the same run replaces them."""
-    found = decode_directory(file.stats)["superseded"]
-    return int(found[0]) if len(found) else 0
-
-
-def read_parts(storage: Storage, parts: tuple[RunPart, ...]) -> list[pa.RecordBatch]:
-    """The rows of one bucket in each of its runs, which are of one partition each."""
-    found = []
-    for part in parts:
-        with storage.open_reader(part.path) as file:
-            rows = pa.ipc.open_file(pa.PythonFile(file, "r")).get_batch(part.batch)
-        found.append(rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *part.source)))
-    return found
+def read_part(storage: Storage, part: RunPart) -> pa.RecordBatch:
+    with storage.open_reader(part.path) as file:
+        rows = pa.ipc.open_file(pa.PythonFile(file, "r")).get_batch(part.batch)
+    return rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *part.source))
 
 
 def _directory(layout: Layout, frame: pl.DataFrame, places: Places) -> pl.DataFrame:
@@ -178,24 +155,11 @@ def _directory(layout: Layout, frame: pl.DataFrame, places: Places) -> pl.DataFr
     low = [pl.col(of_column[name]).min().alias(f"low.{name}") for name in layout.bounded]
     high = [pl.col(of_column[name]).max().alias(f"high.{name}") for name in layout.bounded]
     _, rows = np.unique(frame[BUCKET].gather(places).to_numpy(), return_counts=True)
-    bounds = frame.group_by(BUCKET).agg(*low, *high).sort(BUCKET)
-    counts = pl.Series("rows", rows, pl.Int64)
-    lost = pl.lit(len(frame) - len(places), pl.Int64).alias("superseded")
-    return bounds.with_columns(counts, lost)
+    return frame.group_by(BUCKET).agg(*low, *high).sort(BUCKET).with_columns(pl.Series("rows", rows, pl.Int64))
 
 
-def encode_directory(directory: pl.DataFrame) -> str:
-    sink = io.BytesIO()
-    directory.write_ipc_stream(sink)
-    return base64.b64encode(sink.getvalue()).decode()
-
-
-def decode_directory(text: str) -> pl.DataFrame:
-    return pl.read_ipc_stream(io.BytesIO(base64.b64decode(text)))
-
-
-def _write(storage: Storage, path: str, rows: pa.Table, directory: pl.DataFrame) -> int:
-    """Write a batch for each bucket; returns how many bytes they are."""
+def _write(storage: Storage, path: str, rows: pa.Table, counts: Iterable[int]) -> int:
+    """Write a batch of so many rows for each bucket; returns how many bytes they are."""
     rows = rows.combine_chunks()
     sink = storage.open_writer(path)
     try:
@@ -203,7 +167,7 @@ def _write(storage: Storage, path: str, rows: pa.Table, directory: pl.DataFrame)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.ipc.new_file(stream, rows.schema, options=options) as writer:
             first = 0
-            for count in directory["rows"]:
+            for count in counts:
                 for batch in rows.slice(first, count).combine_chunks().to_batches():
                     writer.write_batch(batch)
                 first += count

@@ -1,0 +1,119 @@
+"""A keyed table as Spark's data frame: the columns of its records, and of a lookup by key only the files it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from itertools import product
+from math import prod
+from operator import and_, or_
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.errors import UserError, did_you_mean
+from penstock.spark.delta_spark import delta_frame
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, KeyPart, Layout, bucket_hash, buckets_of, key_frame
+
+KEYS_MAX = 10_000
+"""Combinations of values beyond which it is not worth while to compute the bucket of each."""
+COMPARED_MAX = 100
+"""Values of a column that are compared one by one."""
+
+Values = Mapping[str, Sequence[Any]]
+"""By column, the values that a row may have, as the table types them."""
+
+
+def keyed_frame(spark: SparkSession, path: str, layout: Layout, keys: Mapping[str, object]) -> DataFrame:
+    """The rows with these values of key columns, or all. The layout must be the table's own."""
+    rows = delta_frame(spark, path)
+    if keys:
+        kinds = to_arrow_schema(rows.select([name for name in rows.columns if name not in HIDDEN]).schema)
+        values = wanted_values(layout, kinds, keys)
+        conditions = [_among(F.col(f"`{name}`"), wanted) for name, wanted in values.items()]
+        buckets = buckets_with(layout, kinds, values)
+        if buckets is not None:
+            number = F.col(BUCKET) if buckets.modulo is None else F.col(BUCKET) % buckets.modulo
+            conditions.append(number.isin(list(buckets.numbers)))
+        rows = rows.where(reduce(and_, conditions))
+    return rows.drop(*HIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The buckets to look into; `modulo`: those whose number has one of these remainders."""
+
+    numbers: tuple[int, ...]
+    modulo: int | None = None
+
+
+def wanted_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) -> dict[str, list[Any]]:
+    """What a reader asks for: of each key column one value or several. Raises `UserError` if that makes no sense."""
+    columns = list(dict.fromkeys(part.column for part in layout.parts))
+    values = {}
+    for name, asked in keys.items():
+        if name not in columns:
+            raise UserError(
+                f"{name} is no column of the key",
+                detail=f"the key: {', '.join(columns)}",
+                hint=did_you_mean(name, columns) or "filter the data frame by other columns with where",
+            )
+        several = isinstance(asked, Iterable) and not isinstance(asked, str | bytes)
+        values[name] = [_typed(name, value, kinds.field(name).type) for value in (list(asked) if several else [asked])]  # type: ignore[call-overload]
+    return values
+
+
+def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> Buckets | None:
+    """Where rows with these values are; None: anywhere, because the values do not determine it."""
+    if layout.is_bucket_of_partition_key:
+        layout = replace(layout, row_keys=())
+    own = layout.log_partition
+    needed = list(dict.fromkeys(part.column for part in layout.parts if own is None or part != KeyPart(own)))
+    if any(name not in values for name in needed):
+        return None
+    if own is not None and own in values and own not in needed:
+        needed.append(own)
+    if prod(len(values[name]) for name in needed) > KEYS_MAX:
+        return None
+    rows = list(product(*(values[name] for name in needed)))
+    columns = {name: pa.array([row[at] for row in rows], kinds.field(name).type) for at, name in enumerate(needed)}
+    if own is None or own in values:
+        keys = key_frame(layout, pa.table(columns)).drop_nulls()
+        return Buckets(tuple(sorted(set(buckets_of(layout, keys).to_list()))))
+    # Every partition of the log has one of these among its own.
+    columns[own] = pa.array([0] * len(rows), kinds.field(own).type)
+    keys = key_frame(layout, pa.table(columns)).drop_nulls()
+    return Buckets(tuple(sorted(set(bucket_hash(layout, keys).tolist()))), modulo=layout.buckets)
+
+
+def _typed(name: str, value: object, kind: pa.DataType) -> Any:
+    """The value as the column has it; a time without a zone is one of UTC, as everywhere."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    if isinstance(value, bool) and not pa.types.is_boolean(kind):
+        raise UserError(f"{value!r} is no value of {name}, which is {kind}")
+    try:
+        scalar = pa.scalar(value)
+        return (scalar if scalar.type.equals(kind) else scalar.cast(kind)).as_py()
+    except pa.ArrowException as error:
+        raise UserError(f"{value!r} is no value of {name}, which is {kind}", detail=str(error)) from error
+
+
+def _among(column: Column, values: Sequence[Any]) -> Column:
+    literals = [_literal(value) for value in values if value is not None]
+    # Of a list Delta uses only the least and the greatest value when it skips files.
+    one_by_one = 0 < len(literals) <= COMPARED_MAX
+    among = reduce(or_, (column == value for value in literals)) if one_by_one else column.isin(literals)
+    return among | column.isNull() if len(literals) < len(values) else among
+
+
+def _literal(value: Any) -> Any:
+    """The value as Spark compares it: PySpark itself takes days and times through Java's calendar of 1582."""
+    if isinstance(value, datetime):
+        return F.timestamp_micros(F.lit((value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)))
+    return F.lit(value.isoformat()).cast("date") if isinstance(value, date) else value

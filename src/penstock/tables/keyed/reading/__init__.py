@@ -1,1 +1,0 @@
-"""Rows of a keyed table for people, and where the rows of a key lie."""

@@ -1,1 +1,0 @@
-"""Compaction and vacuum of a keyed table."""
