@@ -191,7 +191,7 @@ def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: P
 
 def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
-    table = RollupTable(lake.job, lake.partials, lake.closing, None, lake.environment)
+    table = RollupTable(lake.job, lake.partials, lake.closing, None)
     lake.log.append(partition(0), b"claimed at most once by a process that died")
     lake.clock.at = 1_000.0
     given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)
