@@ -23,8 +23,8 @@ def test_w1_unread_records_of_any_partition_hold_windows_open_however_long(tmp_p
     lake.land([Point("a", 0, 1.0), Point("a", 600_000, 1.0)], 0)
     lake.clock.at = 10**6
     assert lake.work() == []
-    holder = lake.closing.watermark(lake.clock.at).holder
-    assert holder is not None and (holder.partition, holder.reason) == (partition(1), HeldBy.UNREAD)
+    mark = lake.closing.watermark(lake.clock.at)
+    assert (mark.held_by, mark.reason) == (partition(1), HeldBy.UNREAD)
     lake.commit([Point("b", 540_000, 1.0)], 1)
     lake.work()
     assert lake.values("count") == {("1m", "a", 0): (1,), ("1m", "b", 0): (1,)}
