@@ -82,11 +82,8 @@ def stage_portion(
         partials=partials.storage(),
         windows=options,
         aggregates=spec.aggregates,
-        close=portion.close,
         owner=owner_tag(windows.job),
-        spans=portion.spans,
-        files=portion.files,
-        late_files=portion.late_files,
+        portion=portion,
         old_files=tuple(active.values() if portion.late_files else ()) if spec.late is LatePolicy.UPDATE else None,
     )
     shares = shares_of(portion.buckets, portion.rows, spark)
@@ -120,7 +117,7 @@ def _rewritten(
     left_out = sum(sum(report.replaced.values()) for report in reports)
     if left_out != sum(replaced.values()):
         raise InvariantError(
-            f"close {flow.close} has {sum(replaced.values())} rows of {flow.windows.table_url} to replace "
+            f"close {flow.portion.close} has {sum(replaced.values())} rows of {flow.windows.table_url} to replace "
             f"and left out {left_out}"
         )
     return [file for report in reports for file in report.files]

@@ -22,7 +22,7 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned
 from penstock.tables.rollup.closed_rows import Numbering, OrderedSeries, closed_rows
-from penstock.tables.rollup.decide import PartialsFile, Span
+from penstock.tables.rollup.decide import ClosePortion, PartialsFile, Span
 from penstock.tables.rollup.files import (
     in_larger_parts,
     read_batches,
@@ -47,16 +47,13 @@ class CloseFlow:
     partials: Storage
     windows: WriteOptions
     aggregates: Aggregates
-    close: int
     owner: str
-    spans: tuple[Span, ...]
-    files: tuple[PartialsFile, ...]
-    late_files: tuple[PartialsFile, ...]
+    portion: ClosePortion
     old_files: tuple[ActiveFile, ...] | None
     """Of closed windows that late rows may update; None: late rows are only counted."""
 
     def new_name(self) -> str:
-        return closed_name(self.owner, self.close, uuid.uuid4().hex)
+        return closed_name(self.owner, self.portion.close, uuid.uuid4().hex)
 
     @property
     def windows_storage(self) -> Storage:
@@ -121,13 +118,13 @@ class _CloseTask:
         touched = self._touched(buckets, numbering)
         merging = {
             span: Merging(span.window, self._flow.aggregates, ("series",))
-            for span in self._flow.spans
+            for span in self._flow.portion.spans
             if not span.empty or span in touched
         }
         if not merging:
             return
         start = min(_first_ms(touched[span]) if span in touched else span.start_ms for span in merging)
-        rows = self._rows(self._flow.files, buckets, start, max(span.end_ms for span in merging))
+        rows = self._rows(self._flow.portion.files, buckets, start, max(span.end_ms for span in merging))
         for part in in_larger_parts(rows, MERGE_ROWS_MIN):
             numbered = numbering.numbered(part)
             for span, merged in merging.items():
@@ -156,9 +153,10 @@ class _CloseTask:
 
     def _touched(self, buckets: range, numbering: Numbering) -> dict[Span, pl.DataFrame]:
         """The closed windows that late rows belong to, by series and start; rows that change nothing are counted."""
-        spans, updates = self._flow.spans, self._flow.old_files is not None
+        spans, updates = self._flow.portion.spans, self._flow.old_files is not None
         keys: dict[Span, list[pl.DataFrame]] = {}
-        for rows in self._rows(self._flow.late_files, buckets, LEAST_MS, max(span.start_ms for span in spans)):
+        closed_ms = max(span.start_ms for span in spans)
+        for rows in self._rows(self._flow.portion.late_files, buckets, LEAST_MS, closed_ms):
             for span in spans:
                 kept_from = min(span.complete_from_ms, span.start_ms) if updates else span.start_ms
                 lost = starting_in(rows, LEAST_MS, kept_from)
@@ -204,7 +202,7 @@ class _CloseTask:
         batches = (
             batch
             for window, rows in several
-            for batch in closed_rows(rows, series, window, flow.close, flow.aggregates, flow.windows.schema)
+            for batch in closed_rows(rows, series, window, flow.portion.close, flow.aggregates, flow.windows.schema)
         )
         return stage_files(flow.windows, flow.new_name, batches)
 

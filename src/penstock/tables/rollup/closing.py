@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.provenance import Provenance
@@ -45,13 +44,7 @@ class Closing:
     """All that becomes of partials after they are committed."""
 
     def __init__(
-        self,
-        job: JobSpec[RollupSpec],
-        partials: Table,
-        windows: Table,
-        spark: SparkSession,
-        log: Log,
-        environment: Environment,
+        self, job: JobSpec[RollupSpec], partials: Table, windows: Table, spark: SparkSession, log: Log
     ) -> None:
         self._name = job.name
         self._spec = job.table
@@ -59,7 +52,7 @@ class Closing:
         self._windows = windows
         self._spark = spark
         self._log = log
-        self._environment = environment
+        self._environment = partials.environment
         self._look_at = 0.0
         self._leads = False
         self._landed: list[tuple[StagedPortion, float]] = []

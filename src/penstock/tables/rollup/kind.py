@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import Table
@@ -20,7 +19,7 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
-from penstock.status.model import DayAnswer, JobStatus
+from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
 from penstock.tables.quarantine.table import Listings
 from penstock.tables.rollup.close_portion import windows_rules
@@ -70,9 +69,6 @@ class RollupKind(SingleKind):
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         return rollup_status(job_of(job, RollupSpec), open_log, now)
-
-    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
-        raise UserError(f"the windows of {job.name} are not kept by type and day", hint="`penstock status` shows them")
 
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None

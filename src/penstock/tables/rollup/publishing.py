@@ -79,7 +79,7 @@ class _Lane:
     """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
 
 
-def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environment: Environment) -> Publishing | None:
+def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publishing | None:
     """What publishes the windows of a job, if it asks for that."""
     spec = job.table.publish
     if spec is None:
@@ -91,9 +91,8 @@ def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environm
             detail="positions are kept per bucket, and rows would change theirs",
             hint=f"set publish.buckets to {before}: it stays as it is for the life of the table",
         )
-    return Publishing(
-        job, spec, windows, log, environment, lambda bucket: OUTPUTS["kafka"](job, spec, bucket, environment)
-    )
+    environment = windows.environment
+    return Publishing(job, spec, windows, log, lambda bucket: OUTPUTS["kafka"](job, spec, bucket, environment))
 
 
 class Publishing:
@@ -105,14 +104,13 @@ class Publishing:
         spec: PublishSpec,
         windows: Table,
         log: Log,
-        environment: Environment,
         open_output: OpenOutput,
     ) -> None:
         self._job = job
         self._spec = spec
         self._windows = windows
         self._log = log
-        self._environment = environment
+        self._environment = windows.environment
         self._open_output = open_output
         self._lanes: dict[int, _Lane] = {}
         self._page: Page | None = None

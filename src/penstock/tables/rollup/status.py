@@ -75,13 +75,13 @@ def _watermark_values(
         # Of a topic that was removed, the log tells no end: it does not count.
         if partition.end is not None
     }
-    mark = Watermark(state.watermark_ms, None)
+    mark = Watermark(state.watermark_ms)
     if base.log_error is None:
         mark = watermark(times, state.watermark_ms, idle_after_ms, now_ms)
     return {
         "watermark": _instant(mark.at_ms),
-        "held_by": None if mark.holder is None else str(mark.holder.partition),
-        "held_because": None if mark.holder is None else mark.holder.reason.value,
+        "held_by": None if mark.held_by is None else str(mark.held_by),
+        "held_because": mark.reason,
         "without_points": [
             str(partition) for partition, time in times.items() if time.without_points(now_ms, idle_after_ms)
         ],

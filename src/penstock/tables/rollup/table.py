@@ -32,15 +32,8 @@ from penstock.tables.single.table import SingleTable
 class RollupTable(SingleTable):
     """Batches land as partials; what is closed, published and cleaned are chores."""
 
-    def __init__(
-        self,
-        job: JobSpec[RollupSpec],
-        data: Table,
-        closing: Closing,
-        publishing: Publishing | None,
-        environment: Environment,
-    ) -> None:
-        super().__init__(partials_job(job), data, environment)
+    def __init__(self, job: JobSpec[RollupSpec], data: Table, closing: Closing, publishing: Publishing | None) -> None:
+        super().__init__(partials_job(job), data, data.environment)
         self.stamps = {EPOCH: number_key(job.name, CLOSE)}
         self.closing = closing
         self.publishing = publishing
@@ -93,9 +86,8 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     windows = open_windows_table(job, environment)
     _own_alone(windows)
     _keep_together(partials, windows)
-    publishing = open_publishing(job, windows, log, environment)
-    closing = Closing(job, partials, windows, spark, log, environment)
-    return RollupTable(job, partials, closing, publishing, environment)
+    closing = Closing(job, partials, windows, spark, log)
+    return RollupTable(job, partials, closing, open_publishing(job, windows, log))
 
 
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:

@@ -71,7 +71,7 @@ def merge(partials: Table, spec: RollupSpec, chore: Merge) -> None:
             rows = _rows(partials, spec, chore, buckets)
             merged = merge_partials(rows.lazy(), spec.finest.millis, spec.aggregates).collect()
             read, written = read + int(rows["count"].sum()), written + int(merged["count"].sum())
-            for batch in _batches(spec, chore, merged):
+            for batch in _with_partition_columns(merged, chore, partials_schema(spec.aggregates)).to_batches():
                 yield fit_columns(batch, options.schema)
 
     outputs = stage_files(options, lambda: compacted_name(version_max, uuid.uuid4().hex), batches())
@@ -110,9 +110,7 @@ def _rows(partials: Table, spec: RollupSpec, chore: Merge, buckets: range) -> pl
     return pl.concat([pl.DataFrame(schema.empty_table()), *frames])
 
 
-def _batches(spec: RollupSpec, chore: Merge, merged: pl.DataFrame) -> list[pa.RecordBatch]:
-    schema = partials_schema(spec.aggregates)
+def _with_partition_columns(merged: pl.DataFrame, chore: Merge, schema: pa.Schema) -> pa.Table:
     day = pl.lit(date.fromisoformat(chore.files[0].day), pl.Date).alias("day")
     rows = merged.sort(*SORTED_BY).with_columns(day, pl.lit(chore.epoch, pl.Int64).alias(EPOCH))
-    table = rows.select(schema.names).to_arrow().cast(schema)
-    return table.to_batches(PARTIALS_GROUP_ROWS_MAX)
+    return rows.select(schema.names).to_arrow().cast(schema)

@@ -72,19 +72,13 @@ class HeldBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """The partition that holds the watermark, and why."""
-
-    partition: Partition
-    reason: HeldBy
-
-
-@dataclass(frozen=True, slots=True)
 class Watermark:
-    """`at_ms` is None while nothing is known of the stream; `holder` while time goes on by the clock."""
+    """`at_ms` is None while nothing is known of the stream."""
 
     at_ms: int | None
-    holder: Holder | None
+    held_by: Partition | None = None
+    """None: time goes on by the clock."""
+    reason: HeldBy | None = None
 
 
 def watermark(
@@ -105,13 +99,13 @@ def watermark(
             continue
         all_idle = False
         if time.event_ms is None:
-            return Watermark(committed_ms, Holder(partition, _reason(time)))
+            return Watermark(committed_ms, partition, _reason(time))
         times[partition] = time.event_ms, _reason(time)
     if all_idle:
-        return Watermark(_highest(_by_clock(partitions, now_ms), committed_ms), None)
+        return Watermark(_highest(_by_clock(partitions, now_ms), committed_ms))
     slowest = min(times, key=lambda partition: times[partition][0])
     at_ms, reason = times[slowest]
-    return Watermark(_highest(at_ms, committed_ms), Holder(slowest, reason))
+    return Watermark(_highest(at_ms, committed_ms), slowest, reason)
 
 
 def _by_clock(partitions: Mapping[Partition, PartitionTime], now_ms: int) -> int | None:

@@ -128,7 +128,6 @@ class RollupLake:
             open_windows_table(self.job, environment),
             self.spark,
             self.log,
-            environment,
         )
 
     def start(self, number: int) -> None:

@@ -23,8 +23,8 @@ def test_w1_unread_records_of_any_partition_hold_windows_open_however_long(tmp_p
     lake.land([Point("a", 0, 1.0), Point("a", 600_000, 1.0)], 0)
     lake.clock.at = 10**6
     assert lake.work() == []
-    holder = lake.closing.watermark(lake.clock.at).holder
-    assert holder is not None and (holder.partition, holder.reason) == (partition(1), HeldBy.UNREAD)
+    mark = lake.closing.watermark(lake.clock.at)
+    assert (mark.held_by, mark.reason) == (partition(1), HeldBy.UNREAD)
     lake.commit([Point("b", 540_000, 1.0)], 1)
     lake.work()
     assert lake.values("count") == {("1m", "a", 0): (1,), ("1m", "b", 0): (1,)}
@@ -191,7 +191,7 @@ def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: P
 
 def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
-    table = RollupTable(lake.job, lake.partials, lake.closing, None, lake.environment)
+    table = RollupTable(lake.job, lake.partials, lake.closing, None)
     lake.log.append(partition(0), b"claimed at most once by a process that died")
     lake.clock.at = 1_000.0
     given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)

@@ -51,7 +51,6 @@ class Publishers:
             self.spec,
             open_windows_table(lake.job, environment),
             lake.log,
-            environment,
             lambda bucket: output(self.cluster, TOPIC, bucket),
         )
 

@@ -10,7 +10,6 @@ from penstock.logs.log import Partition
 from penstock.tables.rollup.watermark import (
     READ_LATELY_MS,
     HeldBy,
-    Holder,
     PartitionTime,
     Watermark,
     watermark,
@@ -36,30 +35,30 @@ def without_points(event_ms: int | None, last_point_ms: int, read_to_end_ms: int
 
 def test_the_slowest_partition_that_is_not_idle_decides() -> None:
     times = {P0: read_to_end(5_000, 100_000), P1: read_to_end(3_000, 100_000)}
-    assert watermark(times, None, IDLE_MS, 100_001) == Watermark(3_000, Holder(P1, HeldBy.SILENT))
+    assert watermark(times, None, IDLE_MS, 100_001) == Watermark(3_000, P1, HeldBy.SILENT)
 
 
 def test_w1_a_partition_with_unread_records_holds_the_watermark_however_long() -> None:
     times = {P0: read_to_end(900_000, 0), P1: with_unread(3_000, 0)}
-    assert watermark(times, None, IDLE_MS, 10**12) == Watermark(3_000, Holder(P1, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, 10**12) == Watermark(3_000, P1, HeldBy.UNREAD)
 
 
 def test_w1_a_partition_that_is_read_to_its_end_lets_go_after_idle_after_and_not_a_millisecond_before() -> None:
     times = {P0: with_unread(900_000, 100_000), P1: read_to_end(3_000, 100_000)}
     assert watermark(times, None, IDLE_MS, 159_999).at_ms == 3_000
-    assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, Holder(P0, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, P0, HeldBy.UNREAD)
 
 
 def test_w1_a_partition_created_later_enters_at_the_present_watermark() -> None:
     unstarted = {P0: with_unread(900_000, 0), P1: PartitionTime(None, 5, None, None, None)}
-    assert watermark(unstarted, 800_000, IDLE_MS, 10**9) == Watermark(800_000, Holder(P1, HeldBy.UNSTARTED))
+    assert watermark(unstarted, 800_000, IDLE_MS, 10**9) == Watermark(800_000, P1, HeldBy.UNSTARTED)
     started = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 5, None, 10**9, 10**9)}
-    assert watermark(started, 800_000, IDLE_MS, 10**9) == Watermark(800_000, Holder(P1, HeldBy.UNREAD))
+    assert watermark(started, 800_000, IDLE_MS, 10**9) == Watermark(800_000, P1, HeldBy.UNREAD)
 
 
 def test_an_empty_partition_holds_the_watermark_only_until_it_is_idle() -> None:
     times = {P0: with_unread(900_000, 0), P1: PartitionTime(0, 0, None, 1_000, 1_000)}
-    assert watermark(times, None, IDLE_MS, 60_999) == Watermark(None, Holder(P1, HeldBy.SILENT))
+    assert watermark(times, None, IDLE_MS, 60_999) == Watermark(None, P1, HeldBy.SILENT)
     assert watermark(times, None, IDLE_MS, 61_000).at_ms == 900_000
 
 
@@ -75,36 +74,36 @@ def test_a_partition_started_later_does_not_set_the_clock_of_a_silent_stream_bac
 
 def test_w1_a_partition_is_idle_after_idle_after_without_a_point_although_its_position_moves() -> None:
     times = {P0: with_unread(900_000, 160_000), P1: PartitionTime(10, 10, 3_000, 159_000, 100_000)}
-    assert watermark(times, None, IDLE_MS, 159_999) == Watermark(3_000, Holder(P1, HeldBy.SILENT))
-    assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, Holder(P0, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, 159_999) == Watermark(3_000, P1, HeldBy.SILENT)
+    assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, P0, HeldBy.UNREAD)
 
 
 def test_w1_a_partition_without_points_that_always_has_unread_records_holds_time_only_where_it_was_read() -> None:
     p0, now_ms = with_unread(155_000, 161_000), 161_000
     times = {P0: p0, P1: without_points(None, 100_000, read_to_end_ms=160_000, moved_ms=161_000)}
-    assert watermark(times, None, IDLE_MS, now_ms) == Watermark(155_000, Holder(P0, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, now_ms) == Watermark(155_000, P0, HeldBy.UNREAD)
     assert times[P1].without_points(now_ms, IDLE_MS)
     # Another process has read partition 0 further: what arrived in partition 1 since may hold points of that time.
     ahead = {**times, P0: with_unread(190_000, 191_000)}
-    assert watermark(ahead, None, IDLE_MS, 191_000) == Watermark(160_000, Holder(P1, HeldBy.WITHOUT_POINTS))
+    assert watermark(ahead, None, IDLE_MS, 191_000) == Watermark(160_000, P1, HeldBy.WITHOUT_POINTS)
 
 
 def test_w1_records_read_without_a_point_for_less_than_idle_after_make_no_idle_partition() -> None:
     times = {P0: with_unread(900_000, 0), P1: without_points(3_000, 100_000, read_to_end_ms=159_999, moved_ms=161_000)}
-    assert watermark(times, None, IDLE_MS, 170_000) == Watermark(3_000, Holder(P1, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, 170_000) == Watermark(3_000, P1, HeldBy.UNREAD)
 
 
 def test_w1_a_backlog_holds_the_watermark_although_the_records_read_so_far_had_no_points() -> None:
     behind = PartitionTime(10, 5_000, None, moved_ms=900_000, last_point_ms=0, read_to_end_ms=None)
     times = {P0: with_unread(900_000, 900_000), P1: behind}
-    assert watermark(times, 1_000, IDLE_MS, 900_000) == Watermark(1_000, Holder(P1, HeldBy.UNREAD))
+    assert watermark(times, 1_000, IDLE_MS, 900_000) == Watermark(1_000, P1, HeldBy.UNREAD)
 
 
 def test_w1_a_partition_without_points_holds_the_watermark_if_its_process_is_away() -> None:
     read_ms = 1_000_000
     times = {P0: with_unread(5_000, 0), P1: without_points(3_000, 100_000, read_ms, moved_ms=read_ms)}
     assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS - 1).at_ms == 5_000, "an old event time"
-    assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS) == Watermark(3_000, Holder(P1, HeldBy.UNREAD))
+    assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS) == Watermark(3_000, P1, HeldBy.UNREAD)
 
 
 def test_when_no_partition_has_points_any_more_time_goes_on_as_far_as_records_are_read() -> None:
