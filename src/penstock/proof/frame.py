@@ -118,7 +118,6 @@ def shown(faults: Sequence[str]) -> str:
 
 
 Flags = npt.NDArray[np.bool_]
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -178,9 +177,11 @@ class OffsetJoin:
         self._violations: set[Violation] = set()
         self._log_violations: set[Violation] = set()
         self._unreadable: set[str] = set()
-        self._without_place: dict[tuple[str, str], int] = {}
-        """Rows of each file that was read; `_ahead`: those beyond the position of the job."""
-        self._ahead: Counter[tuple[str, str]] = Counter()
+        self._files_read: set[tuple[str, str]] = set()
+        self._without_place = subject.rows_unplaced
+        self._without_place += sum(source.rows for source in subject.sources if source.place is None)
+        self.ahead: Counter[str] = Counter()
+        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
         for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
             windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
             self._read_files(windows, last=all(hi == self._ranges[place][1] for place, (_, hi) in ranges.items()))
@@ -194,50 +195,48 @@ class OffsetJoin:
         files = [(source, file) for source in sources for file in source.files]
         for source, file in files:
             key = (source.name, file.path)
-            if _may_hold(file, windows) or (last and key not in self._without_place):
-                self._without_place[key] = self._ahead[key] = 0
+            fresh = key not in self._files_read
+            if _may_hold(file, windows) or (last and fresh):
                 try:
-                    self._read_file(source, file, windows)
+                    self._read_file(source, file, windows, fresh)
                 except (pa.ArrowException, OSError):
                     self._unreadable.add(file.path)
-                self._depth.tell("files", len(self._without_place), len(files))
+                self._files_read.add(key)
+                self._depth.tell("files", len(self._files_read), len(files))
 
-    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window]) -> None:
-        key = (source.name, file.path)
+    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
+        """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
+        unplaced = 0
         for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
             if isinstance(partition, Partition):
-                offsets = rows["offset"].to_numpy()
-                self._count(source, windows[partition], offsets)
-                self._ahead[key] += self._look_outside(source, partition, offsets)
+                window, offsets = windows[partition], rows["offset"].to_numpy()
+                counts = window.quarantine if source is self._subject.quarantine else window.table
+                np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
+                if fresh:
+                    self._look_outside(source, partition, offsets)
             elif partition is NoPartition.NO_PLACE:
-                self._without_place[key] += len(rows)
+                unplaced += len(rows)
             elif partition is NoPartition.UNKNOWN:
                 row = rows.sort("offset").row(0, named=True)
                 topic = row.get("topic") or min((known.topic for known in self._ranges), default="")
                 place = (topic, row["partition"], row["offset"])
                 self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
-        staged = file.staged
-        if staged is not None and self._without_place[key]:
+        self._without_place += unplaced if fresh else 0
+        if unplaced and (staged := file.staged) is not None:
             # The writer of a slice gives a place to each of its rows.
             partition = self._subject.find(staged.topic_id, None, staged.partition)
             if isinstance(partition, Partition):
                 self._violations.add(violation_at(partition, staged.start, ViolationKind.NO_PLACE, staged.end))
 
-    def _count(self, source: RowSource, window: Window, offsets: Offsets) -> None:
-        counts = window.quarantine if source is self._subject.quarantine else window.table
-        np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
-
-    def _look_outside(self, source: RowSource, partition: Partition, offsets: Offsets) -> int:
-        """Note what is beyond the position of its source; how many rows are only beyond that of the job."""
+    def _look_outside(self, source: RowSource, partition: Partition, offsets: npt.NDArray[np.int64]) -> None:
+        """A type that lags has nothing at its own position or beyond; one that is ahead has more than the job."""
         origin, position = self._ranges[partition]
         end = (source.ends or {}).get(partition, position)
-        for kind, wrong in (
-            (ViolationKind.BEFORE_ORIGIN, offsets[offsets < origin]),
-            (ViolationKind.BEYOND_POSITION, offsets[offsets >= end]),
-        ):
-            if len(wrong):
-                self._violations.add(violation_at(partition, int(wrong.min()), kind))
-        return int(np.count_nonzero((offsets >= position) & (offsets < end)))
+        self.ahead[source.name] += int(np.count_nonzero((offsets >= position) & (offsets < end)))
+        if (lowest := int(offsets.min())) < origin:
+            self._violations.add(violation_at(partition, lowest, ViolationKind.BEFORE_ORIGIN))
+        if len(beyond := offsets[offsets >= end]):
+            self._violations.add(violation_at(partition, int(beyond.min()), ViolationKind.BEYOND_POSITION))
 
     def _read_log(self, partition: Partition, window: Window) -> None:
         """Mark the offsets of records that the log still has."""
@@ -282,14 +281,6 @@ class OffsetJoin:
                 count.records += int(np.count_nonzero(log[part]))
                 if span.unfiltered:
                     note(self._log_violations, ViolationKind.MISSING, log[part] & ~held[part], part.start)
-
-    @property
-    def ahead(self) -> Counter[str]:
-        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
-        rows: Counter[str] = Counter()
-        for (name, _), count in self._ahead.items():
-            rows[name] += count
-        return rows
 
     def check_offsets(self) -> Check:
         """Whether table and quarantine hold each offset that they must once, and no other."""
@@ -355,20 +346,15 @@ class OffsetJoin:
         return frozenset(partition for partition in self._ranges if partition.topic_id in other_ids)
 
     @property
-    def _rows_without_place(self) -> int:
-        unplaced = sum(source.rows for source in self._subject.sources if source.place is None)
-        return unplaced + sum(self._without_place.values()) + self._subject.rows_unplaced
-
-    @property
     def _maybe_unplaced(self) -> list[SpanCount]:
         """Spans whose missing rows may all be among those without a place."""
         lacking = [count for count in self._counts if count.lacking]
-        return lacking if sum(count.lacking for count in lacking) <= self._rows_without_place else []
+        return lacking if sum(count.lacking for count in lacking) <= self._without_place else []
 
     def _unproven(self) -> Iterator[Unproven]:
         if lacking := self._maybe_unplaced:
             offsets = f"{sum(count.lacking for count in lacking)} offsets are not found"
-            what = f"{offsets}, and there are {self._rows_without_place} rows {NoPartition.NO_PLACE.value}"
+            what = f"{offsets}, and there are {self._without_place} rows {NoPartition.NO_PLACE.value}"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
             if any(source.place is None for source in self._subject.sources):
                 what = "which records the rows are: they do not carry partition and offset, so they are only counted"

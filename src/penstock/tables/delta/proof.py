@@ -52,12 +52,12 @@ def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], tupl
     files = [file for file in source.files if not other_ids or file.topic_id not in {*other_ids, None}]
     faults, firsts = [], []
     for column, expression in _computed(subject.job, table):
-        found = [
+        misfiled = [
             batch
             for file in files
             for batch in _misfiled_in(subject, file, column, expression, table.schema.field(column).type)
         ]
-        count, first = sum(rows for rows, _ in found), earliest(violation for _, violation in found)
+        count, first = sum(rows for rows, _ in misfiled), earliest(violation for _, violation in misfiled)
         named = f", first {first.topic}/{first.partition} offset {first.offset}" if first else ""
         if count:
             faults.append(f"{count} rows are filed under another {column} than {to_text(expression)} gives{named}")

@@ -406,9 +406,9 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     """Rows with a value that no record has: a load brought it."""
     lists = rows.column(SEQUENCES).combine_chunks()
     loaded = pc.less(pc.struct_field(pc.list_flatten(lists), log_order(layout)), 0)
-    found = np.zeros(rows.num_rows, np.bool_)
-    found[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
-    return pl.Series(found)
+    partly = np.zeros(rows.num_rows, np.bool_)
+    partly[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
+    return pl.Series(partly)
 
 
 def _digests(rows: pa.Table) -> pl.Series:

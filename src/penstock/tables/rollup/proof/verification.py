@@ -49,35 +49,31 @@ class _Comparison:
     bounds: Mapping[Partition, Bounds]
     quarantined: Mapping[Partition, list[int]]
     aggregates: Aggregates
-    columns: pa.Schema
 
     def both(self, wanted: Wanted) -> pl.DataFrame:
         """The windows of the log, with those of partials in columns `<name>_partials`."""
-        counted, there = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
-        for partition in sorted(self.bounds):
-            for rows in self._counted(partition):
-                counted.add(wanted.of(rows))
+        columns = pa.schema([column for column in written_schema(self.aggregates) if column.name != "day"])
+        counted, stored = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
+        for rows in self._counted():
+            counted.add(wanted.of(rows.select(columns.names)))
         for file in self.inputs.files:
-            for rows in scan(self.inputs.facts.table.storage(), file.path, self.columns, wanted):
-                there.add(rows)
-        ours, theirs = (merging.merged().select(self.columns.names) for merging in (counted, there))
-        return ours.join(theirs, on=_KEY, how="full", suffix="_partials", coalesce=True)
+            for rows in scan(self.inputs.facts.table.storage(), file.path, columns, wanted):
+                stored.add(rows)
+        of_log, of_partials = (merging.merged().select(columns.names) for merging in (counted, stored))
+        return of_log.join(of_partials, on=_KEY, how="full", suffix="_partials", coalesce=True)
 
-    def _counted(self, partition: Partition) -> Iterator[pl.DataFrame]:
-        job, state = self.inputs.job, self.inputs.facts.states[partition]
-        decoder = points_decoder(job.decode, job.on)
-        start = max(state.origin or 0, self.bounds[partition].first)
+    def _counted(self) -> Iterator[pl.DataFrame]:
+        """What the records come to that are not in quarantine, whether they would be bad today or not."""
+        job = self.inputs.job
         instant = (pl.col("window_ms") * 1000).cast(pl.Datetime("us", "UTC")).alias("window_start")
-        for batch in self.log.records(partition, start, state.position or 0):
-            for part in in_parts(decoder.decode, self._without_bad(partition, batch)):
-                points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
-                rows = points.join(decoder.series.frame(), on="series").with_columns(instant)
-                yield rows.select(self.columns.names)
-
-    def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is in quarantine is not in partials, whether it would be bad today or not."""
-        offsets, bad = pl.Series(batch.column("offset")), self.quarantined[partition]
-        return batch.filter((~offsets.is_in(bad)).to_arrow()) if bad else batch
+        for partition, bounds in sorted(self.bounds.items()):
+            state, decoder = self.inputs.facts.states[partition], points_decoder(job.decode, job.on)
+            start = max(state.origin or 0, bounds.first)
+            for batch in self.log.records(partition, start, state.position or 0):
+                bad = pl.Series(batch.column("offset")).is_in(self.quarantined[partition])
+                for part in in_parts(decoder.decode, batch.filter((~bad).to_arrow())):
+                    points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
+                    yield points.join(decoder.series.frame(), on="series").with_columns(instant)
 
 
 def check_log_points(
@@ -103,9 +99,7 @@ def check_log_points(
     if depth.values is not None and depth.values.records is not None:
         passes = [random.Random(depth.values.seed).choice(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
-    columns = pa.schema([column for column in written_schema(aggregates) if column.name != "day"])
-    quarantined = subject.quarantined_offsets()
-    comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
+    comparison = _Comparison(inputs, log, bounds, subject.quarantined_offsets(), aggregates)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
     different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates)
