@@ -2,19 +2,36 @@
 
 The order: what the table says of itself (totals, slices, rows), then which places its rows have (offsets), then the log
 (bounds, records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
+
+Places are joined in windows of offsets: the rows of table and quarantine, next to the records of the log. A window
+takes 9 bytes of memory per offset, however many rows there are. Every window holds a part of each partition, so that
+files which mix partitions are read about once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 
-from penstock.logs.log import Log
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.logs.log import Log, Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import Check, Proof
-from penstock.proof.numbers import LogFacts, check_log, check_slices, check_totals, partition_facts, read_log
-from penstock.proof.offsets import OffsetJoin
-from penstock.proof.subject import Depth, Subject
+from penstock.proof.findings import Check, Proof, Unproven, Violation, ViolationKind, earliest, violation_at
+from penstock.proof.numbers import (
+    CommittedSlice,
+    LogFacts,
+    check_log,
+    check_slices,
+    check_totals,
+    partition_facts,
+    read_log,
+)
+from penstock.proof.subject import DataFile, Depth, NoPartition, RowSource, Subject, named_paths, windows_of
 from penstock.proof.values import check_values
 
 FAULTS_SHOWN_MAX = 5
@@ -98,3 +115,259 @@ def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str, 
 def shown(faults: Sequence[str]) -> str:
     more = f"; and {len(faults) - FAULTS_SHOWN_MAX} more" if len(faults) > FAULTS_SHOWN_MAX else ""
     return "; ".join(faults[:FAULTS_SHOWN_MAX]) + more
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Window:
+    """The offsets `[lo, hi)` of a partition: how many rows and quarantined rows each has, and if the log has it."""
+
+    lo: int
+    hi: int
+    table: npt.NDArray[np.int32] = field(init=False)
+    quarantine: npt.NDArray[np.int32] = field(init=False)
+    log: Flags | None = None
+    """None where the log was not read."""
+
+    def __post_init__(self) -> None:
+        self.table, self.quarantine = (np.zeros(self.hi - self.lo, np.int32) for _ in range(2))
+
+    def part(self, lo: int, hi: int) -> slice:
+        """Where the offsets `[lo, hi)` are in the arrays."""
+        return slice(max(lo, self.lo) - self.lo, max(min(hi, self.hi), self.lo) - self.lo)
+
+
+@dataclass(slots=True)
+class SpanCount:
+    """How many offsets of a span are in table or quarantine, and how many the log has, in all windows so far."""
+
+    partition: Partition
+    span: CommittedSlice
+    held: int = 0
+    records: int = 0
+
+    @property
+    def lacking(self) -> int:
+        return max(0, self.span.held_min - self.held)
+
+    def violation(self, kind: ViolationKind) -> Violation:
+        return violation_at(self.partition, self.span.start, kind, self.span.end)
+
+
+class OffsetJoin:
+    """Joins all places of a table with those of its log, window by window."""
+
+    def __init__(self, subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> None:
+        self._subject, self._depth, self._log = subject, depth, log
+        self._bounds = facts.bounds if depth.deep else {}
+        topics = {partition.topic for partition in self._bounds}
+        self._compacted = {topic for topic in topics if log.compacted(topic) is not False}
+        self._ranges = {
+            partition: (spans[0].start, spans[-1].end) if spans else (0, 0)
+            for partition, spans in sorted(subject.spans.items())
+        }
+        self._spans = {
+            partition: [SpanCount(partition, span) for span in subject.spans[partition]] for partition in self._ranges
+        }
+        self._counts = [count for counts in self._spans.values() for count in counts]
+        self._log_first: dict[Partition, int] = {}
+        """Of partitions that were read, the first offset that the log had then."""
+        self._violations: set[Violation] = set()
+        self._log_violations: set[Violation] = set()
+        self._unreadable: set[str] = set()
+        self._files_read: set[tuple[str, str]] = set()
+        self._without_place = subject.rows_unplaced
+        self._without_place += sum(source.rows for source in subject.sources if source.place is None)
+        self.ahead: Counter[str] = Counter()
+        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
+        for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
+            windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
+            self._read_files(windows, last=all(hi == self._ranges[place][1] for place, (_, hi) in ranges.items()))
+            for partition, window in windows.items():
+                self._read_log(partition, window)
+                self._compare(partition, window)
+
+    def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
+        """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
+        sources = [*(source for source in self._subject.sources if source.place), self._subject.quarantine]
+        files = [(source, file) for source in sources for file in source.files]
+        for source, file in files:
+            key = (source.name, file.path)
+            fresh = key not in self._files_read
+            if _may_hold(file, windows) or (last and fresh):
+                try:
+                    self._read_file(source, file, windows, fresh)
+                except (pa.ArrowException, OSError):
+                    self._unreadable.add(file.path)
+                self._files_read.add(key)
+                self._depth.tell("files", len(self._files_read), len(files))
+
+    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
+        """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
+        unplaced = 0
+        for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
+            if isinstance(partition, Partition):
+                window, offsets = windows[partition], rows["offset"].to_numpy()
+                counts = window.quarantine if source is self._subject.quarantine else window.table
+                np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
+                if fresh:
+                    self._look_outside(source, partition, offsets)
+            elif partition is NoPartition.NO_PLACE:
+                unplaced += len(rows)
+            elif partition is NoPartition.UNKNOWN:
+                row = rows.sort("offset").row(0, named=True)
+                topic = row.get("topic") or min((known.topic for known in self._ranges), default="")
+                place = (topic, row["partition"], row["offset"])
+                self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
+        self._without_place += unplaced if fresh else 0
+        if unplaced and (staged := file.staged) is not None:
+            # The writer of a slice gives a place to each of its rows.
+            partition = self._subject.find(staged.topic_id, None, staged.partition)
+            if isinstance(partition, Partition):
+                self._violations.add(violation_at(partition, staged.start, ViolationKind.NO_PLACE, staged.end))
+
+    def _look_outside(self, source: RowSource, partition: Partition, offsets: npt.NDArray[np.int64]) -> None:
+        """A type that lags has nothing at its own position or beyond; one that is ahead has more than the job."""
+        origin, position = self._ranges[partition]
+        end = (source.ends or {}).get(partition, position)
+        self.ahead[source.name] += int(np.count_nonzero((offsets >= position) & (offsets < end)))
+        if (lowest := int(offsets.min())) < origin:
+            self._violations.add(violation_at(partition, lowest, ViolationKind.BEFORE_ORIGIN))
+        if len(beyond := offsets[offsets >= end]):
+            self._violations.add(violation_at(partition, int(beyond.min()), ViolationKind.BEYOND_POSITION))
+
+    def _read_log(self, partition: Partition, window: Window) -> None:
+        """Mark the offsets of records that the log still has."""
+        bounds, (origin, position) = self._bounds.get(partition), self._ranges[partition]
+        if bounds is None:
+            return
+        start, end = max(window.lo, bounds.first), min(window.hi, bounds.end)
+        window.log = np.zeros(window.hi - window.lo, np.bool_)
+        if start < end:
+            step, before, total = f"offsets of {partition}", window.lo - origin, position - origin
+            offsets = self._log.offsets(partition, start, end, lambda n: self._depth.tell(step, before + n, total))
+            window.log[np.asarray(offsets) - window.lo] = True
+        # Retention may have moved while the records were read.
+        first = self._log.bounds([partition])[partition].first
+        self._log_first[partition] = max(self._log_first.get(partition, 0), first)
+        window.log[window.part(window.lo, first)] = False
+
+    def _compare(self, partition: Partition, window: Window) -> None:
+        """Compare how often each offset is held with how often it must be, and with the log."""
+        table, quarantine, log = window.table, window.quarantine, window.log
+        held = (table > 0) | (quarantine > 0)
+
+        def note(violations: set[Violation], kind: ViolationKind, wrong: Flags, start: int = 0) -> None:
+            if wrong.any():
+                violations.add(violation_at(partition, window.lo + start + int(wrong.argmax()), kind))
+
+        note(self._violations, ViolationKind.TWICE, table > 1)
+        note(self._violations, ViolationKind.TWICE_IN_QUARANTINE, quarantine > 1)
+        if not self._subject.replay_unfinished:
+            # An unfinished replay leaves records in both places (RULES Q2).
+            note(self._violations, ViolationKind.BOTH, (table > 0) & (quarantine > 0))
+        if log is not None and partition.topic not in self._compacted:
+            retained = window.part(self._log_first[partition], window.hi)
+            note(self._log_violations, ViolationKind.NOT_IN_LOG, held[retained] & ~log[retained], retained.start)
+        for count in self._spans[partition]:
+            span = count.span
+            part, must = window.part(span.start, span.end), window.part(span.read_from, span.end)
+            count.held += int(np.count_nonzero(held[part]))
+            if span.full:
+                note(self._violations, ViolationKind.MISSING, ~held[must], must.start)
+            if log is not None:
+                count.records += int(np.count_nonzero(log[part]))
+                if span.unfiltered:
+                    note(self._log_violations, ViolationKind.MISSING, log[part] & ~held[part], part.start)
+
+    def check_offsets(self) -> Check:
+        """Whether table and quarantine hold each offset that they must once, and no other."""
+        violations = set(self._violations)
+        for count in self._counts:
+            if not count.span.held <= count.held <= count.span.held_max:
+                fewer = count.held < count.span.held
+                violations.add(count.violation(ViolationKind.MISSING if fewer else ViolationKind.TOO_MANY))
+        sure, held = self._sure(violations), sum(count.held for count in self._counts)
+        detail = str(earliest(sure)) if sure else f"{held} offsets in table and quarantine, each once"
+        if self._unreadable:
+            detail = named_paths("files cannot be read to their end", self._unreadable)
+        return Check(
+            "offsets",
+            detail,
+            bool(sure or self._unreadable),
+            violations=sure,
+            unproven=[*self._unproven()],
+            facts={"offsets": held},
+            checked=self._ranges,
+        )
+
+    def check_records(self) -> Check:
+        """Whether what the log still has is what the table read, and holds."""
+        violations, records = set(self._log_violations), 0
+        for count in (count for count in self._counts if count.partition in self._log_first):
+            span, read = count.span, count.span.totals.read
+            fewer = count.records < read and count.partition.topic not in self._compacted
+            more = count.records > read + span.totals.given_up
+            if (more or fewer) and span.read_from >= self._log_first[count.partition]:
+                violations.add(count.violation(ViolationKind.NOT_COUNTED))
+            records += count.records
+        sure = self._sure(violations)
+        ranges = {partition: (first, *self._ranges[partition]) for partition, first in self._log_first.items()}
+        gone = sum(max(0, min(first, position) - origin) for first, origin, position in ranges.values())
+        by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
+        compacted = sorted(self._compacted & {count.partition.topic for count in self._counts})
+        return Check(
+            "records",
+            str(earliest(sure)) if sure else f"{records} records of the log, each accounted for{by_totals}",
+            bool(sure),
+            violations=sure,
+            warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
+            facts={"records": records, "offsets_gone": gone},
+            checked=self._log_first,
+        )
+
+    def _sure(self, violations: set[Violation]) -> list[Violation]:
+        """Those of partitions whose rows can be told from those of other jobs, and from rows without a place."""
+        shared = {(place.topic, place.number) for place in self._shared}
+        maybe = {(count.partition.topic, count.partition.number) for count in self._maybe_unplaced}
+        missing = ViolationKind.MISSING
+        return [
+            violation
+            for violation in violations
+            if (place := (violation.topic, violation.partition)) not in shared
+            and (violation.kind is not missing or place not in maybe)
+        ]
+
+    @property
+    def _shared(self) -> frozenset[Partition]:
+        other_ids = self._subject.incarnations.other_ids
+        return frozenset(partition for partition in self._ranges if partition.topic_id in other_ids)
+
+    @property
+    def _maybe_unplaced(self) -> list[SpanCount]:
+        """Spans whose missing rows may all be among those without a place."""
+        lacking = [count for count in self._counts if count.lacking]
+        return lacking if sum(count.lacking for count in lacking) <= self._without_place else []
+
+    def _unproven(self) -> Iterator[Unproven]:
+        if lacking := self._maybe_unplaced:
+            offsets = f"{sum(count.lacking for count in lacking)} offsets are not found"
+            what = f"{offsets}, and there are {self._without_place} rows {NoPartition.NO_PLACE.value}"
+            remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
+            if any(source.place is None for source in self._subject.sources):
+                what = "which records the rows are: they do not carry partition and offset, so they are only counted"
+                remedy = self._subject.place_remedy
+            yield Unproven(what, remedy, frozenset(count.partition for count in lacking))
+        if shared := self._shared:
+            names = ", ".join(sorted(self._subject.incarnations.others))
+            what = f"whose rows are whose: the same topics are written by {names}"
+            yield Unproven(what, "give each job a table of its own", shared)
+
+
+def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:
+    if file.offsets is None:
+        return True
+    lowest, highest = file.offsets
+    return any(lowest < window.hi and highest >= window.lo for window in windows.values())

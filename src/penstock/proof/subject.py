@@ -65,6 +65,19 @@ class Depth:
             self.progress(step, done, total)
 
 
+OffsetRanges = Mapping[Partition, tuple[int, int]]
+
+
+def windows_of(ranges: OffsetRanges, offsets_max: int) -> Iterator[OffsetRanges]:
+    """Cut ranges into windows of so many offsets, with a part of every partition in each."""
+    count = max(1, -(-sum(hi - lo for lo, hi in ranges.values()) // offsets_max))
+    for number in range(count):
+        yield {
+            partition: (lo + (hi - lo) * number // count, lo + (hi - lo) * (number + 1) // count)
+            for partition, (lo, hi) in ranges.items()
+        }
+
+
 ROWS_PER_BATCH = 256 * 1024
 FOOTERS_AT_ONCE = 16
 NAMES_SHOWN_MAX = 5
@@ -229,13 +242,9 @@ def named_paths(what: str, paths: Iterable[str]) -> str:
     return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN_MAX])}{more}"
 
 
-def read_rows(
-    source: RowSource, file: DataFile, columns: Collection[str] = (), offsets: Ranges | None = None
-) -> Iterator[tuple[pl.DataFrame, pa.RecordBatch]]:
-    """The places of rows, if they carry them, with the place columns and these ones as far as the file has them.
-
-    With `offsets` only row groups are read that may hold some of them.
-    """
+def _read(
+    source: RowSource, file: DataFile, columns: Collection[str], offsets: Ranges | None
+) -> Iterator[pa.RecordBatch]:
     try:
         parquet = pq.ParquetFile(source.storage.open_reader(file.path))
     except NotFoundError as error:
@@ -246,14 +255,13 @@ def read_rows(
         span = extent(parquet.metadata, place.get("offset", ""), [number])
         if span is None or offsets is None or any(lo <= span[1] and span[0] < hi for lo, hi in offsets):
             rows = batch_rows(parquet.metadata.row_group(number)) if columns else ROWS_PER_BATCH
-            for batch in parquet.iter_batches(rows, row_groups=[number], columns=names):
-                yield _places(batch, place, file), batch
+            yield from parquet.iter_batches(rows, row_groups=[number], columns=names)
 
 
 def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
-    """The columns partition and offset, and topic and topic_id as far as they are kept."""
+    """The columns partition and offset, and topic and topic_id as far as they are kept; null where nothing tells."""
     columns = []
-    for role, name in place.items():
+    for role, name in {"partition": "", "offset": "", **place}.items():
         if name in batch.schema.names:
             column = pl.Series(pl.from_arrow(batch.column(name)))
         else:
@@ -271,6 +279,8 @@ class NoPartition(Enum):
     NO_PLACE = "without a place, or compacted together with rows of an earlier incarnation of their topic"
 
 
+PlacedRows = tuple[Partition | NoPartition, pl.DataFrame]
+"""Rows of a partition with their `offset`, or why they have none."""
 Rewrite = Callable[[Slice, str, str], Stage]
 """The stage for a slice that writes below the first folder, and bad records below the second."""
 
@@ -332,8 +342,8 @@ class Subject:
         """The offsets of the quarantined records of each partition."""
         offsets: dict[Partition, list[int]] = {partition: [] for partition in self.states}
         for file in self.quarantine.files:
-            for places, _ in read_rows(self.quarantine, file):
-                for partition, rows in self.rows_by_partition(file, places):
+            for _, placed in self.placed_rows(self.quarantine, file):
+                for partition, rows in placed:
                     if isinstance(partition, Partition):
                         offsets[partition] += rows["offset"].to_list()
         return offsets
@@ -374,16 +384,22 @@ class Subject:
         other_job = topic_id in others if topic_id is not None else bool(others)
         return NoPartition.OTHER_JOB if other_job else NoPartition.UNKNOWN
 
-    def rows_by_partition(
-        self, file: DataFile, places: pl.DataFrame
-    ) -> Iterator[tuple[Partition | NoPartition, pl.DataFrame]]:
-        """The rows of a file by partition; those without an offset have no place either."""
-        keys = [name for name in places.columns if name in ("topic", "topic_id", "partition")]
-        for rows in places.partition_by(keys, maintain_order=True):
-            values = rows.row(0, named=True)
-            partition = self.find(values.get("topic_id") or file.topic_id, values.get("topic"), values["partition"])
-            placed = rows if partition is NoPartition.NO_PLACE else rows.drop_nulls("offset")
-            if len(placed):
-                yield partition, placed
-            if len(placed) < len(rows):
-                yield NoPartition.NO_PLACE, rows.filter(pl.col("offset").is_null())
+    def placed_rows(
+        self, source: RowSource, file: DataFile, columns: Collection[str] = (), offsets: Ranges | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, list[PlacedRows]]]:
+        """The batches of a file, each with its rows by partition, in which `row` is their number in the batch.
+
+        A batch has the place columns and these ones, as far as the file has them. With `offsets` only row groups are
+        read that may hold some of them.
+        """
+        for batch in _read(source, file, columns, offsets):
+            places = _places(batch, source.place or {}, file).with_row_index("row")
+            keys = [name for name in places.columns if name in ("topic", "topic_id", "partition")]
+            placed: list[PlacedRows] = []
+            for rows in places.partition_by(keys, maintain_order=True):
+                values = rows.row(0, named=True)
+                partition = self.find(values.get("topic_id") or file.topic_id, values.get("topic"), values["partition"])
+                without = rows if partition is NoPartition.NO_PLACE else rows.filter(pl.col("offset").is_null())
+                placed += [(partition, rows.drop_nulls("offset"))] if len(without) < len(rows) else []
+                placed += [(NoPartition.NO_PLACE, without)] if len(without) else []
+            yield batch, placed

@@ -22,18 +22,18 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
-from penstock.proof.offsets import windows_of
 from penstock.proof.subject import (
     DataFile,
     Depth,
     NoPartition,
+    OffsetRanges,
     Rewrite,
     RowSource,
     Sample,
     Subject,
     data_file,
-    read_rows,
     staged_files,
+    windows_of,
 )
 
 OFFSETS_PER_PASS_MAX = 250_000
@@ -119,12 +119,12 @@ def _comparable(
     return ranges, left
 
 
-def _passes(ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[Wanted]:
+def _passes(ranges: OffsetRanges) -> Iterator[Wanted]:
     for window in windows_of(ranges, OFFSETS_PER_PASS_MAX):
         yield {partition: (offsets,) for partition, offsets in window.items()}
 
 
-def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict[Partition, Ranges]:
+def sampled(ranges: OffsetRanges, sample: Sample) -> dict[Partition, Ranges]:
     """Blocks of offsets drawn over all partitions, in proportion to what they hold."""
     blocks = [
         (partition, start, min(hi, start + BLOCK_RECORDS))
@@ -225,9 +225,9 @@ class ValueJoin:
         offsets = tuple(span for ranges in wanted.values() for span in ranges)
         files = [(source, file) for source in sources for file in source.files]
         for source, file in files:
-            for places, batch in read_rows(source, file, source.schema.names, offsets):
+            for batch, placed in self.subject.placed_rows(source, file, source.schema.names, offsets):
                 hashes = _row_hashes(source, file, batch)
-                for partition, rows in self.subject.rows_by_partition(file, places.with_row_index("row")):
+                for partition, rows in placed:
                     if isinstance(partition, Partition) and partition in wanted:
                         inside = (pl.col("offset").is_between(lo, hi - 1) for lo, hi in wanted[partition])
                         rows = rows.filter(pl.any_horizontal(inside))

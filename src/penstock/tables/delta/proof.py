@@ -23,7 +23,7 @@ from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Proof, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.frame import prove
-from penstock.proof.subject import DataFile, Depth, Rewrite, Subject, place_of, read_rows, table_source
+from penstock.proof.subject import DataFile, Depth, Rewrite, Subject, place_of, table_source
 from penstock.tables.single.facts import read_table
 
 
@@ -52,16 +52,16 @@ def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], tupl
     files = [file for file in source.files if not other_ids or file.topic_id not in {*other_ids, None}]
     faults, firsts = [], []
     for column, expression in _computed(subject.job, table):
-        count, violations = 0, []
-        for file in files:
-            for rows, violation in _misfiled_in(subject, file, column, expression, table.schema.field(column).type):
-                count += rows
-                violations.append(violation)
+        misfiled = [
+            batch
+            for file in files
+            for batch in _misfiled_in(subject, file, column, expression, table.schema.field(column).type)
+        ]
+        count, first = sum(rows for rows, _ in misfiled), earliest(violation for _, violation in misfiled)
+        named = f", first {first.topic}/{first.partition} offset {first.offset}" if first else ""
         if count:
-            first = earliest(violations)
-            named = f", first {first.topic}/{first.partition} offset {first.offset}" if first else ""
             faults.append(f"{count} rows are filed under another {column} than {to_text(expression)} gives{named}")
-            firsts += [] if first is None else [first]
+        firsts += [] if first is None else [first]
     return tuple(faults), tuple(firsts)
 
 
@@ -94,24 +94,21 @@ def _misfiled_in(
     roots = {folded(field.path[0]) for field in fields(expression)}
     stored = [name for name in source.schema.names if folded(name) in roots]
     decoded = pa.schema([field for field in subject.job.schema if folded(field.name) in roots])
+    right = file.partition_values.get(column)
     try:
-        for places, batch in read_rows(source, file, stored):
+        for batch, placed in subject.placed_rows(source, file, stored):
             if not set(stored) <= set(batch.schema.names):
                 return
-            rows = fit_columns(batch.select(stored), decoded)
-            values = evaluate(expression, DecodedRows(rows, rows), {}).cast(kind)
-            right = file.partition_values.get(column)
+            given = fit_columns(batch.select(stored), decoded)
+            values = evaluate(expression, DecodedRows(given, given), {}).cast(kind)
             wrong = [value.as_py() for value in pc.unique(values) if partition_value(value) != right]
-            misfiled = pl.Series(pc.is_in(values, pa.array(wrong, kind)))
-            first = None
-            if source.place is not None and wrong:
-                found = subject.rows_by_partition(file, places.filter(misfiled).sort("offset"))
-                first = earliest(
-                    violation_at(partition, rows["offset"][0], ViolationKind.MISFILED)
-                    for partition, rows in found
-                    if isinstance(partition, Partition)
-                )
-            yield int(misfiled.sum()), first
+            misfiled = pl.Series(pc.is_in(values, pa.array(wrong, kind))).arg_true()
+            for partition, rows in placed if len(misfiled) else []:
+                rows = rows.filter(pl.col("row").is_in(misfiled.implode()))
+                first = None
+                if len(rows) and isinstance(partition, Partition):
+                    first = violation_at(partition, rows["offset"].sort()[0], ViolationKind.MISFILED)
+                yield len(rows), first
     except (pa.ArrowException, OSError):
         # The check of offsets, or of files, names it.
         return

@@ -69,17 +69,12 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
     if table.logs.find_job_log() is None:
         return NO_TABLE
     subject = subject_of(table)
-    return prove(subject, depth, open_log) if not _is_behind(table.logs, subject) else Proof(subject.version, (BEHIND,))
-
-
-def _is_behind(logs: ExportLogs, subject: Subject) -> bool:
-    """Whether types are ahead of a job log that was restored: up to where they counted their records is unknown."""
-    restored = {place: state.position or 0 for place, state in subject.states.items() if state.totals.restored}
-    return any(
-        position < (log.known_state([place]).of(place).position or 0)
-        for place, position in restored.items()
-        for _, log in logs.type_logs()
-    )
+    for place, state in subject.states.items():
+        positions = [log.known_state([place]).of(place).position or 0 for _, log in table.logs.type_logs()]
+        if state.totals.restored and max(positions, default=0) > (state.position or 0):
+            # Up to where the types counted their records is unknown.
+            return Proof(subject.version, (BEHIND,))
+    return prove(subject, depth, open_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +91,16 @@ class TypeFacts:
 
     @classmethod
     def read(cls, logs: ExportLogs, name: str, log: Table, places: Iterable[Partition]) -> TypeFacts:
-        job, here = logs.job.name, {partition: logs.known_state().of(partition) for partition in places}
+        job, states = logs.job.name, {partition: logs.known_state().of(partition) for partition in places}
         with library_errors(log.spec.path):
             history = [record for record in log.handle.history() if int(record["version"]) <= log.version]
         return cls(
             name,
             log,
-            log.known_state(here).partitions,
+            log.known_state(states).partitions,
             read_history(history, job),
             find_incarnations(log.transactions(), job),
-            {partition: known.position_of(name) or 0 for partition, known in here.items()},
+            {partition: state.position_of(name) or 0 for partition, state in states.items()},
         )
 
     @property
@@ -261,12 +256,12 @@ def _job_faults(logs: ExportLogs) -> Iterator[str]:
         yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
     if unnamed := sorted(state.types.keys() - logs.export.all_types.keys()):
         yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not looked at"
-    for key, here in sorted(state.partitions.items()):
-        partition, deferred = state.partition_of(key), sum(lag.deferred for lag in here.lags.values())
-        if deferred != here.totals.deferred:
-            yield f"{partition}: {here.totals.deferred} records are deferred, types lag by {deferred}"
-        for name, lag in here.lags.items():
-            if name not in state.types or lag.position > (here.position or 0):
+    for key, counted in sorted(state.partitions.items()):
+        partition, deferred = state.partition_of(key), sum(lag.deferred for lag in counted.lags.values())
+        if deferred != counted.totals.deferred:
+            yield f"{partition}: {counted.totals.deferred} records are deferred, types lag by {deferred}"
+        for name, lag in counted.lags.items():
+            if name not in state.types or lag.position > (counted.position or 0):
                 yield f"{partition}: type {name} lags at {lag.position} without a reason"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -87,7 +87,9 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     faults += [fault for table in tables for fault in _foreign_faults(table)]
     faults += tombstones_faults(job.table, facts.table, tombstones)
     if readable:
-        faults += _content_faults(job.table, facts.table, tombstones)
+        faults += [
+            fault for table in tables for fault in _content_faults(job.table, table, of_keys=table is facts.table)
+        ]
     count = sum(file.rows or 0 for file in facts.table.active_files())
     detail = f"{count} rows, each key once, in files that are sorted and as their names tell"
     rows = rows_check(evidence.subject, count, faults, detail)
@@ -99,41 +101,33 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     return prove(evidence.subject, depth, open_log, [rows], log_checks)
 
 
-def _content_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) -> Iterator[str]:
-    store = chunk_store(spec, data)
-    for bucket, files in files_by_bucket(data.active_files(tuple(store.schema.names))).items():
-        yield from _bucket_faults(store, bucket, files)
-    if tombstones is not None:
-        store = chunk_store(spec, tombstones)
-        for file in tombstones.active_files():
-            yield from (f"tombstones: {file.path}: {fault}" for fault in _file_faults(file, store.read(file.path)))
-
-
 def _foreign_faults(table: Table) -> Iterator[str]:
     """What another writer did to the files of a table."""
-    strange = [file.path for file in table.active_files() if content_of(file.path) is None]
-    if strange:
-        yield named_paths("files were not written by Penstock", strange)
+    foreign = [file.path for file in table.active_files() if content_of(file.path) is None]
+    if foreign:
+        yield named_paths("files were not written by Penstock", foreign)
     elif has_foreign_changes(table):
         yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
 
 
-def _bucket_faults(store: ChunkStore, bucket: int, files: Sequence[ActiveFile]) -> Iterator[str]:
-    """What is wrong with the rows of a bucket."""
-    if not store.layout.has_bucket(bucket):
-        yield f"{len(files)} files are in bucket {bucket}, which there is not"
-        return
-    frames = []
-    for file in files:
-        rows = store.read(file.path)
-        keys = key_frame(store.layout, rows)
-        faults = [*_file_faults(file, rows), *_key_faults(store.layout, bucket, keys)]
-        yield from (f"{file.path}: {fault}" for fault in faults)
-        frames.append(keys)
-    together = pl.concat(frames)
-    twice = len(together) - together.n_unique(store.layout.key_names)
-    if twice:
-        yield f"bucket {bucket}: {twice} rows have a key that another row has too"
+def _content_faults(spec: KeyedSpec, table: Table, *, of_keys: bool) -> Iterator[str]:
+    """What is wrong with the rows of a table, or of tombstones, which may have a key several times."""
+    store, layout = chunk_store(spec, table), spec.layout
+    for bucket, files in files_by_bucket(table.active_files(tuple(store.schema.names))).items():
+        frames = []
+        for file in files:
+            rows = store.read(file.path)
+            yield from (f"{file.path}: {fault}" for fault in _file_faults(file, rows))
+            if of_keys:
+                frames.append(key_frame(layout, rows))
+                if not frames[-1].equals(frames[-1].sort(layout.key_names, maintain_order=True)):
+                    yield f"{file.path}: rows are not in the order of their keys"
+        keys = pl.concat(frames) if frames else pl.DataFrame()
+        whole = keys.drop_nulls()
+        if of_keys and (len(whole) < len(keys) or (buckets_of(layout, whole) != bucket).any()):
+            yield f"bucket {bucket}: rows have no whole key, or one of another bucket"
+        if twice := len(keys) - keys.n_unique():
+            yield f"bucket {bucket}: {twice} rows have a key that another row has too"
 
 
 def _file_faults(file: ActiveFile, rows: pa.Table) -> Iterator[str]:
@@ -142,24 +136,10 @@ def _file_faults(file: ActiveFile, rows: pa.Table) -> Iterator[str]:
     if content is not None and digest_of(rows) != content.digest:
         yield "its rows are not those of its name"
     for name, span in file.spans.items():
-        column = rows.column(name)
-        nulls = file.nulls[name]
-        outside = False
-        if span is not None:
-            values = pl.Series(pl.from_arrow(column))
-            outside = bool(((values < span[0]) | (values > span[1])).any())
-        if outside or nulls not in (None, column.null_count):
+        values = pl.Series(pl.from_arrow(rows.column(name)))
+        outside = span is not None and ((values < span[0]) | (values > span[1])).any()
+        if outside or file.nulls[name] not in (None, values.null_count()):
             yield f"{name} has values outside the statistics"
-
-
-def _key_faults(layout: Layout, bucket: int, keys: pl.DataFrame) -> Iterator[str]:
-    if any(keys[name].null_count() for name in keys.columns):
-        yield "a part of a key is null"
-        return
-    if not keys.with_row_index("place").sort(layout.key_names, maintain_order=True)["place"].is_sorted():
-        yield "rows are not in the order of their keys"
-    if (buckets_of(layout, keys) != bucket).any():
-        yield f"rows are not of bucket {bucket}"
 
 
 KNOWN, LOST, LOADED = "known", "lost", "loaded"
@@ -234,12 +214,6 @@ OPEN: Mapping[str, str] = {
     "forgotten": "keys that the log or a load deleted so long ago that their tombstones are gone",
 }
 """What only values are open of, but for the last."""
-_GIVEN_UP = Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
-_REPLAYING = Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
-_OVERWRITTEN = Unproven(
-    "which rows the log gives: a load has replaced rows of this table, whatever their records",
-    "compare the table with the files that were loaded",
-)
 
 
 def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
@@ -247,15 +221,8 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
     facts, bounds = evidence.facts, said.bounds
     places = places_of(evidence, log, said)
     given_up = [*recorded_gaps(facts.history, evidence.subject.job.name, "given_up")]
-    hindrances = {
-        VALUES_OF_SQL: evidence.subject.job.sql is not None,
-        _OVERWRITTEN: any(key.endswith(overwritten_key("")) for key in facts.table.transactions()),
-        _REPLAYING: facts.replay_unfinished,
-        _GIVEN_UP: sum(gap.end - gap.start for gap in given_up)
-        != sum(state.totals.given_up for state in facts.states.values()),
-    }
-    for open_question in (question for question, hinders in hindrances.items() if hinders):
-        return Check("records", "not compared", False, unproven=[open_question], checked=bounds)
+    if hindrance := _hindrance(evidence, sum(gap.end - gap.start for gap in given_up)):
+        return Check("records", "not compared", False, unproven=[hindrance], checked=bounds)
     counts: Counter[str] = Counter()
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
@@ -281,6 +248,21 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
         facts={"keys": counts["keys"]},
         checked=bounds,
     )
+
+
+def _hindrance(evidence: Evidence, given_up: int) -> Unproven | None:
+    """Why records cannot be compared at all."""
+    facts = evidence.facts
+    if evidence.subject.job.sql is not None:
+        return VALUES_OF_SQL
+    if any(key.endswith(overwritten_key("")) for key in facts.table.transactions()):
+        what = "which rows the log gives: a load has replaced rows of this table, whatever their records"
+        return Unproven(what, "compare the table with the files that were loaded")
+    if facts.replay_unfinished:
+        return Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
+    if given_up != sum(state.totals.given_up for state in facts.states.values()):
+        return Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
+    return None
 
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
@@ -415,9 +397,9 @@ def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
     """Rows with a value that no record has: a load brought it."""
     lists = rows.column(SEQUENCES).combine_chunks()
     loaded = pc.less(pc.struct_field(pc.list_flatten(lists), log_order(layout)), 0)
-    found = np.zeros(rows.num_rows, np.bool_)
-    found[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
-    return pl.Series(found)
+    partly = np.zeros(rows.num_rows, np.bool_)
+    partly[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
+    return pl.Series(partly)
 
 
 def _digests(rows: pa.Table) -> pl.Series:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import polars as pl
-import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.points.decoder import points_decoder
@@ -47,34 +46,30 @@ class _Comparison:
     bounds: Mapping[Partition, Bounds]
     quarantined: Mapping[Partition, list[int]]
     aggregates: Aggregates
-    columns: pa.Schema
 
     def both(self, wanted: ValueBounds) -> pl.DataFrame:
         """The windows of the log, with those of partials in columns `<name>_partials`."""
-        counted, there = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
-        for partition in sorted(self.bounds):
-            for rows in self._counted(partition):
-                counted.add(within(rows, wanted))
+        columns = read_schema(self.aggregates)
+        counted, stored = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
+        for rows in self._counted():
+            counted.add(within(rows.select(columns.names), wanted))
         for file in self.inputs.files:
-            for rows in scan(self.inputs.facts.table.storage(), file.path, self.columns, wanted):
-                there.add(rows)
-        ours, theirs = (merging.merged().select(self.columns.names) for merging in (counted, there))
-        return ours.join(theirs, on=_KEY, how="full", suffix="_partials", coalesce=True)
+            for rows in scan(self.inputs.facts.table.storage(), file.path, columns, wanted):
+                stored.add(rows)
+        of_log, of_partials = (merging.merged().select(columns.names) for merging in (counted, stored))
+        return of_log.join(of_partials, on=_KEY, how="full", suffix="_partials", coalesce=True)
 
-    def _counted(self, partition: Partition) -> Iterator[pl.DataFrame]:
-        job, state = self.inputs.job, self.inputs.facts.states[partition]
-        decoder = points_decoder(job.decode, job.on)
-        start = max(state.origin or 0, self.bounds[partition].first)
-        for batch in self.log.records(partition, start, state.position or 0):
-            for part in in_parts(decoder.decode, self._without_bad(partition, batch)):
-                points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
-                rows = points.join(decoder.series.frame(), on="series")
-                yield rows.select(self.columns.names)
-
-    def _without_bad(self, partition: Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is in quarantine is not in partials, whether it would be bad today or not."""
-        offsets, bad = pl.Series(batch.column("offset")), self.quarantined[partition]
-        return batch.filter((~offsets.is_in(bad)).to_arrow()) if bad else batch
+    def _counted(self) -> Iterator[pl.DataFrame]:
+        """What the records come to that are not in quarantine, whether they would be bad today or not."""
+        job = self.inputs.job
+        for partition, bounds in sorted(self.bounds.items()):
+            state, decoder = self.inputs.facts.states[partition], points_decoder(job.decode, job.on)
+            start = max(state.origin or 0, bounds.first)
+            for batch in self.log.records(partition, start, state.position or 0):
+                bad = pl.Series(batch.column("offset")).is_in(self.quarantined[partition])
+                for part in in_parts(decoder.decode, batch.filter((~bad).to_arrow())):
+                    points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
+                    yield points.join(decoder.series.frame(), on="series")
 
 
 def check_log_points(
@@ -100,9 +95,7 @@ def check_log_points(
     if depth.values is not None and depth.values.records is not None:
         passes = [random.Random(depth.values.seed).choice(passes)]
     aggregates = replace(inputs.aggregates, quantiles=())
-    columns = read_schema(aggregates)
-    quarantined = subject.quarantined_offsets()
-    comparison = _Comparison(inputs, log, bounds, quarantined, aggregates, columns)
+    comparison = _Comparison(inputs, log, bounds, subject.quarantined_offsets(), aggregates)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
     different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates)

@@ -103,8 +103,8 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return Check("windows", "not checked: a close is under way", False, unproven=[under_way])
     name, numbers = inputs.job.name, inputs.windows.transactions()
-    found = ClosedWindows(inputs)
-    counts, faults, unproven = found.counts, list(found.faults), []
+    windows = ClosedWindows(inputs)
+    counts, faults, unproven = windows.counts, list(windows.faults), []
     if counts["late"]:
         what = f"the values of {counts['late']} windows: late points were merged with theirs"
         unproven.append(Unproven(what, "verify before the job merges partials; points are compared in sum"))
@@ -112,7 +112,7 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
     if counts["revisions"] != updated:
         faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
     for window in inputs.job.table.windows:
-        closed, late = found.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
+        closed, late = windows.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
         if (numbers.get(number_key(name, SINCE, window.name)) or 1) > 1:
             what = f"the points of {window.name}: the interval was added to the job later, or again"
@@ -130,7 +130,7 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
         shown(faults) or f"{counts['rows']} closed windows, {counts['compared']} compared with their partials",
         bool(faults),
         unproven=unproven,
-        warnings=[*found.warnings],
+        warnings=[*windows.warnings],
         facts={"windows": counts["rows"], "windows_without_partials": counts["without_partials"]},
     )
 
@@ -167,7 +167,8 @@ class ClosedWindows:
         if removed := self.counts["without_partials"]:
             yield f"{removed} windows: partials removed as designed, values not compared"
         if unknown := self.counts["unknown_closes"]:
-            yield f"{unknown} windows: the log of the partials no longer has the beginning of their close"
+            what = "the log of the partials no longer has the beginning of their close"
+            yield f"{unknown} windows: {what}, only the order of closes within a day checked"
         for interval, rows in sorted((+self.past).items()):
             yield f"{rows} windows of {interval}, which the job no longer has: points not compared in sum"
 
@@ -233,6 +234,7 @@ class ClosedWindows:
             (closed.filter(~well_formed.fill_null(False)), "are malformed"),
             (closed.filter(closed.select(_KEY).is_duplicated()), "are there more than once"),
             (closed.filter(~has_due_close()), "are not of their close"),
+            (out_of_order(closed), "are closed before earlier ones, or by another close than those that end with them"),
             (named.filter(other), "have a series or a bucket that is not that of their metric and tags"),
         ):
             self._fault_if(wrong, what, window)
@@ -320,3 +322,10 @@ def has_due_close() -> pl.Expr:
     """Whether a row has the close that is due, or a later one if late points corrected it; null if it is not known."""
     close, due = pl.col("close"), pl.col("due")
     return pl.when(pl.col("revision") > 0).then(close > due).otherwise(close == due)
+
+
+def out_of_order(closed: pl.DataFrame) -> pl.DataFrame:
+    """Rows that were never corrected, and whose close is not the one of their end or lower than those before."""
+    ends = closed.filter(pl.col("revision") == 0).select("window_end", "close").unique().sort("window_end", "close")
+    wrong = ends.filter(pl.col("window_end").is_duplicated() | (pl.col("close") < pl.col("close").shift()))
+    return closed.join(wrong, on=["window_end", "close"], how="semi")
