@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json import rows
-from penstock.flow.decode.json.column_types import known_fields
-from penstock.flow.decode.json.new_fields import in_record
+from penstock.flow.decode.json.read_columns import in_record, known_fields
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.tries import tries
