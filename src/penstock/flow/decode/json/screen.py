@@ -31,8 +31,7 @@ from penstock.job.schema import job_type_name
 
 UNKNOWN_FIELD = "field is not in the schema"
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
-_KEPT_MAX = 512
-"""Of the parsers of schemas."""
+_PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
 _DECIMAL = r"^[+-]?0*(?=\.?[0-9])(?!\.?([0-9]\.?){77})[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?\Z"
 """At most 76 digits, which is what Arrow reads."""
@@ -108,7 +107,7 @@ class Screen:
         return f"{place(path)}: expected {expected}, found {kind}"
 
 
-screen_for = lru_cache(_KEPT_MAX)(Screen)
+screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
 """Parsers cannot be pickled, so decoders do not hold them."""
 
 
@@ -185,7 +184,8 @@ _encode = msgspec.json.Encoder().encode
 def duplicate_name(text: bytes, known: Known | MapOf, path: str = "") -> str | None:
     """The reason of a record in which an object gives a known field twice, or a map a key, at any depth."""
     if text.startswith(b"["):
-        reasons = [duplicate_name(bytes(item), known, path) for item in _items(text) or ()]
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        reasons = [duplicate_name(bytes(item), known, path) for item in items]
         return next((reason for reason in reasons if reason is not None), None)
     if not text.startswith(b"{"):
         return None
@@ -210,8 +210,8 @@ _Rewrite = Callable[[msgspec.Raw | bytes], Any]
 def loosened(kind: pa.DataType, stated: pa.DataType | None) -> pa.DataType:
     """The type with `ANY_TEXT` for each text, at any depth, that `stated` lacks (`on.mixed_types: text`)."""
     if pa.types.is_struct(kind):
-        is_stated = stated is not None and pa.types.is_struct(stated)
-        types = {folded(field.name): field.type for field in (stated if is_stated else ())}
+        fields = list(stated) if stated is not None and pa.types.is_struct(stated) else []
+        types = {folded(field.name): field.type for field in fields}
         return pa.struct([field.with_type(loosened(field.type, types.get(folded(field.name)))) for field in kind])
     if pa.types.is_list(kind):
         item = stated.value_type if stated is not None and pa.types.is_list(stated) else None
@@ -277,15 +277,14 @@ class Rewriter:
         return msgspec.json.format(value, indent=-1).decode()
 
 
-rewriter_for = lru_cache(_KEPT_MAX)(Rewriter)
+rewriter_for = lru_cache(_PARSERS_KEPT_MAX)(Rewriter)
 
 
 def _struct_rewrite(rewrites: Mapping[str, _Rewrite]) -> _Rewrite | None:
     def rewrite(text: msgspec.Raw | bytes) -> Any:
-        members: dict[str, Any] | None = _members(text)
-        if members is not None:
-            for name in rewrites.keys() & members.keys():
-                members[name] = rewrites[name](members[name])
+        members: Any = _members(text)
+        for name in rewrites.keys() & (members or {}):
+            members[name] = rewrites[name](members[name])
         return members
 
     return rewrite if rewrites else None
