@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.decode.garmadon.events import GarmadonDecoder
-from penstock.flow.decode.json.column_types import check_schema
-from penstock.flow.decode.json.rewriting import loosened
 from penstock.flow.decode.json.rows import JsonDecoder
+from penstock.flow.decode.json.screen import loosened
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
@@ -60,10 +59,12 @@ def decoder_for(
                 raise UserError("the schema of raw records is one binary field, value")
             return RawDecoder(schema, decode.wrapping, on.tombstone)
         case "json":
-            check_schema(schema)
-            loose = on.mixed_types is MixedTypesPolicy.TEXT and stated is not None
-            texts = loosened(schema, stated) if loose else schema
-            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, texts, reserved)
+            if not len(schema):
+                raise UserError("the schema has no fields", hint="name at least one field of the records")
+            loose = schema
+            if on.mixed_types is MixedTypesPolicy.TEXT and stated is not None:
+                loose = pa.schema(loosened(pa.struct(list(schema)), pa.struct(list(stated))))
+            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, loose, reserved)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

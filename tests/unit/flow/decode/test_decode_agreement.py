@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json import rows
-from penstock.flow.decode.json.column_types import known_fields
-from penstock.flow.decode.json.new_fields import in_record
+from penstock.flow.decode.json.read_columns import in_record, known_fields
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.tries import tries
@@ -190,9 +189,8 @@ def test_hostile_records_among_good_ones_become_what_the_oracle_says(bad_share: 
             assert row == rows[offset], values[offset - 100]
 
 
-@pytest.mark.parametrize("bad_share", [0.01, 0.1, 0.5])
-def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are: Arrow's reader sees a batch a few times at most, and no record alone."""
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of records of each read by Arrow, as they happen."""
     reads: list[int] = []
 
     def counted(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
@@ -201,9 +199,36 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
 
     whole = rows._table
     monkeypatch.setattr(rows, "_table", counted)
+    return reads
+
+
+@pytest.mark.parametrize("bad_share", [0.01, 0.1, 0.5])
+def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: Arrow's reader sees a batch a few times at most, and no record alone."""
+    reads = count_reads(monkeypatch)
     values, count = orders(1500, bad_share, differing=True)
     decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
     assert len(decoder.decode(kafka_batch(values)).bad.errors) == count
+    assert len(reads) <= 8
+
+
+def test_many_duplicate_names_and_texts_that_only_python_takes_for_decimals_cost_few_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = count_reads(monkeypatch)
+    good, _ = orders(900, 0.0, differing=False)
+    twice = [b'%b, "%b": null}' % (order[:-1], ORDERS.names[n % 8].encode()) for n, order in enumerate(good[:90])]
+    inside = [order.replace(b'"vip"', b'"vip": true, "vip"') for order in good[90:120]]
+    escaped = [order.replace(b'"id"', b'"id": 1, "\\u0069d"') for order in good[120:150]]
+    odd = [b'{"tax": "%b"}' % text for text in (b"NaN", b"1_000", b" 1", b"Infinity", b"1." + b"0" * 80)]
+    bad = [*twice, *inside, *escaped, *odd * 6]
+    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
+    decoded = decoder.decode(kafka_batch([value for pair in zip(good, bad, strict=False) for value in pair]))
+    assert good_offsets(decoded) == [100 + 2 * n for n in range(len(bad))]
+    assert set(decoded.bad.errors.to_pylist()) == {
+        *(f"{name}: given twice" for name in [*ORDERS.names, "user.vip"]),
+        "tax: expected decimal(12,4), found string",
+    }
     assert len(reads) <= 8
 
 

@@ -1,14 +1,20 @@
-"""Finds the records of a batch that cannot be rows, and why, with a msgspec parser made from the schema.
+"""What msgspec does with records before Arrow reads them: it finds the bad ones, and rewrites what Arrow cannot read.
 
-It takes every record that Arrow's reader takes, and few others: names that are given twice, texts that are not times,
-decimals of too many digits, and odd spellings of numbers. Those are found when Arrow reads the rest.
+`Screen` finds records that cannot be rows, and why, with a parser made from the schema. It takes every record that
+Arrow's reader takes, and few others: names that are given twice (`duplicate_name` finds them), texts that are not
+times, decimals of too many digits, and odd spellings of numbers.
+
+`Rewriter` serves schemas with maps or texts that take every value. A map `{"a":1,"b":2}` is rewritten as
+`{"key":["a","b"],"value":[1,2]}`, and a value for such a text as its text. The rest of a record stays as it is, so all
+else is read and checked as in records without them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from operator import length_hint
 from typing import Annotated, Any
@@ -17,17 +23,19 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.column_types import ANY_TEXT, OUT_OF_RANGE, Known, MapOf
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, JsonObject, too_deep, without_constants
+from penstock.flow.columns.fitting import folded
+from penstock.flow.decode.json.read_columns import ANY_TEXT, KEYS, OUT_OF_RANGE, VALUES, Known, MapOf, known_fields
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep, without_constants
 from penstock.flow.decode.misfit import MisfitError, place
 from penstock.job.schema import job_type_name
 
 UNKNOWN_FIELD = "field is not in the schema"
-GIVEN_TWICE = "given twice"
-_SCREENS_KEPT_MAX = 512
+_REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+_PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z"
-_ITEM = re.compile(r"\[\d+\]")
+_DECIMAL = r"^[+-]?0*(?=\.?[0-9])(?!\.?([0-9]\.?){77})[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?\Z"
+"""At most 76 digits, which is what Arrow reads."""
+_STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _FOUND = re.compile(r", got `(?P<kind>\w+)`$")
@@ -36,13 +44,16 @@ _KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"
 
 
 class Screen:
-    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad."""
+    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad.
 
-    def __init__(self, schema: pa.Schema, *, known_only: bool) -> None:
-        self._types = dict(_type_names("", pa.struct(list(schema))))
+    `strict` is slower, and also refuses texts that only Python takes for decimals, such as `NaN` and `1_000`.
+    """
+
+    def __init__(self, schema: pa.Schema, known_only: bool, *, strict: bool) -> None:
+        self._schema = schema
         self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
         try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only, strict)).decode
         except ValueError:
             # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
             self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -90,16 +101,14 @@ class Screen:
         kind = _KINDS.get(found["kind"], found["kind"]) if found else OUT_OF_RANGE
         if not path:
             return f"expected an object, found {kind}"
-        expected = self._types.get(_ITEM.sub("[]", path), "another value")
-        if expected.startswith("decimal") and "regex" in problem:
+        expected = _expected(pa.struct(list(self._schema)), _STEP.findall(path))
+        if "regex" in problem or "decimal string" in problem:
             kind = "string"
         return f"{place(path)}: expected {expected}, found {kind}"
 
 
-@lru_cache(maxsize=_SCREENS_KEPT_MAX)
-def screen_for(schema: pa.Schema, known_only: bool) -> Screen:
-    """Parsers cannot be pickled, so decoders do not hold them."""
-    return Screen(schema, known_only=known_only)
+screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
+"""Parsers cannot be pickled, so decoders do not hold them."""
 
 
 def _refused(
@@ -113,67 +122,169 @@ def _refused(
         try:
             deque(results, maxlen=0)
             return reasons
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except _REFUSALS as error:
             number = len(records) - length_hint(rest) - 1
             reason = reason_of(records[number], error)
             if reason is not None:
                 reasons[number] = reason
 
 
-def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
+def _struct(fields: Iterable[pa.Field], known_only: bool, strict: bool) -> type[msgspec.Struct]:
     names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
+    members = [(f"f{number}", _type(field.type, known_only, strict), None) for number, field in enumerate(fields)]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool) -> Any:
+def _type(kind: pa.DataType, known_only: bool, strict: bool) -> Any:
     if kind.equals(ANY_TEXT):
         return msgspec.Raw
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only) | None
+        return _struct(list(kind), known_only, strict) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
+        return list[_type(kind.value_type, known_only, strict)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
+        return dict[str, _type(kind.item_type, known_only, strict)] | None  # type: ignore[misc]
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
-        return Annotated[float, msgspec.Meta(ge=-size, le=size)] | Annotated[str, msgspec.Meta(pattern=_DECIMAL)] | None
+        text = Annotated[str, msgspec.Meta(pattern=_DECIMAL)] if strict else Decimal
+        return Annotated[float, msgspec.Meta(ge=-size, le=size)] | text | None
     if pa.types.is_floating(kind):
         return float | None
     return bool | None if pa.types.is_boolean(kind) else str | None
 
 
-def _type_names(path: str, kind: pa.DataType) -> Iterator[tuple[str, str]]:
-    """The types of the schema's fields by their path, as msgspec writes it, in the words of job files."""
+def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
+    """What is expected at the end of a path, in the words of job files."""
+    if steps and pa.types.is_struct(kind):
+        index = kind.get_field_index(steps[0])
+        return _expected(kind.field(index).type, steps[1:]) if index >= 0 else "another value"
+    if steps and pa.types.is_nested(kind):
+        return _expected(kind.item_type if pa.types.is_map(kind) else kind.value_type, steps[1:])
+    return "array" if pa.types.is_list(kind) else "object" if pa.types.is_nested(kind) else job_type_name(kind)
+
+
+class _Name(str):
+    """A name that is equal to no other, so that a dict keeps all members of an object that have one name."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+_pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=lambda kind, name: kind(name)).decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
+_items = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def duplicate_name(text: bytes, known: Known | MapOf, path: str = "") -> str | None:
+    """The reason of a record in which an object gives a known field twice, or a map a key, at any depth."""
+    if text.startswith(b"["):
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        reasons = [duplicate_name(bytes(item), known, path) for item in items]
+        return next((reason for reason in reasons if reason is not None), None)
+    if not text.startswith(b"{"):
+        return None
+    pairs = _pairs(text)
+    names = [*map(str, pairs)]
+    if len(set(names)) < len(names):
+        for name in names:
+            if names.count(name) > 1 and (isinstance(known, MapOf) or name in known):
+                return f"{place(path + name)}: given twice"
+    for name, value in zip(names, pairs.values(), strict=True):
+        below = known.values if isinstance(known, MapOf) else known.get(name)
+        reason = None if below is None else duplicate_name(bytes(value), below, f"{path}{name}.")
+        if reason is not None:
+            return reason
+    return None
+
+
+_Rewrite = Callable[[msgspec.Raw | bytes], Any]
+"""The value to write instead. Raises `msgspec.MsgspecError` if the value is of another kind than its column."""
+
+
+def loosened(kind: pa.DataType, stated: pa.DataType | None) -> pa.DataType:
+    """The type with `ANY_TEXT` for each text, at any depth, that `stated` lacks (`on.mixed_types: text`)."""
     if pa.types.is_struct(kind):
-        yield path, "object"
-        for child in kind:
-            yield from _type_names(f"{path}.{child.name}".lstrip("."), child.type)
-    elif pa.types.is_list(kind):
-        yield path, "array"
-        yield from _type_names(f"{path}[]", kind.value_type)
-    elif pa.types.is_map(kind):
-        yield path, "object"
-        yield from _type_names(f"{path}[...]", kind.item_type)
-    else:
-        yield path, "any value" if kind.equals(ANY_TEXT) else job_type_name(kind)
+        fields = list(stated) if stated is not None and pa.types.is_struct(stated) else []
+        types = {folded(field.name): field.type for field in fields}
+        return pa.struct([field.with_type(loosened(field.type, types.get(folded(field.name)))) for field in kind])
+    if pa.types.is_list(kind):
+        item = stated.value_type if stated is not None and pa.types.is_list(stated) else None
+        return pa.list_(loosened(kind.value_type, item))
+    return ANY_TEXT if stated is None and pa.types.is_string(kind) else kind
 
 
-def refuse_duplicates(value: Any, known: Known | MapOf | None) -> None:
-    """Raise a `MisfitError` if an object gives the name of a known field twice, or a map a key, at any depth."""
-    if isinstance(value, list) and known is not None:
-        for item in value:
-            refuse_duplicates(item, known)
-    elif isinstance(value, JsonObject) and known is not None:
-        for name in value:
-            if isinstance(known, MapOf) or name in known:
-                try:
-                    if name in value.doubled:
-                        raise MisfitError(GIVEN_TWICE)
-                    refuse_duplicates(value[name], known.values if isinstance(known, MapOf) else known[name])
-                except MisfitError as misfit:
-                    raise misfit.inside(name) from None
+class Rewriter:
+    """Rewrites the records of a schema, if there is `needed` for it."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._known = known_fields(schema)
+        self._rewrite: Any = self._rewrite_of(pa.struct(list(schema)))
+        self._quotes_added = 0
+        self.needed = self._rewrite is not None
+
+    def rewrite(self, record: bytes) -> bytes:
+        """Raises `MisfitError` if the record is not an object of the schema, or gives a name twice."""
+        try:
+            self._quotes_added = 0
+            written = _encode(self._rewrite(record))
+        except _REFUSALS as error:
+            plain = without_constants(record)
+            if plain is not record:
+                return self.rewrite(plain)
+            raise MisfitError(f"not JSON: {error}") from None
+        # msgspec keeps one value for each name, and Arrow would not see that there were two.
+        if written.count(b'"') != record.count(b'"') + self._quotes_added:
+            reason = duplicate_name(record.strip(), self._known)
+            if reason is not None:
+                raise MisfitError(reason)
+        return written
+
+    def _rewrite_of(self, kind: pa.DataType) -> _Rewrite | None:
+        """How values of the type are rewritten; None if they need not be."""
+        if kind.equals(ANY_TEXT):
+            return self._text
+        if pa.types.is_map(kind):
+            return self._map_rewrite(self._rewrite_of(kind.item_type))
+        if pa.types.is_struct(kind):
+            rewrites = {child.name: self._rewrite_of(child.type) for child in kind}
+            return _struct_rewrite({name: rewrite for name, rewrite in rewrites.items() if rewrite is not None})
+        if pa.types.is_list(kind) and (rewrite := self._rewrite_of(kind.value_type)) is not None:
+            return lambda text: None if (items := _items(text)) is None else [rewrite(item) for item in items]
+        return None
+
+    def _map_rewrite(self, rewrite_value: _Rewrite | None) -> _Rewrite:
+        def rewrite(text: msgspec.Raw | bytes) -> Any:
+            members = _members(text)
+            if members is None:
+                return None
+            self._quotes_added += 4
+            values = members.values() if rewrite_value is None else map(rewrite_value, members.values())
+            return {KEYS: list(members), VALUES: list(values)}
+
+        return rewrite
+
+    def _text(self, text: msgspec.Raw | bytes) -> Any:
+        value = bytes(text)
+        if value == b"null" or value.startswith(b'"'):
+            return text
+        self._quotes_added += 2
+        return msgspec.json.format(value, indent=-1).decode()
+
+
+rewriter_for = lru_cache(_PARSERS_KEPT_MAX)(Rewriter)
+
+
+def _struct_rewrite(rewrites: Mapping[str, _Rewrite]) -> _Rewrite | None:
+    def rewrite(text: msgspec.Raw | bytes) -> Any:
+        members: Any = _members(text)
+        for name in rewrites.keys() & (members or {}):
+            members[name] = rewrites[name](members[name])
+        return members
+
+    return rewrite if rewrites else None
