@@ -28,7 +28,7 @@ from penstock.tables.export.catch_up import (
     lost_lags,
     next_catch_up,
 )
-from penstock.tables.export.commits import JobCommits, Roles, RoutedPart, TypeCommits
+from penstock.tables.export.commits import Commits, Roles, RoutedPart
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
@@ -66,8 +66,7 @@ class ExportTable:
         self.environment = logs.environment
         self.markers = DayMarkers(logs)
         self.finishing = Finishing(logs, self.markers)
-        self.types = TypeCommits(logs, self.markers)
-        self.commits = JobCommits(logs)
+        self.commits = Commits(logs, self.markers)
 
     def finish_pending(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
@@ -284,7 +283,7 @@ class Export(ExportTable):
         failed |= self._unwritable(parts, failed)
         parts = _without(parts, failed)
         self.environment.reach("checked")
-        landed = self.types.land(batch.id, parts)
+        landed = self.commits.land_types(batch.id, parts)
         parts = _without(parts, landed.failed)
         failed |= landed.failed
         failed |= self.finishing.finish(landed.renames)

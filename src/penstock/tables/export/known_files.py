@@ -13,7 +13,7 @@ from penstock.errors import InvariantError, UserError
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.storage import Entry, NotFoundError
 from penstock.logs.log import Partition
-from penstock.tables.export.days import needed_ms
+from penstock.tables.export.days import open_days
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
 from penstock.tables.export.names import SUFFIX, claim_of, day_folder, output_owner, parse_final_name, type_and_day
@@ -71,10 +71,9 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
 
 def _first_open(logs: ExportLogs, name: str) -> str:
     """The folder of the first day that is not complete: start-up must not cost more with every day."""
-    mark_ms, days = logs.state().watermark_of(name), logs.days_of(name)
-    after = logs.export.days.complete_after_seconds
-    opened = [day for day, late_ms in days.items() if mark_ms is None or mark_ms < needed_ms(day, late_ms, after)]
-    first = min(opened, default=max(days, default=None))
+    days = logs.days_of(name)
+    opened = open_days(days, logs.state().watermark_of(name), logs.export.days.complete_after_seconds)
+    first = opened[0] if opened else max(days, default=None)
     return "" if first is None else day_folder(name, first)
 
 

@@ -18,7 +18,7 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.status.model import UNKNOWN, Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
-from penstock.tables.export.days import instant
+from penstock.tables.export.days import instant, open_days
 from penstock.tables.export.events import ExportRules
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
@@ -140,7 +140,8 @@ def _type_values(
     logs = table.logs
     log = logs.refreshed(name)
     files, days = () if log is None else log.active_files(), logs.days_of(name)
-    opened = sorted(day for day in days if not table.markers.is_complete(state, name, day))
+    mark_ms = None if name in logs.unreadable else state.watermark_of(name, table.markers.now_ms())
+    opened = open_days(days, mark_ms, logs.export.days.complete_after_seconds)
     complete = [day for day in days if day not in opened and (name, day) not in pending]
     return {
         "type": name,
@@ -150,7 +151,7 @@ def _type_values(
         "gap_records": rules.type_lag_records.get(name, 0),
         "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
         "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
-        "watermark": instant(state.watermark_of(name, table.markers.now_ms())),
+        "watermark": instant(mark_ms),
         "last_complete_day": max(complete, default=None),
         "open_days": opened,
         "reopened_days": [day for day in opened if days[day]],
