@@ -28,9 +28,7 @@ from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.state import Cause, ExportState, Lag
 from penstock.tables.single.facts import facts_status, read_facts
 
-LAGS_SHOWN = 20
-DAYS_SHOWN = 3
-HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open", "reopened")
+HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since", "reopened")
 
 
 class TypeAlert(StrEnum):
@@ -70,15 +68,13 @@ def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, ru
     """With what only exports report."""
     pending = _pending_files(table, state)
     files = Counter(name for name, _ in pending.elements())
-    lines = (f"files that wait to be renamed to their final names: {files.total()}",) if files else ()
     types = [_type_values(table, state, name, rules, pending) for name in sorted(state.types)]
     alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
     return replace(
         common,
         alerts=(*common.alerts, *_type_alerts(state, files, table.logs.unreadable), *alerts),
         sections=(
-            _types_section(state, types),
-            Section("pending_renames", [{"type": name, "files": count} for name, count in files.items()], lines=lines),
+            Section("types", types, HEADINGS, tuple(map(_cells, types))),
             _rules_section(rules, table.logs.export.alerts, common.log_error is not None),
         ),
     )
@@ -121,16 +117,6 @@ def _type_alerts(state: ExportState, pending: Mapping[str, int], unreadable: Map
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be read: {unreadable[name]}")
         if pending.get(name):
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
-
-
-def _types_section(state: ExportState, types: Sequence[Mapping[str, Any]]) -> Section:
-    lags = [
-        f"lagging: {values['type']} in {partition} at {lag.position}, {lag.deferred} records wait"
-        f" ({lag.cause.value}, since {_since(lag):%Y-%m-%d %H:%M:%SZ})"
-        for values in types
-        for partition, lag in _lags(state, values["type"])
-    ]
-    return Section("types", types, HEADINGS, tuple(map(_cells, types)), tuple(lags[:LAGS_SHOWN]))
 
 
 def _type_values(
@@ -188,14 +174,9 @@ def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
         str(values["gap_records"]),
         values["watermark"] or "-",
         values["last_complete_day"] or "-",
-        _days(values["open_days"]),
-        _days(values["reopened_days"]),
+        min(values["open_days"], default="-"),
+        min(values["reopened_days"], default="-"),
     )
-
-
-def _days(days: Sequence[Day]) -> str:
-    more = len(days) - DAYS_SHOWN
-    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"
 
 
 # a day
