@@ -35,7 +35,8 @@ def measure(
     """Measure the started ones of these partitions, with the ends of the log where they are known, and all types."""
     outcomes = outcomes or Counter()
     types = sorted(state.types)
-    positions = {partition: known for partition in sorted(ends) if (known := state.of(partition).position) is not None}
+    started = {partition: state.of(partition).position for partition in sorted(ends)}
+    positions = {partition: position for partition, position in started.items() if position is not None}
     gaps = {partition: {name: gap_records(state, partition, name) for name in types} for partition in positions}
     apart = {str(partition): max(gap.values()) - min(gap.values()) for partition, gap in gaps.items() if gap}
     behind = {
