@@ -49,7 +49,17 @@ def _owner_of(logs: ExportLogs) -> Callable[[str], str | None]:
 
 
 def refuse_unknown_files(logs: ExportLogs) -> None:
-    """Stop before anything is written twice. Lists the days from the first on that a type has not completed."""
+    """Stop before anything is written twice."""
+    if (path := unknown_file(logs)) is not None:
+        raise UserError(
+            f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
+            detail="the logs were lost, or are older than the files: records would be written again",
+            hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
+        )
+
+
+def unknown_file(logs: ExportLogs) -> str | None:
+    """A plain file of the job that its logs do not know; days before the first that is not complete are not listed."""
     for name in logs.export.all_types if logs.is_plain else ():
         try:
             paths = [entry.path for entry in own_files(logs, name, _first_open(logs, name))]
@@ -62,11 +72,8 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
             continue
         for path in paths:
             if _is_beyond(logs, name, path) and _is_of_penstock(logs, path):
-                raise UserError(
-                    f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
-                    detail="the logs were lost, or are older than the files: records would be written again",
-                    hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
-                )
+                return path
+    return None
 
 
 def _first_open(logs: ExportLogs, name: str) -> str:
@@ -92,7 +99,8 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
         for (topic_id, number), known in state.current():
             if number == final.partition and topic_fingerprint(topic_id) == fingerprint:
                 own = logs.position(name, Partition(topic, topic_id, number))
-                return final.last_offset >= max(own or 0, known.position_of(name) or 0)
+                # The log of a type that cannot be read fails its type alone.
+                return final.last_offset >= (own if own is not None else known.position_of(name) or 0)
     return True
 
 
