@@ -62,8 +62,9 @@ def unknown_file(logs: ExportLogs) -> str | None:
     """A plain file of the job that its logs do not know; days before the first that is not complete are not listed."""
     for name in logs.export.all_types if logs.is_plain else ():
         try:
-            paths = [entry.path for entry in own_files(logs, name, _first_open(logs, name))]
-            if any(_is_beyond(logs, name, path) for path in paths):
+            files = own_files(logs, name, _first_open(logs, name))
+            paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]
+            if paths:
                 # Another process may have committed them since.
                 logs.refreshed(name)
                 logs.state()
