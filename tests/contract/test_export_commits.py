@@ -318,7 +318,7 @@ def lagging(world: ExportWorld) -> Process:
         world.send("ABC")
         process.stage(world.end()).commit()
     heal()
-    process.table.failing.recovered("A")
+    process.table.failing.pop("A")
     assert world.state.of(ZERO).lags["A"].deferred == 3
     return process
 
@@ -528,7 +528,7 @@ def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld)
     plain.storage.put(foreign, b"not ours")
     plain.send("ABA")
     process = plain.run()
-    assert "taken" in process.table.failing.reasons["A"]
+    assert "taken" in process.table.failing["A"].reason
     plain.send("ABA")
     process.run()
     assert plain.storage.read(foreign) == b"not ours"
@@ -560,7 +560,7 @@ def test_a_rename_that_fails_is_carried_on_and_only_its_type_waits(plain: Export
     closed.clear()
     process.run()
     plain.check()
-    assert process.table.failing.reasons == {}
+    assert process.table.failing == {}
 
 
 class Copying(ObjectStorage):

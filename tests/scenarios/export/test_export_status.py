@@ -85,7 +85,6 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     (fan.root / "fs").rename(fan.root / "_aside")
     (fan.root / "fs").write_text("in the way")
     fan.write(0, 3, 10)
-    assert [each["type"] for each in fan.told()["pending_renames"]] == ["fs"]
     assert [each["pending_renames"] for each in fan.types().values()] == [1, 0]
     assert fan.partition(0).position == 10
     assert "type fs: 1 files wait for their final names" in fan.texts(TypeAlert.TYPE_LAGGING)
@@ -119,7 +118,7 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
     printed = io.StringIO()
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
-    assert f"lagging: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
+    assert "type fs cannot be written since 2026-03-03T01:06:40Z: 5 records wait" in text
     assert "rules: lag 2 (limit 5), discrepancy 8 (limit 3)" in text
 
 

@@ -1,7 +1,6 @@
 """Work of an export beside new batches: which types are brought up to the others, over which offsets, and when.
 
-Pure plans, and what a running process remembers of types that fail and of idle partitions; time is passed in. The
-memory is a cache: losing it costs a repetition, a wait or one more try.
+Pure plans, and what a running process remembers of idle partitions; time is passed in.
 """
 
 from __future__ import annotations
@@ -148,27 +147,3 @@ class IdlePartitions:
             if now - since >= self.days.idle_seconds and boundary_ms is not None:
                 idle[partition] = passed_ms
         return idle
-
-
-class FailingTypes:
-    """Types that could not be written, with the reason, and until when they are left alone."""
-
-    def __init__(self, retry_seconds: float) -> None:
-        self._retry_seconds = retry_seconds
-        self._retry_at: dict[str, float] = {}
-        self.reasons: dict[str, str] = {}
-
-    def note(self, name: str, reason: str, now: float) -> bool:
-        """Leave a type alone for a while; returns whether the reason is new."""
-        is_new = self.reasons.get(name) != reason
-        self.reasons[name] = reason
-        self._retry_at[name] = now + self._retry_seconds
-        return is_new
-
-    def resting(self, now: float) -> frozenset[str]:
-        return frozenset(name for name, at in self._retry_at.items() if now < at)
-
-    def recovered(self, name: str) -> bool:
-        """A type was written: forget that it failed; returns whether it had."""
-        self._retry_at.pop(name, None)
-        return self.reasons.pop(name, None) is not None

@@ -128,15 +128,17 @@ class TypesLanded:
     """The parts that the logs of types took."""
 
 
-class TypeCommits:
-    """Lands the shares of a batch in the logs of their types."""
+class Commits:
+    """The commits of a batch to the logs of types and to the job log, and those without rows."""
 
     def __init__(self, logs: ExportLogs, markers: DayMarkers) -> None:
         self._logs = logs
         self._markers = markers
         self._job = logs.job.name
 
-    def land(self, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
+    # the logs of types
+
+    def land_types(self, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
         """Commit every type that has records in the batch, types side by side."""
         by_type: dict[str, list[RoutedPart]] = {}
         for part in parts:
@@ -214,24 +216,7 @@ class TypeCommits:
         final = final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0)
         return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
 
-
-def committed_files(logs: ExportLogs, files: Sequence[StagedFile], renames: Sequence[Rename]) -> tuple[StagedFile, ...]:
-    """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
-    if not logs.is_plain:
-        return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
-    values = [{**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]} for file in files]
-    return tuple(
-        structs.replace(file, path=rename.target, partition_values=of_file)
-        for file, rename, of_file in zip(files, renames, values, strict=True)
-    )
-
-
-class JobCommits:
-    """Commits to the job log."""
-
-    def __init__(self, logs: ExportLogs) -> None:
-        self._logs = logs
-        self._job = logs.job.name
+    # the job log
 
     def land(self, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """Move positions, totals and lagging types, each partition for itself."""
@@ -341,6 +326,17 @@ class JobCommits:
                     detail="another process added them with a newer job file",
                     hint="start this process again with that job file",
                 )
+
+
+def committed_files(logs: ExportLogs, files: Sequence[StagedFile], renames: Sequence[Rename]) -> tuple[StagedFile, ...]:
+    """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
+    if not logs.is_plain:
+        return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
+    values = [{**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]} for file in files]
+    return tuple(
+        structs.replace(file, path=rename.target, partition_values=of_file)
+        for file, rename, of_file in zip(files, renames, values, strict=True)
+    )
 
 
 def _refusal(part: RoutedPart, before: JobPartition) -> str | None:

@@ -37,6 +37,13 @@ def needed_ms(day: Day, late_ms: int, after_seconds: float) -> int:
     return max(end_ms(day), late_ms) + int(after_seconds * MILLIS_PER_SECOND)
 
 
+def open_days(days: Days, mark_ms: int | None, after_seconds: float) -> list[Day]:
+    """The days that are not complete at a watermark."""
+    return sorted(
+        day for day, late_ms in days.items() if mark_ms is None or mark_ms < needed_ms(day, late_ms, after_seconds)
+    )
+
+
 def next_boundary_ms(mark: int | None, now_ms: int, after_seconds: float, late: Iterable[int] = ()) -> int | None:
     """The latest instant up to now at which a day becomes complete, if the watermark has not reached it yet.
 

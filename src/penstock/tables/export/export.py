@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
@@ -21,14 +22,13 @@ from penstock.tables.export.catch_up import (
     CatchUp,
     CatchUpBatch,
     CatchUpTerms,
-    FailingTypes,
     IdlePartitions,
     RaiseEventTimes,
     check_residue,
     lost_lags,
     next_catch_up,
 )
-from penstock.tables.export.commits import JobCommits, Roles, RoutedPart, TypeCommits
+from penstock.tables.export.commits import Commits, Roles, RoutedPart
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
@@ -41,6 +41,13 @@ from penstock.tables.quarantine.table import Quarantine
 
 class TypeLaggingError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
+
+
+class Failure(NamedTuple):
+    """Why a type could not be written, and until when it is left alone. A cache: losing it costs one more try."""
+
+    reason: str
+    retry_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,7 @@ class ExportTable:
         self.environment = logs.environment
         self.markers = DayMarkers(logs)
         self.finishing = Finishing(logs, self.markers)
-        self.types = TypeCommits(logs, self.markers)
-        self.commits = JobCommits(logs)
+        self.commits = Commits(logs, self.markers)
 
     def finish_pending(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
@@ -88,7 +94,7 @@ class Export(ExportTable):
         super().__init__(logs)
         self.spec = logs.export
         self.quarantine = quarantine
-        self.failing = FailingTypes(self.spec.retry_seconds)
+        self.failing: dict[str, Failure] = {}
         self._checks = ReadChecks(self.job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
@@ -111,7 +117,7 @@ class Export(ExportTable):
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
         state = self.logs.state()
-        return bool(self.failing.reasons) or any(state.of(partition).lags for partition in partitions)
+        return bool(self.failing) or any(state.of(partition).lags for partition in partitions)
 
     def close(self) -> None:
         """There is nothing open between two commits."""
@@ -161,8 +167,8 @@ class Export(ExportTable):
         )
         batch = next_catch_up(state, bounds, terms)
         if batch is None and view.idle:
-            if view.flush_now and self.failing.reasons and self.lags(view.tokens):
-                reasons = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
+            if view.flush_now and self.failing:
+                reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
                 raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
             if view.flush_now and gaps:
                 raise gaps[0]
@@ -192,7 +198,7 @@ class Export(ExportTable):
         return gaps
 
     def _put_own_markers(self) -> None:
-        self.put_markers([name for name in self.spec.all_types if name not in self.failing.reasons])
+        self.put_markers([name for name in self.spec.all_types if name not in self.failing])
 
     def _report(self, state: ExportState) -> None:
         """Report the monitoring rules over the partitions of this process, and records that vanished."""
@@ -209,20 +215,25 @@ class Export(ExportTable):
     # types that fail
 
     def _resting(self, now: float) -> frozenset[str]:
-        """Types that are not tried now."""
-        return self.failing.resting(now) | self.logs.unreadable.keys()
+        """Types that are not tried now: they could not be written lately, or cannot be read."""
+        failed = {name for name, failure in self.failing.items() if now < failure.retry_at}
+        return frozenset(failed | self.logs.unreadable.keys())
 
     def _fail(self, reasons: Mapping[str, str]) -> None:
+        """Leave types alone for a while."""
         for name, reason in reasons.items():
             self.finishing.forget_probes(name)
-            if self.failing.note(name, reason, self.environment.now()):
+            before = self.failing.get(name)
+            self.failing[name] = Failure(reason, self.environment.now() + self.spec.retry_seconds)
+            if before is None or before.reason != reason:
                 self.environment.listener.event(events.TypeCannotBeWritten(type=name, reason=reason))
 
     def _retry_failing(self, state: ExportState, view: View) -> None:
         """Try types whose rest is over; at its end, a bounded run tries all once more."""
         lagging = {name for partition in view.tokens for name in state.of(partition).lags}
-        resting = frozenset() if view.flush_now and view.idle else self.failing.resting(view.now)
-        self._retry(sorted(self.failing.reasons.keys() - resting), lagging)
+        is_end = view.flush_now and view.idle
+        due = [name for name, failure in sorted(self.failing.items()) if is_end or failure.retry_at <= view.now]
+        self._retry(due, lagging)
 
     def _retry(self, names: Iterable[str], lagging: Collection[str] = ()) -> None:
         """Put what is pending of types that failed in its place: those have recovered that then lag no more."""
@@ -234,7 +245,7 @@ class Export(ExportTable):
                 reason = error.primary
             if reason is not None:
                 self._fail({name: reason})
-            elif name not in lagging and self.failing.recovered(name):
+            elif name not in lagging and self.failing.pop(name, None) is not None:
                 self.environment.listener.event(events.TypeWrittenAgain(type=name))
 
     # write
@@ -282,7 +293,7 @@ class Export(ExportTable):
         failed |= self._unwritable(parts, failed)
         parts = _without(parts, failed)
         self.environment.reach("checked")
-        landed = self.types.land(batch.id, parts)
+        landed = self.commits.land_types(batch.id, parts)
         parts = _without(parts, landed.failed)
         failed |= landed.failed
         failed |= self.finishing.finish(landed.renames)
@@ -303,7 +314,7 @@ class Export(ExportTable):
             return Landed(outcome)
         self.environment.reach("quarantined")
         self._is_finished = True
-        self._retry(sorted(written & self.failing.reasons.keys()))
+        self._retry(sorted(written & self.failing.keys()))
         self._put_own_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}

@@ -13,7 +13,7 @@ from penstock.errors import InvariantError, UserError
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.storage import Entry, NotFoundError
 from penstock.logs.log import Partition
-from penstock.tables.export.days import needed_ms
+from penstock.tables.export.days import open_days
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
 from penstock.tables.export.names import SUFFIX, claim_of, day_folder, output_owner, parse_final_name, type_and_day
@@ -49,11 +49,22 @@ def _owner_of(logs: ExportLogs) -> Callable[[str], str | None]:
 
 
 def refuse_unknown_files(logs: ExportLogs) -> None:
-    """Stop before anything is written twice. Lists the days from the first on that a type has not completed."""
+    """Stop before anything is written twice."""
+    if (path := unknown_file(logs)) is not None:
+        raise UserError(
+            f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
+            detail="the logs were lost, or are older than the files: records would be written again",
+            hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
+        )
+
+
+def unknown_file(logs: ExportLogs) -> str | None:
+    """A plain file of the job that its logs do not know; days before the first that is not complete are not listed."""
     for name in logs.export.all_types if logs.is_plain else ():
         try:
-            paths = [entry.path for entry in own_files(logs, name, _first_open(logs, name))]
-            if any(_is_beyond(logs, name, path) for path in paths):
+            files = own_files(logs, name, _first_open(logs, name))
+            paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]
+            if paths:
                 # Another process may have committed them since.
                 logs.refreshed(name)
                 logs.state()
@@ -62,19 +73,15 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
             continue
         for path in paths:
             if _is_beyond(logs, name, path) and _is_of_penstock(logs, path):
-                raise UserError(
-                    f"{logs.export.path} has data files such as {path} that the logs of the job do not know",
-                    detail="the logs were lost, or are older than the files: records would be written again",
-                    hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
-                )
+                return path
+    return None
 
 
 def _first_open(logs: ExportLogs, name: str) -> str:
     """The folder of the first day that is not complete: start-up must not cost more with every day."""
-    mark_ms, days = logs.state().watermark_of(name), logs.days_of(name)
-    after = logs.export.days.complete_after_seconds
-    opened = [day for day, late_ms in days.items() if mark_ms is None or mark_ms < needed_ms(day, late_ms, after)]
-    first = min(opened, default=max(days, default=None))
+    days = logs.days_of(name)
+    opened = open_days(days, logs.state().watermark_of(name), logs.export.days.complete_after_seconds)
+    first = opened[0] if opened else max(days, default=None)
     return "" if first is None else day_folder(name, first)
 
 
@@ -93,7 +100,8 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
         for (topic_id, number), known in state.current():
             if number == final.partition and topic_fingerprint(topic_id) == fingerprint:
                 own = logs.position(name, Partition(topic, topic_id, number))
-                return final.last_offset >= max(own or 0, known.position_of(name) or 0)
+                # The log of a type that cannot be read fails its type alone.
+                return final.last_offset >= (own if own is not None else known.position_of(name) or 0)
     return True
 
 

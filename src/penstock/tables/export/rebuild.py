@@ -32,9 +32,9 @@ from penstock.lake.delta.table import QUARANTINE_FOLDER, Change, Table
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.days import day_key
-from penstock.tables.export.known_files import own_files
+from penstock.tables.export.known_files import own_files, unknown_file
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs, type_totals
-from penstock.tables.export.names import parse_final_name, type_and_day
+from penstock.tables.export.names import parse_final_name
 from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
 from penstock.tables.export.written_files import PlainFiles, prove, read_files
 from penstock.tables.quarantine.replay import run_number
@@ -73,52 +73,49 @@ class RebuildReport:
 
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now."""
-    state, existing = logs.state(), dict(logs.type_logs())
-    intact = {name: log for name, log in existing.items() if _has_positions(log)}
-    files = _plain_files(logs, intact) if logs.is_plain else PlainFiles()
+    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now.
+
+    The logs of plain types are restored together, because the footers of each type count the files of the others.
+    """
+    state, home = logs.state(), logs.places.home
+    intact = {name for name, log in logs.type_logs() if _has_positions(log)}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
-    doubts += files.doubts
-    for file in files.written:
-        if file.type in intact and (logs.position(file.type, file.partition) or 0) < file.place[1]:
-            place = logs.type_place(file.type).path
-            doubts.append(f"{file.path}: the log of its type is older: move {place} and the job log away")
+    if state.partitions:
+        lost = [*logs.replaced_logs(state), *filter(None, [unknown_file(logs)])]
+        doubts += [f"{name} is not in the logs: move {home}/_delta_log and {home}/types away" for name in lost]
+        return RebuildReport(tuple(doubts), notes=() if doubts else ("the logs exist and agree: nothing was changed",))
+    files, lost = PlainFiles(), sorted(_types_with_files(logs) - intact)
     numbers: dict[str, dict[Partition, dict[str, int]]] = {}
-    for name in logs.export.all_types.keys() - intact.keys():
-        if files.files[name]:
+    if logs.is_plain and lost and not intact:
+        files = read_files(logs, sorted(own_files(logs, ""), key=lambda entry: entry.path))
+        doubts += files.doubts
+        for name in sorted(files.files):
             numbers[name], broken = prove(name, files.written)
             doubts += broken
-        elif name not in existing and any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name)):
-            doubts.append(f"the table of type {name} has lost its log: restore {name}/_delta_log")
-    if state.partitions:
-        lost = sorted({*logs.replaced_logs(state), *numbers})
-        if not doubts and not lost:
-            return RebuildReport(notes=("the logs exist and agree: nothing was changed",))
-        if lost:
-            move = f"move {logs.places.home}/_delta_log away: it is restored too"
-            doubts.append(f"the logs of types are lost or replaced ({', '.join(lost)}), and the job log is not: {move}")
-    elif not intact and not numbers:
+    elif lost:
+        restore = f"move {home}/types away, and all are restored" if logs.is_plain else "restore its _delta_log"
+        doubts += [f"type {name} has lost its log and others have not: {restore}" for name in lost]
+    elif not intact:
         doubts.append("there are neither positions nor data files of this job")
     if doubts:
         return RebuildReport(tuple(doubts))
     types = {}
-    for name in sorted(numbers):
-        _restore_type(logs, name, files, numbers[name])
+    for name, partitions in numbers.items():
+        _restore_type(logs, name, files, partitions)
         types[name] = {"files": len(files.files[name]), "rows": sum(file.rows for file in files.files[name])}
     return replace(_restore_job(logs, bounds), types=types)
 
 
+def _types_with_files(logs: ExportLogs) -> set[str]:
+    """The types that have data files, plain ones of this job or those of a Delta table."""
+    if logs.is_plain:
+        return {entry.path.split("/")[0] for entry in own_files(logs, "")}
+    names = logs.export.all_types
+    return {name for name in names if any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name))}
+
+
 def _has_positions(log: Table) -> bool:
     return log.job in jobs_with_positions(log.transactions())
-
-
-def _plain_files(logs: ExportLogs, intact: Mapping[str, Table]) -> PlainFiles:
-    """The files that no log names; all, if some are of a type without a log: the files of other types count its own."""
-    entries = sorted(own_files(logs, ""), key=lambda entry: entry.path)
-    named = {file.path for log in intact.values() for file in log.active_files()}
-    unnamed = [entry for entry in entries if entry.path not in named]
-    types = {place[0] for entry in unnamed if (place := type_and_day(entry.path)) is not None}
-    return read_files(logs, unnamed if types <= intact.keys() else entries)
 
 
 def _restore_type(

@@ -34,20 +34,18 @@ def measure(
 ) -> ExportRules:
     """Measure the started ones of these partitions, with the ends of the log where they are known, and all types."""
     outcomes = outcomes or Counter()
-    positions = {each: position for each in sorted(ends) if (position := state.of(each).position) is not None}
     types = sorted(state.types)
-    lags = {name: [gap_records(state, partition, name) for partition in positions] for name in types}
-    apart = {
-        str(partition): max(of_types) - min(of_types)
-        for partition in positions
-        if (of_types := [gap_records(state, partition, name) for name in types])
-    }
-    percents = {name: percent for name in types if (percent := _failed_percent(outcomes, name)) is not None}
+    started = {partition: state.of(partition).position for partition in sorted(ends)}
+    positions = {partition: position for partition, position in started.items() if position is not None}
+    gaps = {partition: {name: gap_records(state, partition, name) for name in types} for partition in positions}
+    apart = {str(partition): max(gap.values()) - min(gap.values()) for partition, gap in gaps.items() if gap}
     behind = {
         str(partition): max(0, end - position)
         for partition, position in positions.items()
         if (end := ends[partition]) is not None
     }
+    writes = {name: (outcomes[name, True], outcomes[name, False]) for name in types}
+    percents = {name: percent for name, counts in writes.items() if (percent := _failed_percent(*counts)) is not None}
     marks = {name: mark for name in types if (mark := state.watermark_of(name)) is not None}
     # Failures and lag have to be below their limits; a discrepancy may reach its own.
     rules: Mapping[Rule, tuple[float | None, Mapping[str, float], Callable[[float, float], bool], str]] = {
@@ -60,13 +58,13 @@ def measure(
         ),
     }  # fmt: skip
     return ExportRules(
-        failed_writes_percent=_failed_percent(outcomes),
+        failed_writes_percent=_failed_percent(*map(sum, zip(*writes.values(), strict=True))),
         failed_writes_percent_by_type=percents,
         lag_records=behind,
         discrepancy_records=apart,
         position={str(partition): position for partition, position in positions.items()},
         global_position={str(partition): state.of(partition).position_of() or 0 for partition in positions},
-        type_lag_records={name: max(of_partitions, default=0) for name, of_partitions in lags.items()},
+        type_lag_records={name: max((gap[name] for gap in gaps.values()), default=0) for name in types},
         watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items()},
         alerts={
             rule.value: [text.format(place, value, limit) for place, value in values.items() if breaks(value, limit)]
@@ -76,12 +74,9 @@ def measure(
     )
 
 
-def _failed_percent(outcomes: Outcomes, name: str | None = None) -> float | None:
-    """The share of the writes of a type, or of all, that failed; None if there was none."""
-    counts = Counter(dict.fromkeys((True, False), 0))
-    for (written, done), count in outcomes.items():
-        counts[done] += count if name in (None, written) else 0
-    return 100.0 * counts[False] / counts.total() if counts.total() else None
+def _failed_percent(done: int = 0, failed: int = 0) -> float | None:
+    """The share of writes that failed; None if there was none."""
+    return 100.0 * failed / (done + failed) if done + failed else None
 
 
 def gap_records(state: ExportState, partition: Partition, name: str) -> int:

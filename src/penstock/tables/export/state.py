@@ -75,8 +75,10 @@ class JobPartition:
 
     def position_of(self, name: str | None = None) -> int | None:
         """The offset up to which everything of a type, or of all types, is written."""
-        lags = [lag.position for other, lag in self.lags.items() if name in (None, other)]
-        return None if self.position is None else min([self.position, *lags])
+        if self.position is None:
+            return None
+        names = self.lags.keys() if name is None else self.lags.keys() & {name}
+        return min([self.position, *(self.lags[lagging].position for lagging in names)])
 
 
 PartitionId = tuple[str, int]

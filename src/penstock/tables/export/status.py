@@ -18,7 +18,7 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.status.model import UNKNOWN, Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
-from penstock.tables.export.days import instant
+from penstock.tables.export.days import instant, open_days
 from penstock.tables.export.events import ExportRules
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
@@ -28,9 +28,7 @@ from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.state import Cause, ExportState, Lag
 from penstock.tables.single.facts import facts_status, read_facts
 
-LAGS_SHOWN = 20
-DAYS_SHOWN = 3
-HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open", "reopened")
+HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since", "reopened")
 
 
 class TypeAlert(StrEnum):
@@ -70,15 +68,13 @@ def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, ru
     """With what only exports report."""
     pending = _pending_files(table, state)
     files = Counter(name for name, _ in pending.elements())
-    lines = (f"files that wait to be renamed to their final names: {files.total()}",) if files else ()
     types = [_type_values(table, state, name, rules, pending) for name in sorted(state.types)]
     alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
     return replace(
         common,
         alerts=(*common.alerts, *_type_alerts(state, files, table.logs.unreadable), *alerts),
         sections=(
-            _types_section(state, types),
-            Section("pending_renames", [{"type": name, "files": count} for name, count in files.items()], lines=lines),
+            Section("types", types, HEADINGS, tuple(map(_cells, types))),
             _rules_section(rules, table.logs.export.alerts, common.log_error is not None),
         ),
     )
@@ -123,16 +119,6 @@ def _type_alerts(state: ExportState, pending: Mapping[str, int], unreadable: Map
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
 
 
-def _types_section(state: ExportState, types: Sequence[Mapping[str, Any]]) -> Section:
-    lags = [
-        f"lagging: {values['type']} in {partition} at {lag.position}, {lag.deferred} records wait"
-        f" ({lag.cause.value}, since {_since(lag):%Y-%m-%d %H:%M:%SZ})"
-        for values in types
-        for partition, lag in _lags(state, values["type"])
-    ]
-    return Section("types", types, HEADINGS, tuple(map(_cells, types)), tuple(lags[:LAGS_SHOWN]))
-
-
 def _type_values(
     table: ExportTable, state: ExportState, name: str, rules: ExportRules, pending: Mapping[tuple[str, Day], int]
 ) -> dict[str, Any]:
@@ -140,7 +126,8 @@ def _type_values(
     logs = table.logs
     log = logs.refreshed(name)
     files, days = () if log is None else log.active_files(), logs.days_of(name)
-    opened = sorted(day for day in days if not table.markers.is_complete(state, name, day))
+    mark_ms = None if name in logs.unreadable else state.watermark_of(name, table.markers.now_ms())
+    opened = open_days(days, mark_ms, logs.export.days.complete_after_seconds)
     complete = [day for day in days if day not in opened and (name, day) not in pending]
     return {
         "type": name,
@@ -150,7 +137,7 @@ def _type_values(
         "gap_records": rules.type_lag_records.get(name, 0),
         "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
         "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
-        "watermark": instant(state.watermark_of(name, table.markers.now_ms())),
+        "watermark": instant(mark_ms),
         "last_complete_day": max(complete, default=None),
         "open_days": opened,
         "reopened_days": [day for day in opened if days[day]],
@@ -187,14 +174,9 @@ def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
         str(values["gap_records"]),
         values["watermark"] or "-",
         values["last_complete_day"] or "-",
-        _days(values["open_days"]),
-        _days(values["reopened_days"]),
+        min(values["open_days"], default="-"),
+        min(values["reopened_days"], default="-"),
     )
-
-
-def _days(days: Sequence[Day]) -> str:
-    more = len(days) - DAYS_SHOWN
-    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"
 
 
 # a day

@@ -66,6 +66,16 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
         existing(root.job, Environment())
 
 
+def test_an_older_copy_of_the_log_of_one_type_is_refused(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    keep_copy(root)
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
+    shutil.rmtree(root.lake / "_penstock/shop/types/order")
+    shutil.copytree(root.lake.parent / "older/shop/types/order", root.lake / "_penstock/shop/types/order")
+    with pytest.raises(UserError, match=rf"order/day={WEDNESDAY}/shop\.0\.39\.parquet"):
+        start(root)
+
+
 def test_a_partition_that_the_logs_do_not_know_is_noticed(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
