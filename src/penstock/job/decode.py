@@ -132,9 +132,9 @@ def _check_points(job: JobSpec, kind: AnyKindSection, kinds: Kinds, reader: Read
             takers = " or ".join(f"table.{other.name}" for other in kinds if other.takes_points)
             message = f"{decoder} records are points of metrics, and table.{kind.name} takes rows"
             reader.note(_format_at(reader), message, f"{takers} takes points" if takers else "")
-    for index, entry in enumerate(job.decode.points.blacklist):
+    for index in range(len(job.decode.points.blacklist)):
         at: KeyPath = (*AT, "blacklist", index)
-        if not entry.name and not entry.tags and not {*reader.written(*at)} - {"tags"}:
+        if reader.written(*at) in ({}, {"tags": {}}):
             reader.note(at, "matches every series", "state a name, tags, or both")
     if gives_points and kind.takes_points:
         for name in _KEYS_OF_ROWS:

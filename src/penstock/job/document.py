@@ -1,7 +1,7 @@
 """A YAML text as plain values that remember where each of them stands in the file.
 
 Plain scalars follow YAML 1.2's core: `on`, `off`, `yes`, `no`, `12:30` and dates stay texts.
-Mapping keys are always texts, as written.
+Mapping keys are always texts, as written. `${env:NAME}` and `${file:PATH}` in values are filled in, as secrets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any, TypeAlias
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from penstock.job.faults import Finding, KeyPath, Place
-from penstock.job.references import resolve
+from penstock.job.faults import Finding, KeyPath, Place, RefusedError, Secret
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
 NESTING_MAX = 40
 NODES_MAX = 20_000
 DIGITS_MAX = 30
+REFERENCE_FILE_BYTES_MAX = 1024 * 1024
+_PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")
+_WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
 
 
 @dataclass(slots=True)
@@ -73,11 +75,11 @@ class _FastLoader(yaml.CSafeLoader):
 
 
 _TAG = "tag:yaml.org,2002:"
-for _each in (_Loader, _FastLoader):
-    _each.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-    _each.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-    _each.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
-    _each.add_implicit_resolver(
+for _loader in (_Loader, _FastLoader):
+    _loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    _loader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+    _loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+    _loader.add_implicit_resolver(
         f"{_TAG}float",
         re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$"),
         list("-+.0123456789"),
@@ -235,3 +237,60 @@ class _Converter:
 
 def _is_encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# references
+
+
+def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[RefusedError]]:
+    """Fill in the references of a text: a `Secret` where there was one, and a fault for each that is missing."""
+    faults: list[RefusedError] = []
+    referred = False
+
+    def fill(part: re.Match[str]) -> str:
+        nonlocal referred
+        if part["escape"]:
+            return "${"
+        referred = True
+        try:
+            return _value(part["body"], env, folder)
+        except RefusedError as fault:
+            faults.append(fault)
+            return ""
+
+    filled = _PART.sub(fill, text)
+    return (Secret(filled) if referred else filled), faults
+
+
+def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
+    if body is None:
+        raise RefusedError("a reference is opened by ${ and not closed", _WAYS)
+    kind, colon, name = body.partition(":")
+    if kind not in ("env", "file") or not colon or not name.strip():
+        raise RefusedError(f"${{{body}}} is no reference", _WAYS)
+    return _variable(name.strip(), env) if kind == "env" else _file_text(name.strip(), folder)
+
+
+def _variable(name: str, env: Mapping[str, str]) -> str:
+    value = env.get(name)
+    if value is None:
+        raise RefusedError(f"environment variable {name} is not set", f"set {name} before the start")
+    return value
+
+
+def _file_text(name: str, folder: Path) -> str:
+    try:
+        with (folder / name).open("rb") as file:
+            content = file.read(REFERENCE_FILE_BYTES_MAX + 1)
+        if len(content) > REFERENCE_FILE_BYTES_MAX:
+            raise RefusedError(f"file {name} is larger than 1 MiB", "a secret is a short text")
+        return content.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        # The error would quote the content: it must not be chained.
+        raise RefusedError(f"file {name} is not UTF-8") from None
+    except OSError as error:
+        raise RefusedError(f"file {name} cannot be read ({error.strerror or type(error).__name__})") from None
+    except ValueError as error:
+        if isinstance(error, RefusedError):
+            raise
+        raise RefusedError(f"{name!r} is no file name") from None

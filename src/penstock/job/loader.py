@@ -103,7 +103,8 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
         message = f"has no meaning for a {kind.name} table, whose rows are not single records"
         reader.note(("place",), message, "remove it", on_key=True)
     check_spark(job, reader)
-    if job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:
+    both_stated = reader.states("flush", "min_bytes_per_file") and reader.states("flush", "max_bytes_per_batch")
+    if both_stated and job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:
         message = "more than max_bytes_per_batch: no batch could fill a file"
         reader.note(("flush", "min_bytes_per_file"), message)
     job = replace(job, claims=_claims(job, log, reader), on=_policies(job, reader))

@@ -89,7 +89,7 @@ class Reader:
         short = isinstance(value, str) and hasattr(spec, "SHORT")
         values = {spec.SHORT: value} if short else value
         if not isinstance(values, dict):
-            required = [f"{key.name}: ..." for key in keys_of(spec) if key.required]
+            required = [f"{name}: ..." for name in known_keys(spec, required=True)]
             hint = f"write {{{', '.join(required)}}}" if required else ""
             return self.lost(at, f"expected a mapping, found {kind_of(value)}", hint)
         self._read.add(at)
@@ -139,10 +139,15 @@ class Reader:
                 return self.section(spec, value, at)
 
 
-def known_keys(spec: Any) -> list[str]:
-    """The keys that a mapping of this spec may have."""
-    own = (known_keys(key.spec) if key.marker is Part.INLINE else [key.name] for key in keys_of(spec) if not key.top)
-    return list(dict.fromkeys(name for names in own for name in names))
+def known_keys(spec: Any, *, required: bool = False) -> list[str]:
+    """The keys that a mapping of this spec may have, or those that it must have."""
+    names: list[str] = []
+    for key in keys_of(spec):
+        if key.marker is Part.INLINE:
+            names += known_keys(key.spec, required=required)
+        elif not key.top and (key.required or not required):
+            names.append(key.name)
+    return list(dict.fromkeys(names))
 
 
 @lru_cache(maxsize=256)

@@ -111,7 +111,7 @@ def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: Reader) -> StartAt | 
     if any(nested):
         reader.note(at, "mixes topics and partitions", "write {topic: {partition: offset}}")
         return StartAt.EARLIEST
-    if reader.has(*log_at, "topic_pattern") or (reader.states(*log_at, "topics") and len(log.topics) != 1):
+    if reader.has(*log_at, "topic_pattern") or len(log.topics) > 1:
         reader.note(at, "several topics: say which", "write {topic: {partition: offset}}")
     return {topic: _offsets(start, at, reader) for topic in log.topics[:1]}
 

@@ -191,6 +191,17 @@ class KafkaLogSpec:
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
 
+_HEARTBEAT = within(
+    duration, "too short to be kept over a network", f"at least {HEARTBEAT_SECONDS_MIN} s", least=HEARTBEAT_SECONDS_MIN
+)
+_WORK_TIMEOUT = within(
+    duration,
+    "a batch may take longer without being stuck",
+    "at least 60 s, and longer than the longest Spark task",
+    least=60,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimsSpec:
     """How the processes of a job share its partitions through the coordination topic."""
@@ -198,31 +209,13 @@ class ClaimsSpec:
     SHORT: ClassVar[str] = "mode"
     client_id: Annotated[str | None, Parsed(texts.client_id)] = None
     """A stable id takes its claims back after a restart; None: randomly generated."""
-    heartbeat_seconds: Annotated[
-        float,
-        Key("heartbeat"),
-        within(
-            duration,
-            "too short to be kept over a network",
-            f"at least {HEARTBEAT_SECONDS_MIN} s",
-            least=HEARTBEAT_SECONDS_MIN,
-        ),
-    ] = 10.0
+    heartbeat_seconds: Annotated[float, Key("heartbeat"), _HEARTBEAT] = 10.0
     topic: Annotated[str, Parsed(texts.coordination_topic)] = "__penstock"
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     unit: ClaimUnit = "partition"
     claims_max: Annotated[Positive | None, Key("max")] = None
-    work_timeout_seconds: Annotated[
-        float,
-        Key("work_timeout"),
-        within(
-            duration,
-            "a batch may take longer without being stuck",
-            "at least 60 s, and longer than the longest Spark task",
-            least=60,
-        ),
-    ] = 600.0
+    work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
     """A process whose work makes no progress for so long leaves the group, and others take its partitions."""
     mode: ClaimsMode = "group"
     """With `static` the job has no claims."""
@@ -375,25 +368,21 @@ class Policies:
     small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
 
 
+_ARROW_BATCH = within(size, "more than 1GiB: Spark cannot hand that over in one piece", most=1024**3)
+_PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The named bounds of a run (I6)."""
 
     open_writers_max: Annotated[Positive, Key("open_writers")] = 32
     row_group_bytes_max: Annotated[Size, Key("row_group_bytes")] = 32 * 1024 * 1024
-    arrow_batch_bytes_max: Annotated[
-        int,
-        Key("arrow_batch_bytes"),
-        within(size, "more than 1GiB: Spark cannot hand that over in one piece", most=1024 * 1024 * 1024),
-    ] = 16 * 1024 * 1024
+    arrow_batch_bytes_max: Annotated[int, Key("arrow_batch_bytes"), _ARROW_BATCH] = 16 * 1024 * 1024
     stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
     transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
     shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0
-    payload_bytes_max: Annotated[
-        int,
-        Key("payload_bytes"),
-        within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024 * 1024 * 1024),
-    ] = Wrapping().bytes_max
+    payload_bytes_max: Annotated[int, Key("payload_bytes"), _PAYLOAD] = Wrapping().bytes_max
     """Of one record, unpacked."""
 
 

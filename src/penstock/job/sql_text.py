@@ -1,12 +1,12 @@
 """The tokens of `sql:` texts: enough to refuse what is no projection or row filter (RULES P4).
 
-Spark parses the text at run time; here only what would change the number of rows or reach beyond its row is found.
+Spark parses the text when the job starts, and with `check --deep`; here only what would change the number of rows or
+reach beyond its row is found.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.job.faults import RefusedError
@@ -52,16 +52,15 @@ _REASONS = {
     "lateral": "a lateral view makes many rows of one",
     "pivot": "a pivot makes one row of many",
     "unpivot": "an unpivot makes many rows of one",
+    "from": "an expression reads no tables",
+    "over": "a window function reads other rows",
+    "distinct": "it compares rows with each other",
+    "group by": "grouping makes one row of many",
+    "order by": "sorting reaches beyond a row",
+    "sort by": "sorting reaches beyond a row",
+    "cluster by": "sorting reaches beyond a row",
+    "distribute by": "shuffling reaches beyond a row",
 }
-_REASONS_BEFORE_BY = {
-    "group": "grouping makes one row of many",
-    "order": "sorting reaches beyond a row",
-    "sort": "sorting reaches beyond a row",
-    "cluster": "sorting reaches beyond a row",
-    "distribute": "shuffling reaches beyond a row",
-}
-_FROM_INSIDE = _words("extract trim ltrim rtrim btrim substring substr overlay position")
-"""Functions whose arguments may have a `from` between them, as `extract(year from at)` has."""
 _CLOSING = {"(": ")", "[": "]"}
 _OPERATORS = frozenset("+-*/%=<>!&|^~.:,([")
 _LIKE = _words("like ilike rlike")
@@ -74,8 +73,8 @@ class Token:
 
     kind: str
     text: str
-    inside: str | None
-    """What stands before the innermost bracket that is open here, such as the name of a function; None: none is."""
+    depth: int
+    """How many brackets are open around it."""
 
     @property
     def folded(self) -> str:
@@ -126,71 +125,56 @@ def read_select(text: str) -> SelectItem:
 def _checked(text: str) -> list[Token]:
     """The tokens of a text without its blanks, none of which is refused."""
     tokens: list[Token] = []
-    brackets: list[tuple[str, str]] = []
-    """What closes each open one, and what stands before it."""
-    for found in _TOKEN.finditer(text):
-        kind, piece = str(found.lastgroup), found.group()
+    closing: list[str] = []
+    """What closes each open bracket."""
+    for match in _TOKEN.finditer(text):
+        kind, piece = str(match.lastgroup), match.group()
         if kind == "space":
             continue
-        _check_piece(kind, piece, brackets)
-        if kind == "mark" and piece in _CLOSING.values():
-            brackets.pop()
-        quoted = piece[1:-1].replace("``", "`") if kind == "quoted" else piece
-        tokens.append(Token(kind, quoted, brackets[-1][1] if brackets else None))
-        if kind == "mark" and piece in _CLOSING:
-            brackets.append((_CLOSING[piece], tokens[-2].folded if len(tokens) > 1 else ""))
-    if brackets:
-        raise SqlRefusedError(f"a bracket {brackets[-1][0]} is missing", "")
+        if kind == "comment":
+            raise SqlRefusedError("comments are not allowed in sql", "put the comment into the YAML")
+        if kind == "open":
+            raise SqlRefusedError(f"the quote {piece} is never closed", "")
+        if piece in _CLOSING.values() and (not closing or closing.pop() != piece):
+            raise SqlRefusedError(f"the bracket {piece} closes nothing", "")
+        if piece == "," and not closing:
+            raise SqlRefusedError("a comma outside of brackets: one entry holds one expression", "make it two entries")
+        if piece == ";":
+            raise SqlRefusedError("a semicolon ends a statement, and this is an expression", "remove it")
+        tokens.append(Token(kind, piece[1:-1].replace("``", "`") if kind == "quoted" else piece, len(closing)))
+        if piece in _CLOSING:
+            closing.append(_CLOSING[piece])
+    if closing:
+        raise SqlRefusedError(f"a bracket {closing[-1]} is missing", "")
     if not tokens:
         raise SqlRefusedError("there is no expression", "")
-    for index in range(len(tokens)):
-        _check_token(tokens, index)
+    words = ["(", *(token.folded for token in tokens), ""]
+    for token, before, after in zip(tokens, words, words[2:], strict=False):
+        _check_token(token, before, after)
     return tokens
 
 
-def _check_piece(kind: str, piece: str, brackets: Sequence[tuple[str, str]]) -> None:
-    """Refuse what can stand nowhere, or not at this depth of brackets."""
-    if kind == "comment":
-        raise SqlRefusedError("comments are not allowed in sql", "put the comment into the YAML")
-    if kind == "open":
-        raise SqlRefusedError(f"the quote {piece} is never closed", "")
-    if kind != "mark":
-        return
-    if piece in _CLOSING.values() and (not brackets or brackets[-1][0] != piece):
-        raise SqlRefusedError(f"the bracket {piece} closes nothing", "")
-    if piece == "," and not brackets:
-        raise SqlRefusedError("a comma outside of brackets: one entry holds one expression", "make it two entries")
-    if piece == ";":
-        raise SqlRefusedError("a semicolon ends a statement, and this is an expression", "remove it")
-
-
-def _check_token(tokens: list[Token], index: int) -> None:
-    token = tokens[index]
+def _check_token(token: Token, before: str, after: str) -> None:
+    """Refuse a word or mark that reaches beyond its row."""
     word = token.folded
-    before = tokens[index - 1].folded if index else "("
-    after = tokens[index + 1].folded if index + 1 < len(tokens) else ""
     if token.kind in ("word", "quoted") and token.text.lower().startswith("_penstock"):
         raise SqlRefusedError("columns that begin with _penstock are Penstock's own", "")
     if word == "*" and before in ("(", ",", "."):
         raise SqlRefusedError("* stands only as an entry of its own", "write - '*', or name the columns")
     if token.kind != "word" or before == ".":
         return
-    if word in _REASONS:
-        raise SqlRefusedError(f"{word}: {_REASONS[word]}", _quoting_hint(word))
-    if after == "by" and word in _REASONS_BEFORE_BY:
-        raise SqlRefusedError(f"{word} by: {_REASONS_BEFORE_BY[word]}")
-    if word == "over" and before == ")":
-        raise SqlRefusedError("over: a window function reads other rows")
-    if word == "distinct" and after != "from":
-        raise SqlRefusedError("distinct: it compares rows with each other")
-    if word == "from" and before != "distinct" and token.inside not in _FROM_INSIDE:
-        raise SqlRefusedError("from: an expression reads no tables", _quoting_hint("from"))
+    phrase = f"{word} by" if after == "by" else word
+    # `is distinct from` compares values of one row, and inside brackets a `from` may stand between arguments.
+    is_harmless = {
+        "over": before != ")",
+        "distinct": after == "from",
+        "from": before == "distinct" or token.depth > 0,
+    }
+    if phrase in _REASONS and not is_harmless.get(phrase, False):
+        hint = f"{_HOW}; a column of that name is written `{word}` with its backticks" if phrase == word else _HOW
+        raise SqlRefusedError(f"{phrase}: {_REASONS[phrase]}", hint)
     if after == "(":
         _check_function(word, before)
-
-
-def _quoting_hint(word: str) -> str:
-    return f"{_HOW}; a column of that name is written `{word}` with its backticks"
 
 
 def _check_function(name: str, before: str) -> None:
@@ -208,7 +192,7 @@ def _naming_positions(tokens: list[Token]) -> list[int]:
     return [
         index
         for index, token in enumerate(tokens)
-        if token.folded == "as" and token.inside is None and (index == 0 or tokens[index - 1].folded != ".")
+        if token.folded == "as" and token.depth == 0 and (index == 0 or tokens[index - 1].folded != ".")
     ]
 
 

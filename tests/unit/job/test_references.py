@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.job.references import resolve
+from penstock.job.document import resolve
 from penstock.job.spec import Secret
 
 ENV = {"HOST": "kafka-1", "PW": "hunter2", "EMPTY": ""}

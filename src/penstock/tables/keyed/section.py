@@ -19,9 +19,9 @@ from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 
 AT: KeyPath = ("table", KeyedSpec.kind)
 _INPUTS: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
-    "prefix": (pa.types.is_string, "text"),
-    "timeslice": (pa.types.is_timestamp, "a timestamp"),
-    "round": (lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), "a number"),
+    "prefix": (pa.types.is_string, "prefix takes text"),
+    "timeslice": (pa.types.is_timestamp, "timeslice takes a timestamp"),
+    "round": (lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), "round takes a number"),
 }
 
 
@@ -75,9 +75,11 @@ def _check_keys(layout: Layout, output: Output, reader: Reader) -> None:
 
 def _check_part(part: KeyPart, output: Output, at: KeyPath, reader: Reader) -> None:
     kind = _column(part.column, output, at, reader)
-    takes, words = _INPUTS.get(part.function, (is_key_type, "whole numbers, text, bytes, booleans, dates or times"))
+    takes, reason = _INPUTS.get(
+        part.function, (is_key_type, "it is no whole number, text, bytes, boolean, date or time")
+    )
     if kind is not None and not takes(kind):
-        reader.note(at, f"{shown(part.column)} cannot be part of a key: it is no {words}")
+        reader.note(at, f"{shown(part.column)} cannot be part of a key: {reason}")
     elif kind is not None and part.function == "coalesce" and not _is_value(part.argument, kind):
         reader.note(at, f"the default {part.argument!r} is no value of the column {part.column}")
 
