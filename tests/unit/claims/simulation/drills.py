@@ -65,7 +65,7 @@ class Drills:
         self._world.run_for(4)
         if victim.participant is None or victim.participant.phase is not Phase.MEMBER:
             self._world.checks.fail(f"{victim.client_id} works again, and is no member")
-        self._world.wait_for_shares()
+        self._world.soon(lambda: self._world.checks.shares(self._world.living(), self._world.now))
 
     def _leave(self, victim: Process) -> None:
         self._world.trade.closing(victim)
