@@ -17,6 +17,7 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.publish.output import PUBLISH_STEPS
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
@@ -34,15 +35,7 @@ from penstock.tables.rollup.writer import RollupWriter
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.vacuum import vacuum
 
-STEPS = (
-    "close_begun",
-    "close_staged",
-    "close_landed",
-    "publish_sent",
-    "publish_committed",
-    "cleaned",
-    "merged",
-)
+STEPS = ("close_begun", "close_staged", "close_landed", *PUBLISH_STEPS, "cleaned", "merged")
 
 
 class RollupKind(SingleKind):

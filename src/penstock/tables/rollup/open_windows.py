@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,23 +33,18 @@ READS_MAX = 3
 _ORDER = ("metric", "tags", "interval_ms", "window_start")
 
 
-@dataclass(frozen=True, slots=True)
-class Unclosed:
-    """One version of the partials, and for each interval where its open windows begin."""
+def unclosed(job: JobSpec[RollupSpec]) -> tuple[Table, tuple[Span, ...]]:
+    """One version of the partials, and for each interval where its open windows begin; both tables as they are now.
 
-    partials: Table
-    spans: tuple[Span, ...]
-
-
-def unclosed(job: JobSpec[RollupSpec]) -> Unclosed:
-    """Both tables as they are now; `UserError` if there are no partials yet."""
+    `UserError` if there are no partials yet.
+    """
     windows = find_table(job.table.windows_place, job.name)
     closed = {} if windows is None else windows.transactions()
     # Opened after the other table was asked: what was cleaned in between was closed, and is not shown.
     partials = existing_table(partials_job(job), Environment())
     state = close_state(job.name, partials.transactions(), closed)
     until_ms = state.closed_until_ms
-    return Unclosed(partials, spans_of(job.table.windows, until_ms, until_ms, state.cleaned_ms))
+    return partials, spans_of(job.table.windows, until_ms, until_ms, state.cleaned_ms)
 
 
 def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
@@ -61,14 +56,15 @@ def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
 
 
 def _read(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
-    view, aggregates = unclosed(job), replace(job.table.aggregates, quantiles=())
-    spans = {span.window.name: span for span in view.spans}
+    partials, open_spans = unclosed(job)
+    aggregates = replace(job.table.aggregates, quantiles=())
+    spans = {span.window.name: span for span in open_spans}
     if wish.interval is not None:
         if wish.interval not in spans:
             raise UserError(f"the job has no windows of {wish.interval}", hint=f"it has {', '.join(spans)}")
         spans = {wish.interval: spans[wish.interval]}
     first, total = pl.DataFrame(), 0
-    for rows in _merged(view.partials, list(spans.values()), aggregates, wish.metrics):
+    for rows in _merged(partials, list(spans.values()), aggregates, wish.metrics):
         total += rows.height
         first = pl.concat([first, rows.sort(*_ORDER).head(wish.limit)], how="diagonal").sort(*_ORDER).head(wish.limit)
     names = {span.window.millis: name for name, span in spans.items()}

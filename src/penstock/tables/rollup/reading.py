@@ -26,9 +26,9 @@ def open_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
     """
     loaded = job if isinstance(job, JobSpec) else load_job(Path(job), [RollupSection()], SECTIONS)
     rollup = job_of(loaded, RollupSpec)
-    view = unclosed(rollup)
-    rows = delta_frame(spark, rollup.table.partials_path, view.partials.version)
-    return reduce(DataFrame.unionByName, (_open(rows, span, rollup.table.aggregates) for span in view.spans))
+    partials, spans = unclosed(rollup)
+    rows = delta_frame(spark, rollup.table.partials_path, partials.version)
+    return reduce(DataFrame.unionByName, (_open(rows, span, rollup.table.aggregates) for span in spans))
 
 
 def _open(rows: DataFrame, span: Span, aggregates: Aggregates) -> DataFrame:
