@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from penstock.errors import UserError
 from penstock.flow.columns.partition_values import Values, partition_value
+
+if TYPE_CHECKING:
+    # Tasks of Spark get files of a table without the library.
+    from deltalake import DeltaTable
 
 _DELETION_VECTORS = "deletionVectors"
 _STATISTICS = ("min", "max", "null_count")

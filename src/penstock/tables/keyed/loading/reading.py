@@ -203,7 +203,8 @@ def _csv_rows(opened: IO[bytes], fields: pa.Schema, every_column: bool) -> Itera
 
 def _json_rows(opened: IO[bytes], decoder: Decoder) -> Iterator[FileRows]:
     last = 0
-    for lines in _lines(opened):
+    buffered = io.BufferedReader(cast(io.RawIOBase, opened))
+    while lines := buffered.readlines(BLOCK_BYTES):
         texts = {number: text for number, line in enumerate(lines, last + 1) if (text := line.strip())}
         last += len(lines)
         if 1 in texts:
@@ -213,12 +214,3 @@ def _json_rows(opened: IO[bytes], decoder: Decoder) -> Iterator[FileRows]:
         bad = zip(decoded.bad.kafka.column("offset").to_pylist(), decoded.bad.errors.to_pylist(), strict=True)
         places = decoded.rows.kafka.column("offset").to_pylist()
         yield FileRows(decoded.rows.columns, places, dict(bad), decoded.new_fields)
-
-
-def _lines(opened: IO[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a file, as many at a time as a block holds."""
-    rest = b""
-    while block := opened.read(BLOCK_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
-        yield lines
-    yield [rest]

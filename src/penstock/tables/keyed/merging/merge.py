@@ -195,7 +195,7 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     alive = ~older(layout, "_dead").fill_null(False)
     if flow.meeting is Meeting.NOT_OLDER:
         dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
-        held = [rows.keys for file in plan.files if (rows := _old_rows(flow, file, dead_keys)) is not None]
+        held = [rows[0].keys for file in plan.files if (rows := _old_rows(flow, file, dead_keys)) is not None]
         alive = alive | pl.col("key").is_in(np.concatenate(held) if held else [])
     return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
@@ -211,18 +211,19 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
     lost = np.zeros(len(frame), np.bool_)
     rewrites: list[_Rewrite] = []
     for file in plan.files:
-        found = _old_rows(flow, file, keys)
-        if found is None:
+        held = _old_rows(flow, file, keys)
+        if held is None:
             continue
+        rewrite, order = held
         if layout.merge:
-            rewrites.append(_Rewrite(file.path, found.keys, found.old))
+            rewrites.append(rewrite)
             continue
         # Of each key its row in the file, which has it at most once.
         row_of = np.full(int(key[-1]) + 1, -1)
-        row_of[found.keys] = found.old
+        row_of[rewrite.keys] = rewrite.old
         rivals = np.flatnonzero(row_of[key] >= 0)
         stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else older(layout, "_old")
-        there = found.order[row_of[key[rivals]]]
+        there = order[row_of[key[rivals]]]
         loses = frame[rivals].hstack(there).select(stays.alias("loses"))["loses"].to_numpy()
         lost[rivals[loses]] = True
         wins = np.unique(key[rivals[~loses]])
@@ -244,17 +245,8 @@ def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tu
     return incoming, rewrites
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Keys that a file holds: `old` are the numbers of their rows, `order` is that of all rows of the file."""
-
-    keys: Places
-    old: Places
-    order: pl.DataFrame
-
-
-def _old_rows(flow: MergeFlow, file: ActiveFile, keys: pl.DataFrame) -> _Found | None:
-    """Which keys of the batch a file holds; None if it holds none."""
+def _old_rows(flow: MergeFlow, file: ActiveFile, keys: pl.DataFrame) -> tuple[_Rewrite, pl.DataFrame] | None:
+    """Which keys of the batch a file holds, with the order of all rows of the file; None if it holds none."""
     layout = flow.store.layout
     wanted = keys.filter(_within(layout, file))
     if not len(wanted):
@@ -269,7 +261,7 @@ def _old_rows(flow: MergeFlow, file: ActiveFile, keys: pl.DataFrame) -> _Found |
         return None
     order = order_frame(layout, rows)
     named = order.rename({name: f"{name}_old" for name in order.columns})
-    return _Found(wanted["key"].to_numpy()[at[old]], old, named)
+    return _Rewrite(file.path, wanted["key"].to_numpy()[at[old]], old), named
 
 
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
