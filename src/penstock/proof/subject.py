@@ -118,7 +118,8 @@ class DataFile:
     staged: StagedName | None = None
     """The slice of all of its rows."""
     offsets: tuple[int, int] | None = None
-    """Lowest and highest; None also if there may be nulls."""
+    """Lowest and highest; None also if there may be nulls. So are the numbers of partitions."""
+    numbers: tuple[int, int] | None = None
 
     @property
     def topic_id(self) -> str | None:
@@ -216,8 +217,9 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
         return None, _GONE
     except (pa.ArrowException, OSError):
         return None, "files cannot be read"
-    offsets = None if source.place is None else extent(footer, source.place["offset"], range(footer.num_row_groups))
-    readable = replace(file, rows=footer.num_rows, offsets=offsets)
+    place, groups = source.place or {}, range(footer.num_row_groups)
+    offsets, numbers = (extent(footer, place.get(role, ""), groups) for role in ("offset", "partition"))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
     if file.rows not in (None, footer.num_rows):
         return readable, "files have another number of rows than was committed"
     return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
