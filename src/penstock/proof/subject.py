@@ -148,7 +148,7 @@ class RowSource:
         return sum(file.rows or 0 for file in self.files)
 
 
-def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> RowSource:
+def table_source(table: Table, place: PlaceColumns | None) -> RowSource:
     """The files of the version that the table has loaded, each examined."""
     with library_errors(table.spec.path):
         # Of a file with a deletion vector only some rows count.
@@ -159,7 +159,7 @@ def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> Ro
         for file in table.active_files()
     ]
     body = pa.schema([column for column in table.schema if column.name not in columns])
-    return examined(RowSource(table.storage(), files, place, body, name), files_now(table))
+    return examined(RowSource(table.storage(), files, place, body), files_now(table))
 
 
 def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> RowSource:
