@@ -367,7 +367,10 @@ class OffsetJoin:
 
 
 def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:
-    if file.offsets is None:
+    if file.offsets is None or file.numbers is None:
         return True
-    lowest, highest = file.offsets
-    return any(lowest < window.hi and highest >= window.lo for window in windows.values())
+    (lowest, highest), (first, last) = file.offsets, file.numbers
+    return any(
+        first <= partition.number <= last and lowest < window.hi and highest >= window.lo
+        for partition, window in windows.items()
+    )

@@ -118,7 +118,8 @@ class DataFile:
     staged: StagedName | None = None
     """The slice of all of its rows."""
     offsets: tuple[int, int] | None = None
-    """Lowest and highest; None also if there may be nulls."""
+    """Lowest and highest; None also if there may be nulls. So are the numbers of partitions."""
+    numbers: tuple[int, int] | None = None
 
     @property
     def topic_id(self) -> str | None:
@@ -147,7 +148,7 @@ class RowSource:
         return sum(file.rows or 0 for file in self.files)
 
 
-def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> RowSource:
+def table_source(table: Table, place: PlaceColumns | None) -> RowSource:
     """The files of the version that the table has loaded, each examined."""
     with library_errors(table.spec.path):
         # Of a file with a deletion vector only some rows count.
@@ -158,7 +159,7 @@ def table_source(table: Table, place: PlaceColumns | None, name: str = "") -> Ro
         for file in table.active_files()
     ]
     body = pa.schema([column for column in table.schema if column.name not in columns])
-    return examined(RowSource(table.storage(), files, place, body, name), files_now(table))
+    return examined(RowSource(table.storage(), files, place, body), files_now(table))
 
 
 def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> RowSource:
@@ -216,8 +217,9 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
         return None, _GONE
     except (pa.ArrowException, OSError):
         return None, "files cannot be read"
-    offsets = None if source.place is None else extent(footer, source.place["offset"], range(footer.num_row_groups))
-    readable = replace(file, rows=footer.num_rows, offsets=offsets)
+    place, groups = source.place or {}, range(footer.num_row_groups)
+    offsets, numbers = (extent(footer, place.get(role, ""), groups) for role in ("offset", "partition"))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
     if file.rows not in (None, footer.num_rows):
         return readable, "files have another number of rows than was committed"
     return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
