@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserError
 from penstock.tables.export import events
 from penstock.tables.export.days import Days, day_key, end_ms, needed_ms
 from penstock.tables.export.logs import ExportLogs
@@ -78,9 +78,24 @@ class DayMarkers:
         the clock has none, unless a process whose clock was ahead put it.
         """
         for day in days:
-            if end_ms(day) <= self.now_ms() or (name, day) in self._marked:
-                self.logs.storage.delete(self.logs.places.marker(name, day))
-                self._marked.discard((name, day))
+            is_marked, path = (name, day) in self._marked, self.logs.places.marker(name, day)
+            if end_ms(day) > self.now_ms() and not is_marked:
+                continue
+            try:
+                self.logs.storage.delete(path)
+            except PenstockError as error:
+                # Where no marker could be put, none has to go; but another process may have put one.
+                if is_marked or self._exists(path):
+                    raise
+                self._report(error)
+            self._marked.discard((name, day))
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self.logs.storage.exists(path)
+        except UserError:
+            # Another file is in the way: nothing can be below it.
+            return False
 
     def put(self, state: ExportState, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
         """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""
@@ -114,4 +129,7 @@ class DayMarkers:
         try:
             yield
         except PenstockError as error:
-            self.logs.environment.listener.event(events.DayMarkerFailed(reason=error.primary))
+            self._report(error)
+
+    def _report(self, error: PenstockError) -> None:
+        self.logs.environment.listener.event(events.DayMarkerFailed(reason=error.primary))
