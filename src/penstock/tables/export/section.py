@@ -53,10 +53,8 @@ class ExportSection(KindSection[ExportSpec]):
         types = _with_event_times(job, types, reader)
         _check_contradictions(job, reader)
         _check_names(job, types, reader)
-        by_marker = False
-        if reader.states("route"):
-            _check_route(job, types, reader)
-            by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
+        _check_route(job, types, reader)
+        by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
         first_of: dict[str, str] = {}
         types = {name: _with_values(spec, first_of, by_marker, reader) for name, spec in types.items()}
         for name in types:
@@ -138,7 +136,7 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Re
         names += [(message or ("types", name, "schema", field), field) for field in schema.names]
     added = add_place(job, reader, stated, names)
     names += [(("place", part), name) for part, name in _stated_place(added, reader)]
-    unknown = reader.states("route") and job.table.route.unknown is UnknownTypePolicy.TABLE
+    unknown = job.table.route.unknown is UnknownTypePolicy.TABLE
     for at, name in names:
         on_key = at[0] != "place" and at[-1] != "message"
         if name.casefold() == DAY_FOLDER:
@@ -267,7 +265,7 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
             message = f"the same name as {seen[name.casefold()]}: some storages do not tell upper from lower case"
             reader.note(at, message, on_key=True)
         seen.setdefault(name.casefold(), name)
-    if reader.states("route") and job.table.route.unknown is UnknownTypePolicy.TABLE:
+    if job.table.route.unknown is UnknownTypePolicy.TABLE:
         at = ("route", "unknown_type")
         if not _is_folder(job.table.route.unknown_type):
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT)
