@@ -52,6 +52,10 @@ class Reader:
         """Whether the file states this key and its value could be read."""
         return key in self._read
 
+    def misstates(self, *key: str | int) -> bool:
+        """Whether the file states this key and its value could not be read."""
+        return self.has(*key) and not self.states(*key)
+
     def written(self, *key: str | int) -> Any:
         """The value of a key that was read, as it is in the file."""
         value: Any = self.document.values
