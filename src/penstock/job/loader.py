@@ -16,7 +16,7 @@ from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, k
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
 from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
-from penstock.job.spec import ClaimsSpec, DecodeSpec, Delivery, JobSpec, NewColumnPolicy
+from penstock.job.spec import ClaimsSpec, Delivery, JobSpec, NewColumnPolicy
 
 FILE_BYTES_MAX = 1024 * 1024
 OTHER_KEYS = ("log", "schema", "columns", "place", "table")
@@ -91,8 +91,6 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
     )
     _check_choice("log", logs, log, reader)
     _check_choice("table", kinds, kind, reader)
-    if not reader.states("decode"):
-        job = replace(job, decode=_blank(DecodeSpec))
     job = replace(job, decode=complete_decode(job, kind, kinds, reader))
     job = kind.complete(job, reader)
     for other in kinds:
@@ -147,11 +145,6 @@ def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader)
         if isinstance(spec, section.spec):
             return spec
     return section.spec(**reader.fields(section.spec, None, (name, section.name)))
-
-
-def _blank(spec: Any) -> Any:
-    """A spec of which the file states nothing."""
-    return Reader(Document(), Path()).section(spec, {}, ())
 
 
 def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | None:

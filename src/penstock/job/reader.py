@@ -1,7 +1,7 @@
 """Reads the values of a job file into the frozen dataclasses that are its specs, and collects all that is wrong.
 
 A faulty value is left out and its field keeps its default, so that everything else is still read and checked. A field
-without a default is then None: nothing that has a finding leaves `job`, so only checks see it.
+without a default is then None, a section without values: nothing with a finding leaves `job`, so only checks see it.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Reader:
     def states(self, *key: str | int) -> bool:
         """Whether the file states this key and its value could be read."""
         return key in self._read
+
+    def misstates(self, *key: str | int) -> bool:
+        """Whether the file states this key and its value could not be read."""
+        return self.has(*key) and not self.states(*key)
 
     def written(self, *key: str | int) -> Any:
         """The value of a key that was read, as it is in the file."""
@@ -114,6 +118,8 @@ class Reader:
                 self.note(path, "required key is missing")
             if value is not LOST:
                 self._read.add(path)
+            elif key.required and key.marker is Part.SECTION:
+                value = key.spec(**self.fields(key.spec, None, path))
             elif key.otherwise is not LOST:
                 value = key.otherwise
             if value is not LOST:

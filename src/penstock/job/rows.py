@@ -55,7 +55,7 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     for name in (*stated, *added):
         expression = columns.get(name)
         types.setdefault(name, type_of(expression, schema) if expression is not None and schema is not None else None)
-    output = Output(types, complete=schema is not None and not _is_lost(reader, "columns"))
+    output = Output(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
     if sql is not None:
@@ -65,14 +65,8 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
         output = replace(output, types={**output.types, **more})
         # A projection passes on the place of a row, whether it names it or not.
         sql = replace(sql, select=(*sql.select, *map(quoted_name, left_out)))
-    lost = any(_is_lost(reader, *key) for key in (("sql",), ("sql", "select")))
-    complete = output.complete and not lost
+    complete = output.complete and not reader.misstates("sql") and not reader.misstates("sql", "select")
     return replace(job, schema=schema, columns=columns, sql=sql), replace(output, complete=complete)
-
-
-def _is_lost(reader: Reader, *key: str) -> bool:
-    """Whether the file states this key, and its value could not be read."""
-    return reader.has(*key) and not reader.states(*key)
 
 
 def _names(

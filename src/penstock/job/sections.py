@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.reader import Reader, keys_of
 from penstock.job.spec import JobSpec, StartAt, TableSpec
-from penstock.job.texts import topic_name
+from penstock.job.texts import TOPIC_NAME
 
 OFFSET_MAX = 2**63 - 1
 
@@ -90,7 +90,7 @@ def complete_topics(log: Any, at: KeyPath, reader: Reader) -> Any:
     if reader.states(*at, "topics") and not log.topics:
         reader.note((*at, "topics"), "names no topic")
     for index, topic in enumerate(log.topics):
-        reader.parsed(topic_name, topic, (*at, "topics", index))
+        reader.parsed(TOPIC_NAME.read, topic, (*at, "topics", index))
         if topic in log.topics[:index]:
             reader.note((*at, "topics", index), f"{shown(topic)} is named twice")
     return replace(log, start=_start(log, (*at, "start"), at, reader))

@@ -41,6 +41,7 @@ from penstock.job.values import (
     Texts,
     duration,
     items,
+    matching,
     positive,
     sections,
     size,
@@ -149,7 +150,7 @@ class KafkaSecurity:
 
 
 StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(texts.start)]
-Group: TypeAlias = Annotated[str, Parsed(texts.group_name)]
+Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
 
 
 class LogSpec(Protocol):
@@ -191,6 +192,7 @@ class KafkaLogSpec:
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
 
+_TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
 _HEARTBEAT = within(
     duration, "too short to be kept over a network", f"at least {HEARTBEAT_SECONDS_MIN} s", least=HEARTBEAT_SECONDS_MIN
 )
@@ -207,10 +209,10 @@ class ClaimsSpec:
     """How the processes of a job share its partitions through the coordination topic."""
 
     SHORT: ClassVar[str] = "mode"
-    client_id: Annotated[str | None, Parsed(texts.client_id)] = None
+    client_id: Annotated[str | None, matching(".{1,255}", "longer than 255 characters")] = None
     """A stable id takes its claims back after a restart; None: randomly generated."""
     heartbeat_seconds: Annotated[float, Key("heartbeat"), _HEARTBEAT] = 10.0
-    topic: Annotated[str, Parsed(texts.coordination_topic)] = "__penstock"
+    topic: Annotated[str, _TOPIC] = "__penstock"
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     unit: ClaimUnit = "partition"

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 from penstock.job import expressions
 from penstock.job.expressions import Call, Constant, Expression, Field
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
-from penstock.job.values import LOST, regular_expression, setting, text
+from penstock.job.values import LOST, matching, regular_expression, setting, text
 
 if TYPE_CHECKING:
     from penstock.job.reader import Reader
 
-CLIENT_ID_CHARACTERS_MAX = 255
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
-GROUP_CHARACTERS_MAX = 249
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
 START_WORDS = ("earliest", "latest")
 
 _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _WITHOUT_BUCKET = ("file", "hdfs")
@@ -42,11 +39,7 @@ def job_name(value: object) -> str:
     return name
 
 
-def topic_name(value: object) -> str:
-    name = text(value)
-    if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise RefusedError(f"invalid topic name {shown(name)}", "letters, digits, . _ - up to 249")
-    return name
+TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "letters, digits, . _ - up to 249")
 
 
 def servers(value: object) -> str:
@@ -68,27 +61,6 @@ def start(value: object) -> str | dict[str, Any]:
         hint = nearest(value, START_WORDS) or "for explicit offsets write {0: 1500, 1: 900}"
         raise RefusedError(f"{shown(value)} is not one of {', '.join(START_WORDS)}", hint)
     return value
-
-
-def group_name(value: object) -> str:
-    """Under which name a log keeps the positions of the job for others to see."""
-    if len(text(value)) > GROUP_CHARACTERS_MAX:
-        raise RefusedError(f"longer than {GROUP_CHARACTERS_MAX} characters")
-    return text(value)
-
-
-def client_id(value: object) -> str:
-    """Of a process that shares the partitions of its job."""
-    if len(text(value)) > CLIENT_ID_CHARACTERS_MAX:
-        raise RefusedError(f"must have 1 to {CLIENT_ID_CHARACTERS_MAX} characters")
-    return text(value)
-
-
-def coordination_topic(value: object) -> str:
-    """With room for what is added to the names of the topics beside it."""
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,230}", text(value)):
-        raise RefusedError(f"invalid topic name {shown(text(value))}", "A-Z a-z 0-9 . _ -")
-    return text(value)
 
 
 def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:

@@ -222,6 +222,17 @@ def regular_expression(value: str) -> str:
     return value
 
 
+def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
+    """A text of a form; `{}` in the fault is the value."""
+
+    def read(value: object) -> str:
+        if not re.fullmatch(pattern, text(value), re.DOTALL):
+            raise RefusedError(fault.format(shown(text(value))), hint)
+        return text(value)
+
+    return Parsed(read)
+
+
 def one_of(choices: Any) -> Parsed:
     """A closed set of words, which is an enumeration or a `Literal`, with the nearest one as the hint."""
     is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
-from penstock.job.texts import servers, topic_name
+from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Key, Parsed, Part, Settings, positive, within
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 LostPositions: TypeAlias = Literal["fail", "continue"]
-Topic: TypeAlias = Annotated[str, Parsed(topic_name)]
+Topic: TypeAlias = Annotated[str, TOPIC_NAME]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
 PRODUCER_NUMBERS = frozenset({"linger.ms"})
 PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}

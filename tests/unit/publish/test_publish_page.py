@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from penstock.job.reader import known_keys
-from penstock.job.texts import topic_name
+from penstock.job.texts import TOPIC_NAME
 from penstock.publish.formats import ENCODERS, avro_schema
 from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition, encode_position
 from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat, PublishSpec
@@ -53,4 +53,4 @@ def test_there_is_an_encoder_for_every_format() -> None:
 
 
 def test_the_default_topic_of_positions_is_a_name_that_kafka_accepts() -> None:
-    assert topic_name(DEFAULT_POSITIONS_TOPIC) == DEFAULT_POSITIONS_TOPIC
+    assert TOPIC_NAME.read(DEFAULT_POSITIONS_TOPIC) == DEFAULT_POSITIONS_TOPIC

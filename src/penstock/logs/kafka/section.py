@@ -75,7 +75,7 @@ def check_client(
 
 def check_security(security: KafkaSecurity | None, at: KeyPath, reader: Reader) -> None:
     """Note keys that the protocol lacks or has no use for."""
-    if security is None or (reader.has(*at, "protocol") and not reader.states(*at, "protocol")):
+    if security is None or reader.misstates(*at, "protocol"):
         return
     protocol = security.protocol
     for name in ("sasl_mechanism", "sasl_username", "sasl_password"):

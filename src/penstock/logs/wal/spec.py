@@ -32,7 +32,7 @@ def _is_address(url: str) -> bool:
     return split.scheme == "http" and bool(split.hostname) and has_port and not rest
 
 
-def _token(value: object) -> str:
+def _token(value: object) -> Secret:
     if not is_token(text(value)):
         raise RefusedError("is no token: it has blanks, or characters beyond ASCII")
     return Secret(text(value))

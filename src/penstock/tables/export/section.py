@@ -53,10 +53,8 @@ class ExportSection(KindSection[ExportSpec]):
         types = _with_event_times(job, types, reader)
         _check_contradictions(job, reader)
         _check_names(job, types, reader)
-        by_marker = False
-        if reader.states("route"):
-            _check_route(job, types, reader)
-            by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
+        _check_route(job, types, reader)
+        by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
         first_of: dict[str, str] = {}
         types = {name: _with_values(spec, first_of, by_marker, reader) for name, spec in types.items()}
         for name in types:
@@ -137,8 +135,10 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Re
         message: KeyPath | None = ("types", name, "message") if types[name].message is not None else None
         names += [(message or ("types", name, "schema", field), field) for field in schema.names]
     added = add_place(job, reader, stated, names)
-    names += [(("place", part), name) for part, name in _stated_place(added, reader)]
-    unknown = reader.states("route") and job.table.route.unknown is UnknownTypePolicy.TABLE
+    for name, expression in added.items():
+        if isinstance(expression, KafkaField) and reader.has("place", expression.name):
+            names.append((("place", expression.name), name))
+    unknown = job.table.route.unknown is UnknownTypePolicy.TABLE
     for at, name in names:
         on_key = at[0] != "place" and at[-1] != "message"
         if name.casefold() == DAY_FOLDER:
@@ -148,13 +148,6 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Re
             message_text = f"the table of unknown types has a column {name.casefold()} already"
             reader.note(at, message_text, "choose another name", on_key=on_key)
     return {**readable(stated), **added}
-
-
-def _stated_place(added: Mapping[str, Expression], reader: Reader) -> Iterator[tuple[str, str]]:
-    """The names that the file gives to parts of the place."""
-    for name, expression in added.items():
-        if isinstance(expression, KafkaField) and reader.has("place", expression.name):
-            yield expression.name, name
 
 
 def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
@@ -190,24 +183,22 @@ def _with_event_times(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], r
         if reader.states(*at):
             if at != own and job.table.event_time is not None:
                 spec = replace(spec, event_time=job.table.event_time)
-            findings[name] = list(_time_findings(spec, at, job.decode))
+            if job.decode.format == "raw" and spec.event_time != KafkaField("timestamp"):
+                reader.note(at, "decode raw knows no other time than Kafka's", "write kafka.timestamp")
+            elif spec.schema is not None:
+                findings[name] = list(_time_findings(spec.event_time, spec.schema, at))
         dated[name] = spec
-    plain = [finding for finding in findings.values() if finding and "decode raw" in finding[0].message]
-    reader.findings += [finding for group in plain for finding in group]
-    reader.findings += _merged({name: group for name, group in findings.items() if group not in plain})
+    reader.findings += _merged(findings)
     return dated
 
 
-def _time_findings(spec: TypeSpec, at: KeyPath, decode: DecodeSpec) -> Iterator[Finding]:
-    if decode.format == "raw" and spec.event_time != KafkaField("timestamp"):
-        yield Finding(at, "decode raw knows no other time than Kafka's", "write kafka.timestamp")
-    elif spec.schema is not None:
-        missing = list(expression_findings(spec.event_time, spec.schema, at))
-        yield from missing
-        fault = None if missing else _time_fault(spec.event_time, spec.schema)
-        if fault is not None:
-            hidden = any(isinstance(field.path[0], Secret) for field in fields(spec.event_time))
-            yield Finding(at, "gives no time") if hidden else Finding(at, *fault)
+def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
+    missing = list(expression_findings(expression, schema, at))
+    yield from missing
+    fault = None if missing else _time_fault(expression, schema)
+    if fault is not None:
+        hidden = any(isinstance(field.path[0], Secret) for field in fields(expression))
+        yield Finding(at, "gives no time") if hidden else Finding(at, *fault)
 
 
 def _time_fault(expression: Expression, schema: pa.Schema) -> tuple[str, str] | None:
@@ -267,7 +258,7 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
             message = f"the same name as {seen[name.casefold()]}: some storages do not tell upper from lower case"
             reader.note(at, message, on_key=True)
         seen.setdefault(name.casefold(), name)
-    if reader.states("route") and job.table.route.unknown is UnknownTypePolicy.TABLE:
+    if job.table.route.unknown is UnknownTypePolicy.TABLE:
         at = ("route", "unknown_type")
         if not _is_folder(job.table.route.unknown_type):
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT)
@@ -282,8 +273,8 @@ def _is_folder(name: str) -> bool:
 
 def _check_route(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> None:
     route, decode = job.table.route, job.decode.format
-    lost = reader.has("route", "unknown") and not reader.states("route", "unknown")
-    if reader.has("route", "unknown_type") and route.unknown is not UnknownTypePolicy.TABLE and not lost:
+    kept = route.unknown is UnknownTypePolicy.TABLE or reader.misstates("route", "unknown")
+    if reader.has("route", "unknown_type") and not kept:
         reader.note(("route", "unknown_type"), "has no meaning without unknown: table", "remove it", on_key=True)
     needed = _ROUTES_OF.get(route.by, decode)
     if reader.states("decode", "format") and decode != needed:
@@ -311,7 +302,7 @@ def _route_field_fault(path: tuple[str, ...], schema: pa.Schema) -> str | None:
 def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: Reader) -> TypeSpec:
     """The type with its route values, those stated or its name, none of which means another type."""
     at: KeyPath = ("types", spec.name, "values")
-    if reader.has(*at) and not reader.states(*at):
+    if reader.misstates(*at):
         return spec
     by_name = not reader.has(*at)
     values = (spec.name,) if by_name else spec.values

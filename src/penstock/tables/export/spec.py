@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.job.expressions import Constant, Expression, KafkaField
-from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest
 from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.schema import read_schema
 from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec, UnknownTypePolicy
@@ -26,6 +26,7 @@ from penstock.job.values import (
     Read,
     Size,
     items,
+    matching,
     sections_by_name,
     text,
 )
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
-CLUSTER_CHARACTERS_MAX = 64
 INFER = "infer"
 
 
@@ -59,14 +59,6 @@ def _percent(value: object) -> float:
     return float(value)
 
 
-def _cluster(value: object) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", text(value)):
-        raise RefusedError(f"{shown(text(value))} cannot stand in a file name", "letters, digits, _ -")
-    if len(text(value)) > CLUSTER_CHARACTERS_MAX:
-        raise RefusedError(f"longer than {CLUSTER_CHARACTERS_MAX} characters")
-    return text(value)
-
-
 def _schema(value: object, at: KeyPath, reader: Reader) -> object:
     """The fields of a type; None: inferred."""
     if value == INFER:
@@ -88,6 +80,7 @@ def _event_time(value: object, at: KeyPath, reader: Reader) -> object:
     return expression
 
 
+_CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot stand in a file name", "letters, digits, _ - up to 64")
 EventTime: TypeAlias = Annotated[Expression, Read(_event_time), Otherwise(None)]
 Percent: TypeAlias = Annotated[float, Parsed(_percent)]
 
@@ -138,7 +131,7 @@ class ExportSpec(TableSpec):
     types: Annotated[Mapping[str, TypeSpec], sections_by_name(TypeSpec), Part.TOP]
     format: ExportFormat = "parquet"
     days: Annotated[DaysSpec, Part.SECTION, Part.TOP] = field(default_factory=DaysSpec)
-    cluster: Annotated[str, Parsed(_cluster)] = ""
+    cluster: Annotated[str, _CLUSTER] = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
     retry_seconds: Annotated[Duration, Key("retry")] = 30.0
     """How long a type that could not be written is left alone."""
