@@ -50,7 +50,12 @@ CLIENT_KEY_BYTES_MAX = 255
 APPEND_BYTES = 64
 """What an append costs on disk besides its records, about."""
 FREE_PAGES_KEPT = 4096
-"""Free pages that are kept for further appends; others are given back to the file system, so many at a time."""
+"""Free pages that are kept for further appends; others are given back to the file system."""
+PAGES_AT_ONCE = 256
+"""Are given back in a transaction, which needs as much space for a moment."""
+
+SETTINGS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
+"""Deleted pages are not overwritten, which would need as much space as they have."""
 
 _SCHEMA = """
 CREATE TABLE partitions (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, topic_id TEXT, number INTEGER,
@@ -149,7 +154,7 @@ class WalStore:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._folder / "wal.db", timeout=60.0, isolation_level=None, check_same_thread=False)
         self._connections.append(db)
-        for setting in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL"):
+        for setting in SETTINGS:
             db.execute(f"PRAGMA {setting}").fetchall()
         return db
 
@@ -244,7 +249,7 @@ class WalStore:
             return False
         try:
             # `execute` would free a single page.
-            self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, FREE_PAGES_KEPT)})")
+            self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
             self._give_reserve(error)
