@@ -11,19 +11,20 @@ from pathlib import Path
 
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.server.http import WalServer
-from penstock.logs.wal.store.frames import WalRecord
-from penstock.logs.wal.store.store import opened
+from penstock.logs.wal.records import WalRecord
+from penstock.logs.wal.server import WalServer
+from penstock.logs.wal.store import WalStore
 
 Headers = Sequence[tuple[str, bytes | None]]
-EAGER = WalLimits(segment_bytes=1, retention_seconds=0)
-"""A segment for each append, deleted as soon as every job has committed it."""
+RESERVE_BYTES = 1024 * 1024
+EAGER = WalLimits(retention_seconds=0, reserve_bytes=RESERVE_BYTES)
+"""Appends are deleted as soon as every job has committed them."""
 
 
 @contextmanager
 def served(folder: Path, limits: WalLimits | None = None, tokens: Sequence[str] = ()) -> Iterator[WalServer]:
     """A server of the folder while the block runs."""
-    with opened(folder, limits) as store:
+    with WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES)) as store:
         server = WalServer(store, "127.0.0.1", 0, tokens=tokens)
         server.start()
         try:

@@ -19,7 +19,7 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.logs.memory import MemoryLog
 from penstock.logs.wal.log import WalLog
-from penstock.logs.wal.spec import WalLogSpec
+from penstock.logs.wal.section import WalLogSpec
 from tests.kafka import Produce, Topics
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
 from tests.wal import EAGER, WalProduce, WalTopics, served

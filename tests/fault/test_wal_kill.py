@@ -1,7 +1,7 @@
 """A WAL server killed while clients append and a job reads: every acknowledged record is there once, none is invented.
 
-What the disk has not been asked to keep may be lost with the power: between two servers the files are cut or scribbled
-over beyond the durable end, as far as a crash could.
+What the disk has not been asked to keep may be lost with the power: between two servers SQLite's log is cut or
+scribbled over beyond its last commit, as far as a crash could.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,21 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
-from penstock.errors import TransientError
+from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import ENVIRONMENT_NAME
 from penstock.logs.wal.client import Patience, WalClient
-from penstock.logs.wal.server.http import STEP
-from penstock.logs.wal.store.checkpoint import Checkpoint
-from penstock.logs.wal.store.frames import SEGMENT_HEADER_BYTES, decode_header
-from penstock.logs.wal.store.partition import STEPS
+from penstock.logs.wal.server import STEP
+from penstock.logs.wal.store import STEPS
 from tests.forked import Forked
 from tests.jobs import KILLED
 from tests.pipes import wait_until
 from tests.tries import tries
 
-TOPIC, PARTITIONS, CLIENTS, SEGMENT_BYTES = "orders", 2, 4, 4_000
+TOPIC, PARTITIONS, CLIENTS, RESERVE_BYTES = "orders", 2, 4, 1_000_000
 SECONDS_MAX = 120.0
 KILLS = 12
 ACKS_BETWEEN = (5, 60)
@@ -55,7 +55,7 @@ def running(module: str, *arguments: str, failpoint: str = "") -> Iterator[Forke
 
 
 def server(folder: Path, port: int, failpoint: str = "") -> AbstractContextManager[Forked]:
-    return running("tests.wal_process", str(folder), str(port), str(SEGMENT_BYTES), failpoint=failpoint)
+    return running("tests.wal_process", str(folder), str(port), str(RESERVE_BYTES), failpoint=failpoint)
 
 
 def free_port() -> int:
@@ -151,33 +151,39 @@ class World:
             assert offsets == list(range(len(offsets)))
 
 
-def durable_bytes(partition: Path, segment: Path) -> int:
-    """How much of the last segment was durable, by walking its frames up to the checkpoint."""
-    checkpoint = Checkpoint(partition)
-    checkpoint.close()
-    data, at = segment.read_bytes(), SEGMENT_HEADER_BYTES
-    while (header := decode_header(data, at)) is not None and header.end <= checkpoint.end:
-        at += header.size
-    return at
+LOG_HEADER, FRAME_HEADER = struct.Struct(">8xII8xII"), struct.Struct(">III4x4x4x")
+"""Of SQLite's log: page size, checkpoint, two salts; of a frame in it: page, pages after a commit or 0, first salt."""
+
+
+def committed_bytes(log: bytes) -> int:
+    """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit says so."""
+    if len(log) < LOG_HEADER.size + 8:
+        return 0
+    page_bytes, _, salt, _ = LOG_HEADER.unpack_from(log)
+    at = end = 32
+    while at + FRAME_HEADER.size + page_bytes <= len(log):
+        _, pages, frame_salt = FRAME_HEADER.unpack_from(log, at)
+        if frame_salt != salt:
+            break
+        at += FRAME_HEADER.size + page_bytes
+        end = at if pages else end
+    return end
 
 
 def lose_power(folder: Path, rng: random.Random) -> None:
-    """What was not durable is lost in part, as a disk may lose it: cut, zeroed, or full of something else."""
-    for number in range(PARTITIONS):
-        partition = folder / "topics" / TOPIC / str(number)
-        segment = max(partition.glob("*.wal"))
-        safe = durable_bytes(partition, segment)
-        data = segment.read_bytes()
-        cut = rng.randint(safe, len(data))
-        match rng.randrange(4):
-            case 0:
-                segment.write_bytes(data[:cut])
-            case 1:
-                segment.write_bytes(data[:cut] + b"\0" * rng.randint(0, 5_000))
-            case 2:
-                segment.write_bytes(data[:cut] + rng.randbytes(rng.randint(0, 300)))
-            case _:
-                """Everything was written in time."""
+    """What was not committed is lost in part, as a disk may lose it: cut, zeroed, or full of something else."""
+    path = folder / "wal.db-wal"
+    log = path.read_bytes()
+    cut = rng.randint(committed_bytes(log), len(log))
+    match rng.randrange(4):
+        case 0:
+            path.write_bytes(log[:cut])
+        case 1:
+            path.write_bytes(log[:cut] + b"\0" * rng.randint(0, 5_000))
+        case 2:
+            path.write_bytes(log[:cut] + rng.randbytes(rng.randint(0, 5_000)))
+        case _:
+            """Everything was written in time."""
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + tries(1)))
@@ -236,3 +242,17 @@ def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afte
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
         [answer] = client.append(TOPIC, [b"a"], client_key="one")
         assert (answer.start, answer.repeated) == (0, True)
+
+
+def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
+    """The system refuses every write beyond the first kilobyte of a file: an error that is no full disk."""
+    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), Patience(tries_max=1)) as client:
+        client.create_topic(TOPIC)
+        client.append(TOPIC, [b"a"], client_key="one")
+        psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (1_024, 1_024))
+        with pytest.raises(TransientError):
+            client.append(TOPIC, [b"b"], client_key="two")
+        assert process.wait(SECONDS_MAX) == InvariantError.exit_code
+    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
+        assert client.append(TOPIC, [b"a"], client_key="one")[0].repeated
+        assert not client.append(TOPIC, [b"b"], client_key="two")[0].repeated

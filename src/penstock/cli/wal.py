@@ -1,4 +1,4 @@
-"""`penstock wal`: a log of our own, for sources that cannot send their records again."""
+"""`penstock wal`: a durable HTTP log for sources that cannot replay."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar
 
+import msgspec
 import typer
 
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import QuantityError, parse_duration, parse_size
-from penstock.logs.wal.client import WalClient
+from penstock.logs.wal.client import WalClient, is_token
 from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.server.http import STEP, WalServer
-from penstock.logs.wal.spec import is_token
-from penstock.logs.wal.store.partition import STEPS
-from penstock.logs.wal.store.store import opened
+from penstock.logs.wal.server import STEP, WalServer, is_loopback
+from penstock.logs.wal.store import STEPS, WalStore
 
 T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -39,7 +37,7 @@ LINES_PER_APPEND = 1_000
 BYTES_PER_APPEND = 4 * 1024 * 1024
 """A file of lines is sent in appends of at most so many; one longer line is an append of its own."""
 
-app = typer.Typer(help="A log of our own, for sources that cannot send again (docs/wal.md).", no_args_is_help=True)
+app = typer.Typer(help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True)
 
 Url = Annotated[str, typer.Argument(help="The server, http://HOST:PORT.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -50,7 +48,7 @@ TokenFile = Annotated[Path | None, typer.Option(help="A file with the token that
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
-    segment_size: Annotated[str, typer.Option(help="Of a file.")] = "64MiB",
+    segment_size: Annotated[str, typer.Option(hidden=True, help="Has no effect any more.")] = "",
     partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
     dedup_window: Annotated[str, typer.Option(help="How long client keys are known.")] = "1h",
@@ -62,11 +60,16 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
+    without_token: Annotated[
+        bool, typer.Option(help="Let every computer of the network send, read and delete.")
+    ] = False,
+    allow_host: Annotated[list[str] | None, typer.Option(help="A further name of this server.")] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM).")] = None,
     json: Json = False,
 ) -> None:
     """Serve a folder until SIGTERM or SIGINT; what has arrived by then is answered."""
     limits = WalLimits(
-        segment_bytes=_parsed("--segment-size", segment_size, parse_size),
         partition_bytes_max=_parsed("--partition-size", partition_size, parse_size),
         retention_seconds=_parsed("--retention", retention, parse_duration),
         dedup_seconds=_parsed("--dedup-window", dedup_window, parse_duration),
@@ -78,13 +81,19 @@ def serve(
     )
     host, port = _address(listen)
     tokens = [] if token_file is None else _tokens(token_file)
+    if not tokens and not without_token and not is_loopback(host):
+        hint = "give --token-file, listen on 127.0.0.1, or say --without-token"
+        raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
+    if (tls_certificate is None) != (tls_key is None):
+        raise UserError("--tls-certificate and --tls-key belong together")
+    certificate = None if tls_certificate is None else (str(tls_certificate), str(tls_key))
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
     reach = failpoint.reach if failpoint is not None else noop
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    with opened(folder, limits, reach) as store:
-        server = WalServer(store, host, port, reach, tokens)
+    with WalStore(folder, limits, reach=reach) as store:
+        server = WalServer(store, host, port, reach, tokens, allow_host or (), certificate)
         server.start()
         _tell(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
         ended.wait()
@@ -127,7 +136,7 @@ def append(
             records += sum(each.end - each.start for each in answers)
             known += sum(each.end - each.start for each in answers if each.repeated)
             if json:
-                typer.echo(json_text.dumps([asdict(each) for each in answers]))
+                typer.echo(json_text.dumps([msgspec.to_builtins(each) for each in answers]))
     if not json:
         again = f", {known} of them by an earlier run" if known else ""
         typer.echo(f"{records} records appended to {topic}{again}")

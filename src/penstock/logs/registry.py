@@ -11,8 +11,7 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.section import KafkaLogSection
 from penstock.logs.log import Log
 from penstock.logs.wal.log import WalLog
-from penstock.logs.wal.section import WalLogSection
-from penstock.logs.wal.spec import WalLogSpec
+from penstock.logs.wal.section import WalLogSection, WalLogSpec
 
 OpenLog = Callable[[JobSpec], Log]
 

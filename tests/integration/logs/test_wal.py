@@ -7,7 +7,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.limits import WalLimits
 from tests.pipes import Pipe, ids
 from tests.wal import served
 
@@ -17,7 +16,7 @@ RECORDS = 25_000
 
 
 def test_tasks_read_pieces_of_a_partition_through_the_server(tmp_path: Path, spark: SparkSession) -> None:
-    with served(tmp_path / "wal", WalLimits(segment_bytes=100_000)) as server, WalClient(server.url) as client:
+    with served(tmp_path / "wal") as server, WalClient(server.url) as client:
         client.create_topic(TOPIC, 2)
         for start in range(0, RECORDS, 500):
             client.append(TOPIC, ids(range(start, start + 500)), partition=0)

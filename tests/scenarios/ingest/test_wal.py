@@ -12,8 +12,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.failpoints import BATCH_STEPS, START_STEPS
 from penstock.logs.log import Bounds
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.server.http import WalServer
+from penstock.logs.wal.server import WalServer
 from penstock.verify import verify
 from tests.pipes import CrashError, Pipe, crash_at, ids, once_at
 from tests.wal import EAGER, WalProduce, served
@@ -48,7 +47,7 @@ def describe(pipe: Pipe, name: str = "pipe") -> None:
 
 
 def bounds(server: WalServer) -> list[Bounds]:
-    return [each.bounds() for each in server.store.topic(TOPIC).partitions]
+    return [Bounds(view.first, view.end) for view in server.store.topic(TOPIC).partitions]
 
 
 def test_records_arrive_once_and_are_trimmed_after_their_commit(
@@ -72,7 +71,7 @@ def test_records_arrive_once_and_are_trimmed_after_their_commit(
 
 
 def test_verify_proves_the_table_against_what_the_wal_still_has(tmp_path: Path, spark: SparkSession) -> None:
-    with served(tmp_path / "wal", WalLimits(segment_bytes=1)) as server:
+    with served(tmp_path / "wal") as server:
         server.store.create_topic(TOPIC, 1)
         pipe = Pipe(tmp_path, server.url, spark)
         describe(pipe)
@@ -107,7 +106,7 @@ def test_a_job_reads_a_server_that_wants_a_token(tmp_path: Path, spark: SparkSes
         pipe = Pipe(tmp_path, server.url, spark)
         describe(pipe)
         text = pipe.path.read_text()
-        with pytest.raises(PenstockError, match="does not know you"):
+        with pytest.raises(PenstockError, match="does not know this token"):
             pipe.run_to_end()
         (tmp_path / "token").write_text("hidden-word\n")
         pipe.path.write_text(text.replace("wal: {url:", 'wal: {token: "${file:token}", url:'))
@@ -157,7 +156,7 @@ def test_a_recreated_topic_stops_the_job(pipe: Pipe, server: WalServer, produce:
 
 
 def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, spark: SparkSession) -> None:
-    with served(tmp_path / "wal", WalLimits(segment_bytes=1)) as server:
+    with served(tmp_path / "wal") as server:
         server.store.create_topic(TOPIC, 1)
         (tmp_path / "job").mkdir()
         pipe = Pipe(tmp_path / "job", server.url, spark)
@@ -168,6 +167,6 @@ def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, 
             if each.is_dir():
                 each.rename(tmp_path / f"old-{each.name}")
         held: list[object] = []
-        pipe.run_to_end(reach=once_at("planned", lambda: held.append(server.store.jobs.all()["pipe"])))
+        pipe.run_to_end(reach=once_at("planned", lambda: held.append(server.store.jobs()["pipe"])))
         assert held == [{TOPIC: {0: 0}}], "the server keeps everything from the new beginning on"
         assert pipe.column("id") == list(range(4))

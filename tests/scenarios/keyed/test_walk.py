@@ -16,7 +16,7 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.store.store import WalStore
+from penstock.logs.wal.store import WalStore
 from tests.keyed_tables import ONE, ZERO
 from tests.pipes import CrashError, crash_at
 from tests.scenarios.keyed.walk import LOAD_STEPS, NOWHERE, RUN_STEPS, Decks, Walk
@@ -24,8 +24,8 @@ from tests.unit.logs.wal.stores import Clock, abandon
 from tests.wal import served
 
 SEEDS, STEPS = 6, 16
-KEPT = WalLimits(segment_bytes=1)
-TRIM_STEPS = ("wal_keys_saved", "wal_trimmed")
+KEPT = WalLimits(reserve_bytes=1024)
+TRIM_STEPS = ("wal_trimmed", "wal_committed")
 
 
 def test_processes_loads_and_compactions_that_die_leave_what_a_dictionary_would_hold(tmp_path: Path) -> None:

@@ -127,3 +127,19 @@ def test_what_is_wrong_is_said(url: str, tmp_path: Path) -> None:
     with pytest.raises(WalRefusedError):
         wal("append", url, TOPIC, stdin=b'{"id": 1}\nbroken\n')
     assert values(url) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "wal.example"])
+def test_an_open_address_without_a_token_is_refused_unless_a_flag_allows_it(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UserError) as raised:
+        wal("serve", "--folder", str(tmp_path / "other"), "--listen", f"{host}:0")
+    assert "--without-token" in raised.value.hint and not (tmp_path / "other").exists()
+
+
+def test_a_certificate_needs_its_key_and_has_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "certificate.pem"
+    file.write_text("none")
+    serve = ("serve", "--folder", str(tmp_path / "other"), "--listen", "127.0.0.1:0", "--tls-certificate", str(file))
+    for options in ((), ("--tls-key", str(file))):
+        with pytest.raises(UserError):
+            wal(*serve, *options)

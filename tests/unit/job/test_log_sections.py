@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import StartAt, kafka_of
-from penstock.logs.wal.spec import WalLogSpec
+from penstock.logs.wal.section import WalLogSpec
 from tests.unit.job.conftest import BASE, Faults, Load
 
 KAFKA = 'kafka: {bootstrap: "kafka-1:9092", topics: [web_requests]}'
@@ -42,11 +42,11 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; kafka is a Kafka cluster, wal a durable"),
+        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; kafka is a Kafka cluster, wal is a durable"),
         (BASE.replace(KAFKA, f"{KAFKA}\n  wal: {{url: '{URL}', topics: [a]}}"), "log.wal", "contradicts log.kafka"),
         (WAL.replace(f"url: '{URL}', ", ""), "log.wal.url", "required key is missing"),
         (WAL.replace(URL, "127.0.0.1:7070"), "log.wal.url", "expected http://HOST:PORT"),
-        (WAL.replace(URL, "https://h:1"), "log.wal.url", "expected http://HOST:PORT"),
+        (WAL.replace(URL, "ftp://h:1"), "log.wal.url", "expected http://HOST:PORT"),
         (WAL.replace(URL, "http://h:x"), "log.wal.url", "expected http://HOST:PORT"),
         (WAL.replace(URL, "http://h:1/a"), "log.wal.url", "expected http://HOST:PORT"),
         (WAL.replace("[orders]", "[orders], group: a/b"), "log.wal.group", "invalid job name 'a/b'"),

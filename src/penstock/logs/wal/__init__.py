@@ -1,1 +1,1 @@
-"""An append log of Penstock's own, for sources that cannot send their records again (docs/wal.md)."""
+"""A durable HTTP log for sources that cannot replay (docs/wal.md)."""

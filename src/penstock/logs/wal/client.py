@@ -17,92 +17,41 @@ import msgspec
 
 from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.errors import (
-    UnknownTopicError,
-    WalAwayError,
-    WalDamagedError,
-    WalDeniedError,
-    WalFullError,
-    WalRefusedError,
+from penstock.logs.wal import errors
+from penstock.logs.wal.errors import WalAwayError, WalFullError, WalRefusedError
+from penstock.logs.wal.records import (
+    FRAMES_TYPE,
+    JSON_TYPE,
+    RECORDS_TYPE,
+    Appended,
+    Place,
+    PositionsReport,
+    Reported,
+    StoredAppend,
+    TopicReport,
+    TopicsView,
+    TopicView,
+    WalRecord,
+    Way,
+    decode_appends,
+    encode_record,
+    join_records,
 )
-from penstock.logs.wal.server.answers import FRAMES_TYPE, JSON_TYPE
-from penstock.logs.wal.server.bodies import RECORDS_TYPE, BadBodyError, encode_records
-from penstock.logs.wal.spec import is_token
-from penstock.logs.wal.store.frames import FrameHeader, WalRecord, frames_of
-from penstock.logs.wal.store.partition import Appended
-from penstock.logs.wal.store.positions import Place, Way
 
-TRIES_MAX = 8
-CALL_SECONDS_MAX = 60.0
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
-
-_ERRORS: dict[str, type[PenstockError]] = {
-    kind.__name__: kind
-    for kind in (
-        BadBodyError,
-        SliceShrankError,
-        UnknownTopicError,
-        WalDamagedError,
-        WalDeniedError,
-        WalFullError,
-        WalRefusedError,
-    )
-}
 
 T = TypeVar("T")
 Sendable = WalRecord | bytes | str | Mapping[str, Any]
 """A record, its value, or a row that becomes a JSON object."""
 
 
-class PartitionView(msgspec.Struct, frozen=True):
-    """A partition as the server tells it."""
-
-    number: int
-    first: int
-    end: int
-    bytes: int
-
-
-class TopicView(msgspec.Struct, frozen=True):
-    """A topic as the server tells it."""
-
-    name: str
-    id: str
-    partitions: list[PartitionView]
-
-
-class TopicsView(msgspec.Struct, frozen=True):
-    topics: list[TopicView]
-    record_bytes_max: int
-
-
-class _Failure(msgspec.Struct, frozen=True):
-    error: str = ""
-    primary: str = ""
-    detail: str = ""
-    hint: str = ""
-
-
-class _AppendView(msgspec.Struct, frozen=True):
-    appended: list[Appended]
-
-
-class _ReportView(msgspec.Struct, frozen=True):
-    moved: list[tuple[str, str, int, int]]
-    refused: list[tuple[str, str, int, str]]
-
-
-class _PositionsView(msgspec.Struct, frozen=True):
-    positions: list[tuple[str, str, int, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to try; the pauses between tries double."""
 
-    tries_max: int = TRIES_MAX
-    call_seconds_max: float = CALL_SECONDS_MAX
+    tries_max: int = 8
+    call_seconds_max: float = 60.0
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -110,16 +59,14 @@ class WalClient:
     """One connection to a server, for one thread; closed by `close` or by the end of a `with` block."""
 
     def __init__(self, url: str, patience: Patience | None = None, token: str = "") -> None:
-        split = urlsplit(url)
-        if split.scheme != "http" or not split.hostname or split.path.strip("/"):
+        if not is_address(url):
             raise UserError(f"{url!r} is no address of a WAL server", hint="write http://HOST:PORT")
-        self.url = url.rstrip("/")
-        self._host, self._port = split.hostname, split.port or 80
-        self._patience = patience or Patience()
         if token and not is_token(token):
             hint = "remove the end of the line, if it was read from a file"
             raise UserError("the token contains blanks, line ends or characters beyond ASCII", hint=hint)
-        self._identity = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._patience = patience or Patience()
+        self._headers = {"Accept": JSON_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._connection: http.client.HTTPConnection | None = None
         self._producer = uuid.uuid4().hex
         self._sequence = itertools.count()
@@ -135,8 +82,6 @@ class WalClient:
             self._connection.close()
             self._connection = None
 
-    # appending
-
     def append(
         self,
         topic: str,
@@ -146,14 +91,14 @@ class WalClient:
         partition: int | None = None,
         client_key: str = "",
     ) -> list[Appended]:
-        """Append records; returns their offsets once they are durable. A failed call appended all, some or nothing.
+        """Append records, all or none; returns their offsets once they are durable.
 
         `key` is that of every record that has none of its own; records with one key are in one partition.
         `client_key` makes it safe to repeat the call later or in another process; within a call repeats are safe.
         """
         encoded_key = key.encode() if isinstance(key, str) else key
-        kept = [_record(each, encoded_key) for each in records]
-        return self.append_body(topic, encode_records(kept), RECORDS_TYPE, partition=partition, client_key=client_key)
+        body = join_records([encode_record(_record(record, encoded_key)) for record in records])
+        return self.append_body(topic, body, RECORDS_TYPE, partition=partition, client_key=client_key)
 
     def append_body(
         self,
@@ -168,14 +113,11 @@ class WalClient:
     ) -> list[Appended]:
         """Append a body of one of the formats that the server reads."""
         query = {"partition": partition, "key_field": key_field or None, "json_fields": ",".join(json_fields) or None}
-        headers = {
-            "Content-Type": content_type,
-            "Idempotency-Key": client_key or f"{self._producer}:{next(self._sequence)}",
-        }
+        key = client_key or f"{self._producer}:{next(self._sequence)}"
+        headers = {"Content-Type": content_type, "Idempotency-Key": key}
         answer = self._call("POST", ["topics", topic, "append"], query, body, headers)
-        return _decoded(answer, _AppendView).appended
-
-    # topics
+        appended: list[Appended] = msgspec.convert(_decoded(answer, dict[str, Any])["appended"], list[Appended])
+        return appended
 
     def topics(self) -> TopicsView:
         return _decoded(self._call("GET", ["topics"]), TopicsView)
@@ -191,39 +133,36 @@ class WalClient:
         """Delete a topic with all its records, read or not."""
         self._call("DELETE", ["topics", name])
 
-    # reading
-
     def frames(
         self, topic: str, number: int, start: int, end: int, bytes_max: int
-    ) -> Iterator[tuple[FrameHeader, list[WalRecord]]]:
+    ) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
         """The appends with the records `[start, end)`, which must be durable; asks again until all have come."""
         path = ["topics", topic, "partitions", str(number), "records"]
         while start < end:
             query = {"start": start, "end": end, "bytes": bytes_max}
             before = start
-            for header, records in frames_of(self._call("GET", path, query, headers={"Accept": FRAMES_TYPE})):
-                yield header, records
-                start = header.end
+            for append, records in decode_appends(self._call("GET", path, query, headers={"Accept": FRAMES_TYPE})):
+                yield append, records
+                start = append.end
             if start == before:
                 raise SliceShrankError(f"{topic}/{number} ends at {start}, before {end}")
 
-    # jobs
-
     def positions(self, job: str) -> dict[Place, int]:
         """The positions of a job by topic, topic id and partition."""
-        answer = _decoded(self._call("GET", ["jobs", job, "positions"]), _PositionsView)
-        return {(topic, topic_id, number): offset for topic, topic_id, number, offset in answer.positions}
+        answer = _decoded(self._call("GET", ["jobs", job, "positions"]), dict[str, list[tuple[str, str, int, int]]])
+        return {(topic, topic_id, number): offset for topic, topic_id, number, offset in answer["positions"]}
 
     def report(
         self, job: str, owner: str, positions: Mapping[Place, int], way: Way = "advance"
     ) -> tuple[dict[Place, int], dict[Place, str]]:
-        """Report positions (`store.positions.Way`): which moved, and why others did not."""
-        topics: dict[str, dict[str, Any]] = {}
+        """Report positions (`records.Way`): which moved, and why others did not."""
+        report = PositionsReport({}, owner, way)
         for (topic, topic_id, number), offset in positions.items():
-            topics.setdefault(topic, {"id": topic_id, "offsets": {}})["offsets"][number] = offset
-        body = msgspec.json.encode({"owner": owner, "way": way, "topics": topics})
-        answer = _decoded(self._call("PUT", ["jobs", job, "positions"], body=body), _ReportView)
-        return {(a, b, c): offset for a, b, c, offset in answer.moved}, {(a, b, c): d for a, b, c, d in answer.refused}
+            report.topics.setdefault(topic, TopicReport(topic_id, {})).offsets[number] = offset
+        answer = self._call("PUT", ["jobs", job, "positions"], body=msgspec.json.encode(report))
+        reported = _decoded(answer, Reported)
+        moved = {(topic, topic_id, number): offset for topic, topic_id, number, offset in reported.moved}
+        return moved, {(topic, topic_id, number): reason for topic, topic_id, number, reason in reported.refused}
 
     def jobs(self) -> dict[str, dict[str, dict[int, int]]]:
         """The positions of every registered job."""
@@ -232,8 +171,6 @@ class WalClient:
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may go."""
         self._call("DELETE", ["jobs", job])
-
-    # calls
 
     def _call(
         self,
@@ -245,8 +182,8 @@ class WalClient:
     ) -> bytes:
         """Send a request until it is answered; every request may be sent twice, appends because of their keys."""
         target = "/" + "/".join(quote(part, safe="") for part in path)
-        known = {name: value for name, value in (query or {}).items() if value is not None}
-        target += f"?{urlencode(known)}" if known else ""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target += f"?{urlencode(given)}" if given else ""
         error: PenstockError = InvariantError("no try was allowed")
         for attempt in range(self._patience.tries_max):
             if attempt:
@@ -255,7 +192,8 @@ class WalClient:
                 status, answer = self._once(method, target, body, headers or {})
             except (OSError, http.client.HTTPException) as failure:
                 self.close()
-                error = WalAwayError(f"the WAL server at {self.url} does not answer", detail=_told(failure))
+                detail = str(failure) or type(failure).__name__
+                error = WalAwayError(f"the WAL server at {self.url} does not answer", detail=detail)
                 continue
             if status == HTTPStatus.OK:
                 return answer
@@ -266,17 +204,33 @@ class WalClient:
 
     def _once(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(
-                self._host, self._port, timeout=self._patience.call_seconds_max
-            )
+            split = urlsplit(self.url)
+            kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
+            self._connection = kind(split.hostname or "", split.port, timeout=self._patience.call_seconds_max)
             self._connection.connect()
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection.request(method, target, body, {"Accept": JSON_TYPE, **self._identity, **headers})
+        self._connection.request(method, target, body, {**self._headers, **headers})
         response = self._connection.getresponse()
         answer = response.read()
         if response.will_close:
             self.close()
         return response.status, answer
+
+
+def is_address(url: str) -> bool:
+    """Whether it is http://HOST:PORT, or the same with https."""
+    try:
+        split = urlsplit(url)
+        valid_port = split.port is None or split.port >= 1
+    except ValueError:
+        return False
+    rest = split.path.strip("/") or split.query or split.fragment or split.username
+    return split.scheme in ("http", "https") and bool(split.hostname) and valid_port and not rest
+
+
+def is_token(text: str) -> bool:
+    """Whether a header can carry it."""
+    return text.isascii() and text.isprintable() and bool(text) and " " not in text
 
 
 def _record(given: Sendable, key: bytes | None) -> WalRecord:
@@ -299,16 +253,15 @@ def _decoded(answer: bytes, kind: type[T]) -> T:
 
 
 def _error(status: int, answer: bytes) -> PenstockError:
-    """The error that the server had, made again."""
+    """The error that the server had."""
     try:
-        told = msgspec.json.decode(answer, type=_Failure)
+        fields = msgspec.json.decode(answer, type=dict[str, str])
     except msgspec.DecodeError:
-        told = _Failure()
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and not told.error:
+        fields = {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and not fields:
         return WalFullError("the WAL server has too many connections")
-    kind = _ERRORS.get(told.error, WalRefusedError if status < HTTPStatus.INTERNAL_SERVER_ERROR else InvariantError)
-    return kind(told.primary or f"the WAL server answers with status {status}", detail=told.detail, hint=told.hint)
-
-
-def _told(failure: BaseException) -> str:
-    return str(failure) or type(failure).__name__
+    kinds = {"SliceShrankError": SliceShrankError, **vars(errors)}
+    fallback = WalRefusedError if status < HTTPStatus.INTERNAL_SERVER_ERROR else InvariantError
+    kind: type[PenstockError] = kinds.get(fields.get("error", ""), fallback)
+    primary = fields.get("primary") or f"the WAL server answers with status {status}"
+    return kind(primary, detail=fields.get("detail", ""), hint=fields.get("hint", ""))

@@ -1,12 +1,13 @@
 """What can go wrong with a WAL, by what the caller does next.
 
 TransientError
-├── WalFullError        unread records fill a partition, or a disk is full: send again later
+├── WalFullError        no space in a partition or on the disk, or too many requests: send again later
 └── WalAwayError        the server does not answer
 UserError
 ├── UnknownTopicError   there is no such topic, partition or job
 ├── WalRefusedError     the request contradicts what the server keeps, or its limits
-└── WalDeniedError      the server wants a token, and knows this one not
+│   └── BadBodyError    the body is not what its content type says
+└── WalDeniedError      the server requires a token, or another host or origin
 InvariantError
 └── WalDamagedError     acknowledged records can no longer be read
 """
@@ -17,7 +18,7 @@ from penstock.errors import InvariantError, TransientError, UserError
 
 
 class WalFullError(TransientError):
-    """There is no room: nothing was appended, and the same append may be sent again later."""
+    """There is no space: nothing was appended, and the same append may be sent again later."""
 
 
 class WalAwayError(TransientError):
@@ -32,9 +33,13 @@ class WalRefusedError(UserError):
     """The request cannot be served as it is; nothing was changed."""
 
 
+class BadBodyError(WalRefusedError):
+    """Nothing of the body was appended."""
+
+
 class WalDeniedError(UserError):
-    """The server answers only those who have its token."""
+    """The server does not accept requests of this client."""
 
 
 class WalDamagedError(InvariantError):
-    """Acknowledged records are damaged or gone: nothing is cut, and the partition stays closed."""
+    """Acknowledged records are damaged: nothing is skipped or deleted."""

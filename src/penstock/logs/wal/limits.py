@@ -11,20 +11,21 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 class WalLimits:
     """What the store keeps and what one request may ask for."""
 
-    segment_bytes: int = 64 * MIB
-    """A segment that would grow beyond this is sealed, and a new one begun."""
     partition_bytes_max: int = 4 * GIB
-    """With so much unread, a partition takes no more until jobs have read on."""
+    """With so many unread bytes, a partition refuses appends until jobs have read on."""
+    reserve_bytes: int = 64 * MIB
+    """Disk space kept in a file of its own, for positions and trimming once the disk is full."""
     retention_seconds: float = 86_400.0
     """How long records stay after every job has committed them, unless their space is needed."""
     dedup_seconds: float = 3_600.0
     dedup_keys_max: int = 100_000
-    """Of a partition: how many client keys are remembered, and for how long; what is reached first counts."""
+    """Per partition: how many client keys are remembered, and for how long; what is reached first counts."""
     record_bytes_max: int = MIB
     """Of one record: key, value and headers together."""
     body_bytes_max: int = 16 * MIB
+    append_bytes_max: int = 32 * MIB
     append_records_max: int = 100_000
-    """Of one request."""
+    """Of one request: its body, its records as they are stored, and their number."""
     in_flight_bytes_max: int = 256 * MIB
     """Of all requests that are being answered: their bodies, and the records that they are sent."""
     response_bytes_max: int = 4 * MIB
@@ -37,4 +38,4 @@ class WalLimits:
     """Of a topic."""
     jobs_max: int = 1_000
     retry_after_seconds: int = 5
-    """What a client is told that came when there was no room."""
+    """What a client is told when there is no space."""

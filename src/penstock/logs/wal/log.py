@@ -1,14 +1,17 @@
-"""A WAL as a log: the topics of one job, asked of the server."""
+"""A WAL as a log: the topics of one job, and how Spark's tasks read them through the server."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import TransientError, UserError, did_you_mean
+from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
+from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
     EpochMark,
@@ -23,11 +26,66 @@ from penstock.logs.log import (
     start_offset,
 )
 from penstock.logs.wal.client import Patience, WalClient
-from penstock.logs.wal.source import READ_BYTES, WalSource, read_piece
-from penstock.logs.wal.spec import WalLogSpec
-from penstock.logs.wal.store.positions import Place
+from penstock.logs.wal.records import Place, WalRecord
+from penstock.logs.wal.section import WalLogSpec
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
+READ_BYTES = 4 * 1024 * 1024
+"""Of one request."""
+RECORD_BYTES = 64
+"""What a record costs besides its bytes, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalSource:
+    """Turns piece numbers, as Spark deals them out to tasks, into Arrow batches of about `batch_bytes`."""
+
+    url: str
+    pieces: tuple[Piece, ...]
+    batch_bytes: int
+    token: str = field(default="", repr=False)
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with WalClient(self.url, token=self.token) as client:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from read_piece(client, self.pieces[number], self.batch_bytes)
+
+
+def read_piece(client: WalClient, piece: Piece, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The records of a piece, in offset order; raises `SliceShrankError` if the log has lost some of them."""
+    rows: list[tuple[WalRecord, int]] = []
+    first, size = piece.start, 0
+    for append, records in client.frames(piece.topic, piece.partition, piece.start, piece.end, READ_BYTES):
+        for record in records[max(0, piece.start - append.offset) : piece.end - append.offset]:
+            rows.append((record, append.at_ms))
+            size += len(record.value or b"") + len(record.key or b"") + RECORD_BYTES
+            if size >= batch_bytes or len(rows) >= ROWS_MAX:
+                yield _batch(piece, first, rows)
+                first, size, rows = first + len(rows), 0, []
+    if rows:
+        yield _batch(piece, first, rows)
+
+
+def _batch(piece: Piece, first: int, rows: Sequence[tuple[WalRecord, int]]) -> pa.RecordBatch:
+    """Records as Arrow; a WAL has no holes, so the first offset determines the others."""
+    records = [record for record, _ in rows]
+    times_ms = np.array([at_ms for _, at_ms in rows], np.int64)
+    if any(record.headers for record in records):
+        headers = [[{"key": key, "value": value} for key, value in record.headers] or None for record in records]
+        header_column = pa.array(headers, HEADERS_TYPE)
+    else:
+        header_column = pa.nulls(len(rows), HEADERS_TYPE)
+    arrays = [
+        pa.repeat(piece.topic, len(rows)),
+        pa.repeat(pa.scalar(piece.partition, pa.int32()), len(rows)),
+        pa.array(np.arange(first, first + len(rows))),
+        pa.array(times_ms * 1_000).cast(RECORD_SCHEMA.field("timestamp").type),
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        header_column,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
 class WalLog:
@@ -39,43 +97,47 @@ class WalLog:
         self._registered: set[Partition] = set()
 
     def partitions(self) -> tuple[Partition, ...]:
-        topics = {each.name: each for each in self._client.topics().topics}
-        for topic in self.spec.topics:
-            if topic not in topics:
-                hint = did_you_mean(topic, topics) or f"the log has {', '.join(sorted(topics)[:20]) or 'none'}"
-                raise UserError(f"there is no topic {topic} in the WAL at {self.spec.url}", hint=hint)
-        seen = [each for each in topics.values() if self._sees(each.name)]
-        return tuple(sorted(Partition(each.name, each.id, part.number) for each in seen for part in each.partitions))
-
-    def _sees(self, topic: str) -> bool:
+        topics = self._client.topics().topics
+        names = {topic.name for topic in topics}
+        for name in self.spec.topics:
+            if name not in names:
+                hint = did_you_mean(name, names) or f"the log has {', '.join(sorted(names)[:20]) or 'none'}"
+                raise UserError(f"there is no topic {name} in the WAL at {self.spec.url}", hint=hint)
         pattern = self.spec.topic_pattern
-        return topic in self.spec.topics if pattern is None else re.fullmatch(pattern, topic) is not None
+        if pattern is None:
+            names &= set(self.spec.topics)
+        else:
+            names = {name for name in names if re.fullmatch(pattern, name)}
+        return tuple(sorted(partition for partition in self._bounds() if partition.topic in names))
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        wanted = set(topics)
-        return {each.name: each.id for each in self._client.topics().topics if each.name in wanted}
+        names = set(topics)
+        return {topic.name: topic.id for topic in self._client.topics().topics if topic.name in names}
+
+    def _bounds(self) -> dict[Partition, Bounds]:
+        return {
+            Partition(topic.name, topic.id, view.number): Bounds(view.first, view.end)
+            for topic in self._client.topics().topics
+            for view in topic.partitions
+        }
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        held = {
-            Partition(topic.name, topic.id, each.number): Bounds(each.first, each.end)
-            for topic in self._client.topics().topics
-            for each in topic.partitions
-        }
-        wanted = tuple(partitions)
-        for each in wanted:
-            if each not in held:
-                raise TransientError(f"partition {each} is gone")
-        return {each: held[each] for each in wanted}
+        bounds = self._bounds()
+        chosen = tuple(partitions)
+        for partition in chosen:
+            if partition not in bounds:
+                raise TransientError(f"partition {partition} does not exist any more")
+        return {partition: bounds[partition] for partition in chosen}
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> Mapping[Partition, int]:
         """Where the job begins; the server keeps everything from there on for it."""
-        found = {each: start_offset(self.spec.start, each, bounds[each]) for each in partitions}
-        if found:
-            self._client.report(self.spec.group, self.spec.owner, _places(found), "reset")
-            self._registered |= found.keys()
-        return found
+        starts = {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
+        if starts:
+            self._client.report(self.spec.group, self.spec.owner, _places(starts), "reset")
+            self._registered |= starts.keys()
+        return starts
 
     def compacted(self, topic: str) -> bool | None:
         return False
@@ -91,7 +153,7 @@ class WalLog:
         return []
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> WalSource:
-        new = {each.partition: each.start for each in slices if each.partition not in self._registered}
+        new = {slice_.partition: slice_.start for slice_ in slices if slice_.partition not in self._registered}
         if new:
             self._client.report(self.spec.group, self.spec.owner, _places(new), "register")
             self._registered |= new.keys()
@@ -105,20 +167,19 @@ class WalLog:
         first = max(start, min(end, self.bounds([partition])[partition].first))
         told(first - start)
         at = first
-        for header, _ in self._client.frames(partition.topic, partition.number, first, end, READ_BYTES):
-            reached = min(end, header.end)
-            told(reached - at)
-            at = reached
+        for append, _ in self._client.frames(partition.topic, partition.number, first, end, READ_BYTES):
+            told(min(end, append.end) - at)
+            at = min(end, append.end)
         return np.arange(first, end, dtype=np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        found: dict[Partition, float] = {}
-        for each, held in self.bounds(offsets).items():
-            at = max(offsets[each], held.first)
-            if at < held.end:
-                header, _ = next(self._client.frames(each.topic, each.number, at, at + 1, 0))
-                found[each] = header.at_ms / 1000
-        return found
+        times: dict[Partition, float] = {}
+        for partition, bounds in self.bounds(offsets).items():
+            at = max(offsets[partition], bounds.first)
+            if at < bounds.end:
+                append, _ = next(self._client.frames(partition.topic, partition.number, at, at + 1, 0))
+                times[partition] = append.at_ms / 1000
+        return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
         moved, refused = self._client.report(self.spec.group, self.spec.owner, _places(positions))
@@ -128,8 +189,9 @@ class WalLog:
         )
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        known = {Partition(*place): offset for place, offset in self._client.positions(self.spec.group).items()}
-        return {each: known[each] for each in partitions if each in known}
+        chosen = set(partitions)
+        shown = {Partition(*place): offset for place, offset in self._client.positions(self.spec.group).items()}
+        return {partition: offset for partition, offset in shown.items() if partition in chosen}
 
     def trim(self, positions: Mapping[Partition, int]) -> None:
         """What is shown is what is committed: the server trims below it by itself, as its retention says."""
@@ -140,4 +202,4 @@ class WalLog:
 
 
 def _places(positions: Mapping[Partition, int]) -> dict[Place, int]:
-    return {(each.topic, each.topic_id, each.number): offset for each, offset in positions.items()}
+    return {(partition.topic, partition.topic_id, partition.number): at for partition, at in positions.items()}

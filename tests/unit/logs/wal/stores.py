@@ -1,4 +1,4 @@
-"""A store in a folder of a test, with a clock that the test moves."""
+"""A store in a folder of a test, with clocks that the test moves."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from penstock.failpoints import Reach, noop
+from penstock.logs.log import Bounds
 from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.store.frames import WalRecord, frames_of
-from penstock.logs.wal.store.store import WalStore
+from penstock.logs.wal.records import (
+    EncodedRecord,
+    PositionsReport,
+    TopicReport,
+    WalRecord,
+    decode_appends,
+    encode_record,
+)
+from penstock.logs.wal.store import WalStore
 
 TOPIC = "orders"
-
-
-class DiskFailedError(Exception):
-    """Stands for the end of the process."""
-
-
-def fail(error: BaseException) -> NoReturn:
-    raise DiskFailedError(str(error))
+LIMITS = WalLimits(reserve_bytes=1024)
 
 
 @dataclass(slots=True)
@@ -37,48 +37,46 @@ class Folder:
     """Opens the same folder again and again."""
 
     path: Path
-    limits: WalLimits = field(default_factory=WalLimits)
+    limits: WalLimits = LIMITS
     clock: Clock = field(default_factory=Clock)
+    monotonic: Clock = field(default_factory=Clock)
     reach: Reach = noop
 
     def open(self) -> WalStore:
-        return WalStore(self.path, self.limits, self.clock, self.reach, fail)
+        return WalStore(self.path, self.limits, self.clock, self.reach, self.monotonic)
 
     def with_topic(self, partitions: int = 1) -> WalStore:
         store = self.open()
         store.create_topic(TOPIC, partitions)
         return store
 
-    @property
-    def partition(self) -> Path:
-        return self.path / "topics" / TOPIC / "0"
 
-    def segments(self) -> list[Path]:
-        return sorted(self.partition.glob("*.wal"))
+def records(*values: bytes, key: bytes | None = None) -> list[EncodedRecord]:
+    return [(key, encode_record(WalRecord(value, key))) for value in values]
 
 
-def records(*values: bytes) -> list[WalRecord]:
-    return [WalRecord(value) for value in values]
+def bounds_of(store: WalStore, number: int = 0) -> Bounds:
+    view = store.topic(TOPIC).partitions[number]
+    return Bounds(view.first, view.end)
 
 
 def values_in(store: WalStore, number: int = 0, start: int | None = None) -> list[bytes | None]:
     """All values that a reader sees, by offset; the offsets have no holes."""
-    partition = store.topic(TOPIC).partition(number)
-    bounds = partition.bounds()
+    bounds = bounds_of(store, number)
     at = bounds.first if start is None else start
-    found: list[bytes | None] = []
+    values: list[bytes | None] = []
     while at < bounds.end:
-        for header, read in frames_of(partition.read(at, bounds.end, 100)):
-            assert header.offset <= at < header.end
-            found += [each.value for each in read[at - header.offset :]]
-            at = header.end
-    return found
+        for append, stored in decode_appends(store.read(TOPIC, number, at, bounds.end, 100)):
+            assert append.offset <= at < append.end
+            values += [record.value for record in stored[at - append.offset :]]
+            at = append.end
+    return values
 
 
 def abandon(store: WalStore) -> None:
-    """Let a store go as if its process had been killed: nothing is written or made durable."""
-    os.close(store._owned)
+    """Let a store go as if its process had been killed."""
+    os.close(store._lock)
 
 
 def commit(store: WalStore, job: str, offsets: dict[int, int] | Iterable[tuple[int, int]]) -> None:
-    store.report(job, "table", {TOPIC: (store.topic(TOPIC).id, dict(offsets))})
+    store.report(job, PositionsReport({TOPIC: TopicReport(store.topic(TOPIC).id, dict(offsets))}, "table"))

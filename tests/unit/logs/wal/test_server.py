@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import socket
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -21,19 +22,25 @@ from hypothesis import strategies as st
 
 from penstock.errors import UserError
 from penstock.logs.log import Bounds, SliceShrankError
+from penstock.logs.wal.bodies import READERS, Fields, read_body
 from penstock.logs.wal.client import Patience, WalClient
-from penstock.logs.wal.errors import UnknownTopicError, WalAwayError, WalDeniedError, WalFullError, WalRefusedError
+from penstock.logs.wal.errors import (
+    BadBodyError,
+    UnknownTopicError,
+    WalAwayError,
+    WalDeniedError,
+    WalFullError,
+    WalRefusedError,
+)
 from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.server.answers import Answers, Request
-from penstock.logs.wal.server.bodies import READERS, RECORDS_TYPE, BadBodyError, Fields, read_body
-from penstock.logs.wal.server.http import WalServer
-from penstock.logs.wal.store.frames import WalRecord
+from penstock.logs.wal.records import FRAMES_TYPE, RECORDS_TYPE, PositionsReport, TopicReport, WalRecord
+from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer, is_loopback
 from tests.tries import tries
-from tests.unit.logs.wal.stores import TOPIC, Folder
+from tests.unit.logs.wal.stores import TOPIC, bounds_of
 from tests.wal import served
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
-LIMITS = WalLimits(body_bytes_max=100_000, record_bytes_max=10_000, connections_max=4)
+LIMITS = WalLimits(body_bytes_max=100_000, record_bytes_max=10_000, connections_max=4, reserve_bytes=1024)
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def client(server: WalServer) -> Iterator[WalClient]:
 
 
 def ends(server: WalServer) -> list[int]:
-    return [each.bounds().end for each in server.store.topic(TOPIC).partitions]
+    return [view.end for view in server.store.topic(TOPIC).partitions]
 
 
 def read(client: WalClient, number: int = 0) -> list[WalRecord]:
@@ -112,8 +119,10 @@ def test_each_format_becomes_records(client: WalClient, content_type: str, body:
         (ARROW, arrow([{"a": 1}])[:-30]),
         (ARROW, b"\xff" * 100),
         (RECORDS_TYPE, b""),
-        (RECORDS_TYPE, b"\x00\x00\x00\x01"),
-        (RECORDS_TYPE, b"\xff\xff\xff\xff"),
+        (RECORDS_TYPE, b"\x91"),
+        (RECORDS_TYPE, b"\x91\x01"),
+        (RECORDS_TYPE, b"\xdd\xff\xff\xff\xff"),
+        (RECORDS_TYPE, b"\x91\x93\xc0\xc0\xdd\x00\x0f\x00\x00"),
         ("text/plain", b""),
         ("application/xml", b"<a/>"),
         ("", b"{}"),
@@ -145,22 +154,31 @@ def test_columns_of_csv_are_texts_unless_they_are_said_to_be_json(server: WalSer
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=60), st.sampled_from(["", "a"]))
 def test_any_bytes_are_read_or_refused(content_type: str, body: bytes, key_field: str) -> None:
     try:
-        records = read_body(body, content_type, 1_000, Fields(key_field, (key_field,) if key_field else ()))
+        records = read_body(body, content_type, LIMITS, Fields(key_field, (key_field,) if key_field else ()))
     except BadBodyError:
         return
-    assert all(isinstance(each, WalRecord) for each in records)
+    assert records and all(isinstance(encoded, bytes) for _, encoded in records)
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]))
 @settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_path_and_query_is_answered(tmp_path: Path, path: str, query: str, method: str) -> None:
-    store = Folder(tmp_path / "wal").open()
-    try:
-        answer = Answers(store).answer(Request(method, f"/topics/{path}?{query}", {"content-type": JSON}, b"{}"))
-        assert answer.status in (200, 400, 404, 409)
-        json.loads(answer.body)
-    finally:
-        store.close()
+def test_any_path_and_query_is_answered(server: WalServer, path: str, query: str, method: str) -> None:
+    target = f"/topics/{quote(path, safe='')}?{quote(query, safe='=&')}"
+    status, _, body = asked(server, method, target, {"Content-Type": JSON}, b"{}")
+    assert status in (200, 400, 404, 409)
+    json.loads(body)
+
+
+def asked(
+    server: WalServer, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Status, headers and body of the answer to one request."""
+    split = urlsplit(server.url)
+    connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)
+    with closing(connection):
+        connection.request(method, target, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
 
 
 def test_a_large_record_or_body_is_refused_with_its_limit(server: WalServer, client: WalClient) -> None:
@@ -224,7 +242,7 @@ def everything(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-HEAD = f"POST /topics/{TOPIC}/append HTTP/1.1\r\nContent-Type: text/plain\r\n".encode()
+HEAD = f"POST /topics/{TOPIC}/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n".encode()
 
 
 @pytest.mark.parametrize("sent", [0, 1, 9])
@@ -232,9 +250,7 @@ def test_a_body_half_sent_appends_nothing(server: WalServer, sent: int) -> None:
     with raw(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 10\r\n\r\n" + b"x" * sent)
         connection.shutdown(socket.SHUT_WR)
-        answer = everything(connection)
-    assert b" 400 " in answer.split(b"\r\n")[0]
-    assert f"ended after {sent} of 10".encode() in answer
+        assert everything(connection) == b""
     assert ends(server) == [0, 0, 0]
 
 
@@ -243,9 +259,10 @@ def test_a_body_half_sent_appends_nothing(server: WalServer, sent: int) -> None:
     [
         (b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"411"),
         (b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", b"415"),
-        (b"Content-Length: 100001\r\n\r\n", b"413"),
+        (b"Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n", b"413"),
         (b"Content-Length: -1\r\n\r\n", b"400"),
         (b"Content-Length: x\r\n\r\n", b"400"),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxy", b"400"),
     ],
 )
 def test_a_request_that_cannot_be_read_is_refused_and_its_connection_closed(
@@ -253,19 +270,18 @@ def test_a_request_that_cannot_be_read_is_refused_and_its_connection_closed(
 ) -> None:
     with raw(server) as connection:
         connection.sendall(HEAD + head)
-        connection.shutdown(socket.SHUT_WR)
         assert everything(connection).split(b" ")[1] == status
     assert ends(server) == [0, 0, 0]
 
 
 def test_clients_that_send_and_read_nothing_are_cut_off_and_hold_up_nobody(tmp_path: Path) -> None:
     """One never sends its request, one half a body, one never reads an answer larger than what sockets buffer."""
-    limits = WalLimits(request_seconds_max=2.0)
+    limits = WalLimits(request_seconds_max=2.0, reserve_bytes=1024)
     with served(tmp_path, limits) as server, WalClient(server.url) as client:
         client.create_topic(TOPIC, 1)
         for _ in range(8):
             client.append(TOPIC, [b"x" * 1_000_000] * 4)
-        asks = f"GET /topics/{TOPIC}/partitions/0/records HTTP/1.1\r\nAccept: application/x-penstock-frames\r\n\r\n"
+        asks = f"GET /topics/{TOPIC}/partitions/0/records HTTP/1.1\r\nHost: localhost\r\nAccept: {FRAMES_TYPE}\r\n\r\n"
         with raw(server) as silent, raw(server) as half, raw(server) as deaf:
             half.sendall(HEAD + b"Content-Length: 10\r\n\r\nabc")
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -275,36 +291,106 @@ def test_clients_that_send_and_read_nothing_are_cut_off_and_hold_up_nobody(tmp_p
         assert client.append(TOPIC, [b"and on"])[0].start == 33
 
 
-def test_one_connection_too_many_is_told_to_come_back(server: WalServer) -> None:
-    crowd = [raw(server) for _ in range(LIMITS.connections_max)]
+def test_idle_connections_make_way_and_busy_ones_do_not(server: WalServer) -> None:
+    """Silent ones and half-sent heads go first, then those that wait for their next request; half-sent bodies stay."""
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(raw(server)) for _ in range(3 * LIMITS.connections_max)]
+        with WalClient(server.url, Patience(tries_max=1)) as client:
+            client.topics()
+            half_heads = [stack.enter_context(raw(server)) for _ in range(LIMITS.connections_max)]
+            for connection in half_heads:
+                connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        assert everything(crowd[0]) == b""
+    busy = [raw(server) for _ in range(LIMITS.connections_max)]
     try:
-        for each in crowd:
-            each.sendall(b"GET /health HTTP/1.1\r\n\r\n")
-            assert b" 200 " in each.recv(4096)
+        for connection in busy:
+            connection.sendall(HEAD + b"Content-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+            assert b" 100 " in connection.recv(4096)
         with WalClient(server.url, Patience(tries_max=1)) as late, pytest.raises(WalFullError):
             late.topics()
     finally:
-        for each in crowd:
-            each.close()
+        for connection in busy:
+            connection.close()
     with WalClient(server.url) as later:
         later.topics()
+    assert ends(server) == [0, 0, 0]
+
+
+def test_a_head_is_bounded(server: WalServer) -> None:
+    with raw(server) as connection, pytest.raises(OSError):
+        connection.sendall(b"GET /health HTTP/1.1\r\n")
+        for number in range(10_000):
+            connection.sendall(b"X-%d: %s\r\n" % (number, b"x" * 1_000))
+    assert HEAD_BYTES_MAX < 1_000_000
+
+
+def test_expect_100_continue_is_answered_at_once(server: WalServer) -> None:
+    with raw(server) as connection:
+        started = time.monotonic()
+        connection.sendall(HEAD + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")
+        assert time.monotonic() - started < 1.0, "curl waits for a second and sends anyway"
+        connection.sendall(b"x")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert sum(ends(server)) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:80"}, 200),
+        ({"Host": socket.gethostname()}, 200),
+        ({"Host": "attacker.example"}, 403),
+        ({"Host": "127.0.0.1.attacker.example:80"}, 403),
+        ({"Host": ""}, 403),
+        ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
+        ({"Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
+        ({"Origin": "https://attacker.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_host_and_origin_are_checked(server: WalServer, headers: dict[str, str], status: int) -> None:
+    body = b"x"
+    answer = asked(server, "POST", f"/topics/{TOPIC}/append", {"Content-Type": "text/plain", **headers}, body)
+    assert answer[0] == status
+    assert sum(ends(server)) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
+     ("10.0.0.1", False), ("wal.example", False)],
+)  # fmt: skip
+def test_only_loopback_addresses_may_be_served_without_a_token(host: str, expected: bool) -> None:
+    assert is_loopback(host) == expected
+
+
+def test_a_long_job_name_is_registered_and_a_longer_one_refused(client: WalClient) -> None:
+    place = (TOPIC, client.topic(TOPIC).id, 0)
+    client.report("j" * 249, "", {place: 0})
+    assert client.positions("j" * 249) == {place: 0}
+    with pytest.raises(WalRefusedError) as raised:
+        client.report("j" * 250, "", {place: 0})
+    assert "249" in raised.value.hint
 
 
 def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does(tmp_path: Path) -> None:
-    limits = WalLimits(segment_bytes=2_000, partition_bytes_max=4_000)
+    limits = WalLimits(partition_bytes_max=4_000, reserve_bytes=1024)
     with served(tmp_path, limits) as server:
         topic = server.store.create_topic(TOPIC, 1)
         with WalClient(server.url, Patience(tries_max=1)) as hasty, pytest.raises(WalFullError):
             for _ in range(10):
                 hasty.append(TOPIC, [b"x" * 1_000])
-        end = topic.partition(0).bounds().end
-        answer = Answers(server.store).answer(
-            Request("POST", f"/topics/{TOPIC}/append", {"content-type": "text/plain"}, b"x" * 1_000)
-        )
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        end = bounds_of(server.store).end
+        headers = {"Content-Type": "text/plain"}
+        status, answer, _ = asked(server, "POST", f"/topics/{TOPIC}/append", headers, b"x" * 1_000)
+        assert (status, answer["Retry-After"]) == (503, "5")
 
         def read_on(_: float) -> None:
-            server.store.report("job", "", {TOPIC: (topic.id, {0: end})})
+            server.store.report("job", PositionsReport({TOPIC: TopicReport(topic.id, {0: end})}))
 
         with WalClient(server.url, Patience(sleep=read_on)) as patient:
             assert patient.append(TOPIC, [b"x" * 1_000])[0].start == end
@@ -332,7 +418,7 @@ def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not()
     with pytest.raises(WalAwayError):
         client.topics()
     assert slept == [0.1, 0.2]
-    for url in ("127.0.0.1:1", "https://a:1", "http://", "http://a/b"):
+    for url in ("127.0.0.1:1", "ftp://a:1", "http://", "http://a/b"):
         with pytest.raises(UserError):
             WalClient(url)
 
@@ -340,7 +426,7 @@ def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not()
 def test_metrics_tell_ends_sizes_and_lags(server: WalServer, client: WalClient) -> None:
     client.append(TOPIC, [b"a", b"b", b"c"], partition=1)
     client.report("job", "", {(TOPIC, client.topic(TOPIC).id, 1): 1})
-    text = server.metrics.text().decode()
+    text = asked(server, "GET", "/metrics")[2].decode()
     assert 'penstock_wal_end_offset{partition="1",topic="orders"} 3.0' in text
     assert 'penstock_wal_lag{job="job",partition="1",topic="orders"} 2.0' in text
     assert "penstock_wal_appended_records_total 3.0" in text
@@ -363,14 +449,11 @@ def test_with_tokens_only_those_who_have_one_are_answered(tmp_path: Path) -> Non
                 ):
                     with pytest.raises(WalDeniedError):
                         call()
-        assert server.store.topic(TOPIC).partition(0).bounds() == Bounds(0, 2)
-        with urllib.request.urlopen(f"{server.url}/health") as answer:
-            assert answer.status == 200
-        for header in ({}, {"Authorization": "Basic first-token"}):
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(urllib.request.Request(f"{server.url}/metrics", headers=header))
-            with refused.value as error:
-                assert (error.code, error.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert bounds_of(server.store) == Bounds(0, 2)
+        assert asked(server, "GET", "/health")[0] == 200
+        for headers in ({}, {"Authorization": "Basic first-token"}):
+            status, answer, _ = asked(server, "GET", "/metrics", headers)
+            assert (status, answer["WWW-Authenticate"]) == (401, "Bearer")
 
 
 @pytest.mark.parametrize("token", ["secret\n", "sec ret", "\xff"])

@@ -1,1 +1,0 @@
-"""The process that owns a folder and answers over HTTP."""

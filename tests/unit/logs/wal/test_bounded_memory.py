@@ -1,0 +1,122 @@
+"""A server that is sent small bodies which stand for large ones, and half-sent requests, needs little memory."""
+
+from __future__ import annotations
+
+import io
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.errors import BadBodyError
+from penstock.logs.wal.records import RECORDS_TYPE
+from tests.unit.logs.wal.stores import TOPIC
+
+MIB = 1024 * 1024
+BODY = 16 * MIB
+JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
+GROWTH_BYTES_MAX = 200 * MIB
+"""What decoding one body may cost: the body a few times, and the values of its records once."""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "tests.wal_process", str(tmp_path_factory.mktemp("wal")), "0", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        with WalClient(url) as client:
+            client.create_topic(TOPIC)
+        yield server, url
+        server.terminate()
+
+
+def peak_bytes(process: subprocess.Popen[str]) -> int:
+    """The most memory that the process has had since the peak was reset."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def reset_peak(process: subprocess.Popen[str]) -> None:
+    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+
+
+def arrow(table: pa.Table, compression: str | None = None) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def repeated(count: int) -> pa.Table:
+    """One long text that a dictionary or a run repeats."""
+    indices = pa.array([0] * count, pa.int32())
+    return pa.table({"a": pa.DictionaryArray.from_arrays(indices, pa.array(["x" * MIB]))})
+
+
+BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "rows without bytes": (ARROW, lambda: arrow(pa.table({"a": pa.nulls(5_000_000)}))),
+    "values without bytes": (ARROW, lambda: arrow(pa.table({"a": pa.array([[None] * 5_000_000])}))),
+    "fixed lists without bytes": (
+        ARROW,
+        lambda: arrow(pa.table({"a": pa.FixedSizeListArray.from_arrays(pa.nulls(50_000_000), 10_000)})),
+    ),
+    "bits": (ARROW, lambda: arrow(pa.table({"a": pa.array([[True] * 20_000_000])}))),
+    "compressed": (ARROW, lambda: arrow(pa.table({"a": pa.array(["x" * 100_000_000])}), "zstd")),
+    "dictionary": (ARROW, lambda: arrow(repeated(50_000))),
+    "runs": (
+        ARROW,
+        lambda: arrow(
+            pa.table({"a": pa.RunEndEncodedArray.from_arrays(pa.array([90_000], pa.int32()), pa.array(["x" * MIB]))})
+        ),
+    ),
+    "short values": (JSON, lambda: b"[" + b"1," * (BODY // 2 - 2) + b"1]"),
+    "lists in a list": (JSON, lambda: b"[[" + b"[]," * (BODY // 3 - 2) + b"[]]]"),
+    "one value": (JSON, lambda: b'{"a":[' + b"[]," * (BODY // 3 - 4) + b"[]]}"),
+    "empty lines": ("application/x-ndjson", lambda: b"\n" * BODY),
+    "short lines": ("text/plain", lambda: b"x\n" * (BODY // 2)),
+    "long name": (CSV, lambda: b"n" * 500_000 + b"\n" + b"1\n" * 5_000_000),
+    "many names": (CSV, lambda: b",".join(b"%d" % number for number in range(1_800_000)) + b"\n1\n"),
+    "many values": (CSV, lambda: b"a\n" + b'"\n",' * (BODY // 5)),
+    "records": (RECORDS_TYPE, lambda: b"\xdd\x00\x80\x00\x00" + b"\x91\xc0" * (BODY // 2 - 4)),
+    "headers": (
+        RECORDS_TYPE,
+        lambda: b"\x91\x93\xc0\xc0\xdd\x00\x50\x00\x00" + b"\x92\xa0\xc0" * 0x500000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_stands_for_more_than_its_bytes_is_refused_cheaply(
+    process: tuple[subprocess.Popen[str], str], name: str
+) -> None:
+    server, url = process
+    content_type, make = BODIES[name]
+    body = make()
+    assert len(body) <= BODY
+    reset_peak(server)
+    before = peak_bytes(server)
+    with WalClient(url, Patience(tries_max=1)) as client, pytest.raises(BadBodyError):
+        client.append_body(TOPIC, body, content_type)
+    assert peak_bytes(server) - before < GROWTH_BYTES_MAX
+
+
+def test_half_sent_heads_cost_little(process: tuple[subprocess.Popen[str], str]) -> None:
+    server, url = process
+    split = urlsplit(url)
+    reset_peak(server)
+    before = peak_bytes(server)
+    with ExitStack() as stack:
+        for _ in range(300):
+            connection = stack.enter_context(socket.create_connection((split.hostname, split.port), timeout=60))
+            connection.sendall(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 2_000)
+        with WalClient(url) as client:
+            client.topics()
+        assert peak_bytes(server) - before < 100 * MIB
