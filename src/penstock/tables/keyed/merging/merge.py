@@ -195,8 +195,8 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     alive = ~older(layout, "_dead").fill_null(False)
     if flow.meeting is Meeting.NOT_OLDER:
         dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
-        held = [rows[0].keys for file in plan.files if (rows := _old_rows(flow, file, dead_keys)) is not None]
-        alive = alive | pl.col("key").is_in(np.concatenate(held) if held else [])
+        held = [_old_rows(flow.store, file, dead_keys)["key"].to_list() for file in plan.files]
+        alive = alive | pl.col("key").is_in([key for keys in held for key in keys])
     return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
 
@@ -205,31 +205,25 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
 
     With partial updates an older row may have a value that the row there lacks: which ones count is seen later.
     """
-    layout, frame = flow.store.layout, incoming.frame
-    key = frame["key"].to_numpy()
-    keys = frame.filter(last_of_key(key)).select("key", *layout.key_names)
-    lost = np.zeros(len(frame), np.bool_)
+    frame, merges = incoming.frame, flow.store.layout.merge
+    stays = _stays(flow)
+    last = frame.filter(last_of_key(frame["key"].to_numpy()))
     rewrites: list[_Rewrite] = []
     for file in plan.files:
-        held = _old_rows(flow, file, keys)
-        if held is None:
-            continue
-        rewrite, order = held
-        if layout.merge:
-            rewrites.append(rewrite)
-            continue
-        # Of each key its row in the file, which has it at most once.
-        row_of = np.full(int(key[-1]) + 1, -1)
-        row_of[rewrite.keys] = rewrite.old
-        rivals = np.flatnonzero(row_of[key] >= 0)
-        stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else older(layout, "_old")
-        there = order[row_of[key[rivals]]]
-        loses = frame[rivals].hstack(there).select(stays.alias("loses"))["loses"].to_numpy()
-        lost[rivals[loses]] = True
-        wins = np.unique(key[rivals[~loses]])
-        if len(wins):
-            rewrites.append(_Rewrite(file.path, wins, row_of[wins]))
-    return incoming.filter(pl.Series(~lost)), rewrites
+        pairs = _old_rows(flow.store, file, last)
+        if not merges and len(pairs):
+            lost = pairs.filter(stays)["key"]
+            frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
+            pairs = pairs.filter(~stays)
+        if len(pairs):
+            rewrites.append(_Rewrite(file.path, pairs["key"].to_numpy(), pairs["old"].to_numpy()))
+    return replace(incoming, frame=frame), rewrites
+
+
+def _stays(flow: MergeFlow) -> pl.Expr:
+    """Whether a row that is there stays when the newest record of its key comes."""
+    layout = flow.store.layout
+    return older(layout, "_old") if flow.meeting is Meeting.NOT_OLDER else ~newer(layout, "_old")
 
 
 def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
@@ -245,23 +239,22 @@ def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tu
     return incoming, rewrites
 
 
-def _old_rows(flow: MergeFlow, file: ActiveFile, keys: pl.DataFrame) -> tuple[_Rewrite, pl.DataFrame] | None:
-    """Which keys of the batch a file holds, with the order of all rows of the file; None if it holds none."""
-    layout = flow.store.layout
-    wanted = keys.filter(_within(layout, file))
-    if not len(wanted):
-        return None
-    rows = flow.store.read(file.path, layout.columns)
+def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a file whose keys come, one record for each, in the order of keys: `old` is the number of the row.
+
+    Next to it are `key` and the order of the record, and the order of the row with the suffix `_old`.
+    """
+    layout, orders = store.layout, order_columns(store.layout)
+    wanted = records.filter(_within(layout, file))
+    # Without a key that may be there the file is not read.
+    rows = store.read(file.path, layout.columns) if len(wanted) else store.schema.empty_table()
     there = key_frame(layout, rows)
     numbers = packed([wanted[name].append(there[name]) for name in layout.key_names])
-    mine, theirs = numbers[: len(wanted)], numbers[len(wanted) :]
-    at = np.minimum(np.searchsorted(mine, theirs), len(mine) - 1)
-    old = np.flatnonzero(mine[at] == theirs)
-    if not len(old):
-        return None
-    order = order_frame(layout, rows)
-    named = order.rename({name: f"{name}_old" for name in order.columns})
-    return _Rewrite(file.path, wanted["key"].to_numpy()[at[old]], old), named
+    coming, held = numbers[: len(wanted)], numbers[len(wanted) :]
+    at = np.minimum(np.searchsorted(coming, held), len(coming) - 1)
+    old = np.flatnonzero(coming[at] == held) if len(held) else np.array([], np.int64)
+    order = order_frame(layout, rows).rename({name: f"{name}_old" for name in orders})
+    return wanted.select("key", *orders)[at[old]].hstack(order[old]).with_columns(pl.Series("old", old))
 
 
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
