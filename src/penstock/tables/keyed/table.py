@@ -101,8 +101,10 @@ class KeyedTable(SingleTable):
         return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
 
     def _refuse_bulk(self) -> None:
+        if not self.spec.bulk or self.data.transaction(bulk_key(self.job.name)) == 1:
+            return
         rows = row_count(self.data)
-        if self.spec.bulk and rows and self.data.transaction(bulk_key(self.job.name)) != 1:
+        if rows:
             raise UserError(
                 f"a bulk load cannot go into the table at {self.spec.path}: it has {rows} rows",
                 detail="a bulk load looks up no row, so a key that is there already would be there twice",
