@@ -152,7 +152,7 @@ class World:
 
 
 LOG_HEADER, FRAME_HEADER = struct.Struct(">8xI4xI12x"), struct.Struct(">4xII12x")
-"""Of SQLite's log: bytes of a page, first salt; of a frame in it: pages of the database after a commit or 0, first salt."""
+"""Of SQLite's log: bytes of a page, first salt; of a frame in it: pages after a commit or 0, first salt."""
 
 
 def committed_bytes(log: bytes) -> int:
