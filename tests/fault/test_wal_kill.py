@@ -151,18 +151,18 @@ class World:
             assert offsets == list(range(len(offsets)))
 
 
-LOG_HEADER, FRAME_HEADER = struct.Struct(">8xII8xII"), struct.Struct(">III4x4x4x")
-"""Of SQLite's log: page size, checkpoint, two salts; of a frame in it: page, pages after a commit or 0, first salt."""
+LOG_HEADER, FRAME_HEADER = struct.Struct(">8xI4xI12x"), struct.Struct(">4xII12x")
+"""Of SQLite's log: bytes of a page, first salt; of a frame in it: pages after a commit or 0, first salt."""
 
 
 def committed_bytes(log: bytes) -> int:
     """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit says so."""
-    if len(log) < LOG_HEADER.size + 8:
+    if len(log) < LOG_HEADER.size:
         return 0
-    page_bytes, _, salt, _ = LOG_HEADER.unpack_from(log)
-    at = end = 32
+    page_bytes, salt = LOG_HEADER.unpack_from(log)
+    at = end = LOG_HEADER.size
     while at + FRAME_HEADER.size + page_bytes <= len(log):
-        _, pages, frame_salt = FRAME_HEADER.unpack_from(log, at)
+        pages, frame_salt = FRAME_HEADER.unpack_from(log, at)
         if frame_salt != salt:
             break
         at += FRAME_HEADER.size + page_bytes

@@ -26,10 +26,11 @@ from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach, noop
 from penstock.logs.log import SliceShrankError
 from penstock.logs.wal.bodies import Fields, read_body
+from penstock.logs.wal.database import end_process
 from penstock.logs.wal.errors import BadBodyError, UnknownTopicError, WalDeniedError, WalFullError, WalRefusedError
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.records import FRAMES_TYPE, JSON_TYPE, Appended, PositionsReport, TopicsView, decode_appends
-from penstock.logs.wal.store import WalStore, end_process
+from penstock.logs.wal.store import WalStore
 
 STEP = "wal_answering"
 """Everything is durable, and the client does not know it yet."""

@@ -1,35 +1,23 @@
-"""The folder of a WAL: topics, records, client keys and the positions of jobs, in one SQLite database.
+"""What a WAL keeps: topics, records, client keys and the positions of jobs, as rows of its database (`database.py`).
 
-A write is one transaction, which SQLite ends with an fsync (`synchronous=FULL`); appends that wait share one. Readers
-have connections of their own and see only committed records. A full disk refuses appends; positions and trimming go on
-in the space of the reserve file. Any other failure of the database ends the process, because what it has written may
-never become durable (RULES A1).
+A request is one row per partition, with its first offset and count. Appends that wait share a transaction.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import re
-import sqlite3
-import threading
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from contextlib import closing
 
 import msgspec
-import structlog
 
-from penstock.errors import InvariantError, PenstockError, UserError
-from penstock.failpoints import Reach, noop
+from penstock.errors import PenstockError
 from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.errors import UnknownTopicError, WalDamagedError, WalFullError, WalRefusedError
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.database import FREE_PAGES_KEPT, WalDatabase
+from penstock.logs.wal.errors import UnknownTopicError, WalFullError, WalRefusedError
 from penstock.logs.wal.records import (
     Appended,
     EncodedRecord,
@@ -43,222 +31,15 @@ from penstock.logs.wal.records import (
 
 STEPS = ("wal_trimmed", "wal_written", "wal_committed")
 """Where a fault test may end the process: after deletions, before a commit, and after it."""
-VERSION = 2
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 """Of topics and jobs."""
 CLIENT_KEY_BYTES_MAX = 255
 APPEND_BYTES = 64
 """What an append costs on disk besides its records, about."""
-FREE_PAGES_KEPT = 4096
-"""Free pages that are kept for further appends; others are given back to the file system."""
-PAGES_AT_ONCE = 256
-"""Are given back in a transaction, which needs as much space for a moment."""
-
-SETTINGS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
-"""Deleted pages are not overwritten, which would need as much space as they have."""
-
-_SCHEMA = """
-CREATE TABLE partitions (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, topic_id TEXT, number INTEGER,
-    first INTEGER DEFAULT 0, end INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0, UNIQUE (topic, number));
-CREATE TABLE appends (partition INTEGER, start INTEGER, count INTEGER, at_ms INTEGER, checksum INTEGER, body BLOB,
-    PRIMARY KEY (partition, start)) WITHOUT ROWID;
-CREATE TABLE client_keys (topic_id TEXT, key TEXT, digest BLOB, answer BLOB, uptime REAL,
-    PRIMARY KEY (topic_id, key)) WITHOUT ROWID;
-CREATE TABLE positions (job TEXT, owner TEXT, topic_id TEXT, number INTEGER, position INTEGER,
-    PRIMARY KEY (job, topic_id, number));
-"""
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-
-T = TypeVar("T")
-
-logger = structlog.get_logger("penstock.wal")
 
 
-def end_process(error: BaseException) -> NoReturn:
-    """End at once, so that nothing more is acknowledged: what is written may never become durable."""
-    logger.error("the log cannot go on, the process ends", error=str(error), kind=type(error).__name__)
-    os._exit(InvariantError.exit_code)
-
-
-class WalStore:
-    """Everything in the folder of a WAL; any thread may call. `close` it, or use it in a `with` block."""
-
-    def __init__(
-        self,
-        folder: Path,
-        limits: WalLimits | None = None,
-        now: Callable[[], float] = time.time,
-        reach: Reach = noop,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.limits = limits or WalLimits()
-        self._folder = folder
-        self._reserve = folder / "reserve"
-        self._now, self._reach, self._monotonic = now, reach, monotonic
-        self._turn = 0
-        self._readers = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._writing = threading.Lock()
-        self._writer: int | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder)
-        try:
-            self._db = self._open()
-            [newest] = self._db.execute("SELECT coalesce(max(uptime), 0) FROM client_keys").fetchone()
-        except BaseException as error:
-            self.close()
-            if isinstance(error, sqlite3.DatabaseError):
-                raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
-            raise
-        # Client keys age only while a server runs: a clock that is set forward or back forgets none of them.
-        self._started_at = monotonic() - float(newest)
-        self._appends_allowed = self._take_reserve()
-
-    def __enter__(self) -> WalStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let the folder go."""
-        with self._writing:
-            for connection in self._connections:
-                connection.close()
-            os.close(self._lock)
-
-    def _open(self) -> sqlite3.Connection:
-        if any((self._folder / "topics").glob("*/topic.json")):
-            hint = "let its jobs read it to the end with that version, then serve an empty folder"
-            raise UserError(f"{self._folder} holds a WAL of an older version, which this one does not read", hint=hint)
-        try:
-            db = self._connect()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in _FULL:
-                raise
-            self._reserve.unlink(missing_ok=True)
-            db = self._connect()
-        [version] = db.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
-            raise UserError(f"{self._folder}/wal.db is of version {version}, this program reads {VERSION}")
-        if not version:
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT")
-        # What a killed process wrote may still be in memory of the system only: a checkpoint makes it durable.
-        with suppress(sqlite3.OperationalError):
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
-        return db
-
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._folder / "wal.db", timeout=60.0, isolation_level=None, check_same_thread=False)
-        self._connections.append(db)
-        for setting in SETTINGS:
-            db.execute(f"PRAGMA {setting}").fetchall()
-        return db
-
-    def _query(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Read what is committed; within a write, what it has written too."""
-        if self._writer == threading.get_ident():
-            return self._db.execute(sql, values)
-        if not hasattr(self._readers, "db"):
-            self._readers.db = self._connect()
-        db: sqlite3.Connection = self._readers.db
-        return db.execute(sql, values)
-
-    def _write(self, *acts: Callable[[], T]) -> list[T | PenstockError]:
-        """Do all of it in one transaction; returns once it is durable. What is refused holds up none of the others.
-
-        On a full disk it is done once more in the space of the reserve, which appends do not get.
-        """
-        with self._writing:
-            try:
-                try:
-                    return self._transaction(acts)
-                except sqlite3.OperationalError as error:
-                    self._give_reserve(error)
-                    return self._transaction(acts)
-            except sqlite3.OperationalError as error:
-                self._give_reserve(error)
-                return [WalFullError("the disk of the log is full", detail=str(error)) for _ in acts]
-            except sqlite3.Error as error:
-                end_process(error)
-            finally:
-                if not self._appends_allowed:
-                    self._recover_space()
-
-    def _transaction(self, acts: Sequence[Callable[[], T]]) -> list[T | PenstockError]:
-        results: list[T | PenstockError] = []
-        self._writer = threading.get_ident()
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            for act in acts:
-                try:
-                    results.append(act())
-                except (UserError, WalFullError) as error:
-                    results.append(error)
-            self._reach("wal_written")
-            self._db.execute("COMMIT")
-        finally:
-            self._writer = None
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-        self._reach("wal_committed")
-        return results
-
-    def _write_one(self, act: Callable[[], T]) -> T:
-        [result] = self._write(act)
-        if isinstance(result, PenstockError):
-            raise result
-        return result
-
-    # a full disk
-
-    def _take_reserve(self) -> bool:
-        """Whether the disk has the space of the reserve; only then appends are accepted."""
-        try:
-            with self._reserve.open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, self.limits.reserve_bytes)
-        except OSError:
-            self._reserve.unlink(missing_ok=True)
-            return False
-        return True
-
-    def _give_reserve(self, error: sqlite3.OperationalError) -> None:
-        """Free the reserve if the disk is full; any other error ends the process."""
-        if error.sqlite_errorcode not in _FULL:
-            end_process(error)
-        if self._appends_allowed:
-            logger.warning("the disk is full, appends are refused", detail=str(error))
-        self._appends_allowed = False
-        self._reserve.unlink(missing_ok=True)
-
-    def _recover_space(self) -> None:
-        """Give free pages back to the file system, and accept appends again once the reserve fits."""
-        while self._give_back_pages(0):
-            pass
-        self._appends_allowed = self._take_reserve()
-        if self._appends_allowed:
-            logger.info("the disk has space again, appends are accepted")
-
-    def _give_back_pages(self, kept: int) -> bool:
-        """Shorten the database by some free pages; False if there are no more than are kept."""
-        [free] = self._db.execute("PRAGMA freelist_count").fetchone()
-        if free <= kept:
-            return False
-        try:
-            # `execute` would free a single page.
-            self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.OperationalError as error:
-            self._give_reserve(error)
-            return False
-        return True
-
-    def _refuse_if_full(self) -> None:
-        if not self._appends_allowed:
-            raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
+class WalStore(WalDatabase):
+    """Topics, records, client keys and positions of jobs."""
 
     # topics
 
@@ -557,14 +338,3 @@ def _refuse_position(topic: TopicView, topic_id: str, number: int, position: int
     if not 0 <= position <= topic.partitions[number].end:
         end = topic.partitions[number].end
         raise WalRefusedError(f"position {position} of {topic.name}/{number} is beyond its end {end}")
-
-
-def _lock(folder: Path) -> int:
-    """Lock the folder for this process; the lock goes with the process, however it ends."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise UserError(f"another process serves the folder {folder}", hint="one server per folder") from None
-    return descriptor
