@@ -108,7 +108,7 @@ clean: ## remove the virtual environment and caches; jars and broker data in the
 $(VENV)/spark.jsa: $(PACKAGES)
 $(VENV)/broker.jsa: $(STAMP)
 $(ARCHIVES):
-	$(BIN)/python -m tests.class_archive $@
+	$(BIN)/python -m tests.support.class_archive $@
 
 $(PACKAGES): | require-python require-java
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)

@@ -22,11 +22,11 @@ from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.spark.file_lock import exclusive
 from penstock.spark.jars import JarSet
 from penstock.spark.session import LIGHT, open_spark
-from tests import class_archive, forked, worker_daemon
-from tests.exports import ExportPipe
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
-from tests.tries import tries
+from tests.support import class_archive, forked, worker_daemon
+from tests.support.exports import ExportPipe
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe
+from tests.support.tries import tries
 
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 """Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""

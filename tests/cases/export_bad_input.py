@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
-from tests.exports import FIRST_DAY, ExportPipe, event, type_of
-from tests.pipes import Clock
+from tests.support.exports import FIRST_DAY, ExportPipe, event, type_of
+from tests.support.pipes import Clock
 
 TWO_MEGABYTES = 2_000_000
 AT = FIRST_DAY.isoformat()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.garmadon_descriptors import BODIES, HEADER, event, garmadon_descriptors, serialised
+from tests.support.garmadon_descriptors import BODIES, HEADER, event, garmadon_descriptors, serialised
 
 VECTORS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "garmadon-vectors.json").read_text(encoding="utf-8")

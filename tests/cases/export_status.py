@@ -22,8 +22,8 @@ from penstock.status.model import JobStatus, PartitionStatus
 from penstock.tables.export.state import Cause
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
-from tests.export_root import ExportRoot
-from tests.kafka import Produce, Topics
+from tests.support.export_root import ExportRoot
+from tests.support.kafka import Produce, Topics
 
 JOB = """\
 job: fan

@@ -10,8 +10,8 @@ from pathlib import Path
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import open_log
 from penstock.watch.status import JobStatus
-from tests.kafka import Produce, Topics
-from tests.small_table import Load, SmallTable, partitions_of, small_job, started
+from tests.support.kafka import Produce, Topics
+from tests.support.small_table import Load, SmallTable, partitions_of, small_job, started
 
 HOUR_SECONDS = 3600
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock.job.spec import JobSpec
 from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
-from tests.kafka import Produce, Topics
-from tests.small_table import Load, SmallTable, partitions_of, small_job, started
+from tests.support.kafka import Produce, Topics
+from tests.support.small_table import Load, SmallTable, partitions_of, small_job, started
 
 CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
 

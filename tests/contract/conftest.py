@@ -9,8 +9,8 @@ import boto3
 import pytest
 
 from penstock.lake.storage import MemoryStorage, Storage, open_storage
-from tests.hdfs import HdfsCluster
-from tests.s3_server import S3Server
+from tests.support.hdfs import HdfsCluster
+from tests.support.s3_server import S3Server
 
 BUCKET = "lake"
 HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)

@@ -25,10 +25,10 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
-from tests.export_world import ONE, ZERO, ExportWorld, Process, places, refused
-from tests.lake import BUCKET, s3_server
-from tests.pipes import CrashError
-from tests.watched_storage import WatchedStorage
+from tests.support.export_world import ONE, ZERO, ExportWorld, Process, places, refused
+from tests.support.lake import BUCKET, s3_server
+from tests.support.pipes import CrashError
+from tests.support.watched_storage import WatchedStorage
 
 FORMATS = ("parquet", "delta")
 MARKED = "complete_after: 1s"

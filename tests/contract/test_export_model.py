@@ -21,9 +21,9 @@ from penstock.job.spec import job_of
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
-from tests.export_world import ONE, ZERO, ExportWorld, Process
-from tests.pipes import CrashError
-from tests.tries import tries
+from tests.support.export_world import ONE, ZERO, ExportWorld, Process
+from tests.support.pipes import CrashError
+from tests.support.tries import tries
 
 STEPS_PER_SCHEDULE = 14
 DEPTH_MAX = 2

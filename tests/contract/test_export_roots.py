@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.logs.log import Partition
-from tests.export_world import ZERO, ExportWorld, places
+from tests.support.export_world import ZERO, ExportWorld, places
 
 OTHER = Partition("other", "topic-id-2", 0)
 

@@ -20,9 +20,9 @@ from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.logs.memory import MemoryLog
 from penstock.logs.wal.log import WalLog
 from penstock.logs.wal.section import WalLogSpec
-from tests.kafka import Produce, Topics
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
-from tests.wal import EAGER, WalProduce, WalTopics, served
+from tests.support.kafka import Produce, Topics
+from tests.support.wal import EAGER, WalProduce, WalTopics, served
 
 SECONDS_MAX = 20.0
 

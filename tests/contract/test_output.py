@@ -16,8 +16,8 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import PUBLISH_STEPS, Output, OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
-from tests.memory_output import MemoryCluster, MemoryOutput
-from tests.published import read_topic, some
+from tests.support.memory_output import MemoryCluster, MemoryOutput
+from tests.support.published import read_topic, some
 
 PARTITIONS = 3
 BUCKETS = 2

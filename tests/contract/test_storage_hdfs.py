@@ -14,7 +14,7 @@ from hdfs_native import Client
 
 from penstock.errors import OutcomeUnknownError, TransientError, UserError
 from penstock.lake.storage import NotFoundError, Storage, open_storage
-from tests.hdfs import HOME, HdfsCluster, wire_to
+from tests.support.hdfs import HOME, HdfsCluster, wire_to
 
 pytestmark = pytest.mark.hdfs
 

@@ -19,8 +19,8 @@ from penstock.watch.status import status
 from tests.contract.kinds import Subject
 from tests.contract.toy import ToyKind, ToyTable
 from tests.contract.toy_process import filled
-from tests.forked import Forked
-from tests.processes import EXIT_SECONDS_MAX
+from tests.support.forked import Forked
+from tests.support.processes import EXIT_SECONDS_MAX
 
 RUN_STEPS = [step for step in BATCH_STEPS if step not in ("writing", "quarantined")]
 """A toy has neither tasks nor a quarantine."""

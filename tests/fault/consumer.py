@@ -13,7 +13,7 @@ import sys
 import time
 
 from penstock.claims import LostClaimError, Member
-from tests.members import COORDINATION, HEARTBEAT_SECONDS
+from tests.support.members import COORDINATION, HEARTBEAT_SECONDS
 
 RECORDS_BEFORE_SIGNAL = 60
 BATCH_RECORDS_MIN = 10

@@ -13,9 +13,9 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from tests.kafka import Produce
-from tests.metric_windows import Aggregate, Window, expected_windows
-from tests.published import read_topic
+from tests.support.kafka import Produce
+from tests.support.metric_windows import Aggregate, Window, expected_windows
+from tests.support.published import read_topic
 
 START = 1_700_006_400
 """The start of a day."""

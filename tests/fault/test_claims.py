@@ -18,10 +18,10 @@ from penstock.errors import UserError
 from penstock.job.spec import kafka_of
 from penstock.lake.delta.table import open_table
 from penstock.tables.registry import load_job
-from tests.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
-from tests.kafka import Produce, Topics
-from tests.pipes import Recorder, run_here
-from tests.processes import command_json, penstock
+from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Recorder, run_here
+from tests.support.processes import command_json, penstock
 
 ALL_SECONDS_MAX = 300.0
 

@@ -11,9 +11,9 @@ from penstock.lake.maintenance.reports import CompactReport
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
-from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
-from tests.jobs import KILLED
-from tests.processes import command_json, penstock
+from tests.support.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
+from tests.support.jobs import KILLED
+from tests.support.processes import command_json, penstock
 
 STEPS = (
     "compact_staged",

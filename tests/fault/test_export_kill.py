@@ -1,6 +1,7 @@
 """Real exporters killed, stopped and doubled: every record is in one file of its type, once.
 
-Every step is tried with processes that need no Kafka and no Spark (`tests.export_process`), some with whole jobs.
+Every step is tried with processes that need no Kafka and no Spark (`tests.support.export_process`), some with whole
+jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from penstock.errors import FencedError
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests.export_process import export_world
-from tests.exports import event, export_job, places_in, type_of
-from tests.forked import Forked, has_stopped
-from tests.jobs import KILLED
-from tests.kafka import Produce, Topics
-from tests.pipes import run_here, wait_until
-from tests.processes import penstock, run_once
+from tests.support.export_process import export_world
+from tests.support.exports import event, export_job, places_in, type_of
+from tests.support.forked import Forked, has_stopped
+from tests.support.jobs import KILLED
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import run_here, wait_until
+from tests.support.processes import penstock, run_once
 
 TYPES = [f"T{number}" for number in range(6)]
 STEPS = ("staged", "type_committed:4", "renaming:9", "marked")
@@ -46,7 +47,7 @@ MORE = "limits: {transient_retries: 10, shutdown: 30s}\nspark: {conf: {spark.dri
 def exporter(folder: Path, form: str, token: int, records: int, failpoint: str = "") -> Iterator[Forked]:
     """A process without Kafka and Spark."""
     arguments = [str(folder), form, str(token), str(records)]
-    process = Forked("tests.export_process", arguments, {ENVIRONMENT_NAME: failpoint})
+    process = Forked("tests.support.export_process", arguments, {ENVIRONMENT_NAME: failpoint})
     try:
         yield process
     finally:

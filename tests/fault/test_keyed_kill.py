@@ -11,10 +11,10 @@ import polars as pl
 from pyspark.sql import SparkSession
 
 from penstock.failpoints import COMPACT_STEPS
-from tests.jobs import KILLED
-from tests.kafka import Produce, Topics
-from tests.pipes import run_here, wait_until
-from tests.processes import PenstockProcess, command_json, penstock, run_once
+from tests.support.jobs import KILLED
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import run_here, wait_until
+from tests.support.processes import PenstockProcess, command_json, penstock, run_once
 
 STEPS = ("writing", "runs_staged", "merged", "checked", "tombstones_written", "committed")
 JOB = """\

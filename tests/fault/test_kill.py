@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.failpoints import BATCH_STEPS, COMPACT_STEPS, START_STEPS, VACUUM_STEPS
-from tests.jobs import KILLED, assert_every_record_once, holds, numbered, numbered_job, offsets_in
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at, run_here
-from tests.processes import command_json, penstock, run_once
+from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, numbered_job, offsets_in
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at, run_here
+from tests.support.processes import command_json, penstock, run_once
 
 
 def test_killed_at_every_step_of_start_write_and_commit_in_turn(

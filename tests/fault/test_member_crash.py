@@ -13,9 +13,9 @@ import pytest
 
 from penstock.claims import LostClaimError, Member
 from penstock.embedded.broker import Cluster
-from tests.forked import Forked, has_stopped
-from tests.kafka import Produce, Topics
-from tests.members import SECONDS_MAX, Members, Place, places, until
+from tests.support.forked import Forked, has_stopped
+from tests.support.kafka import Produce, Topics
+from tests.support.members import SECONDS_MAX, Members, Place, places, until
 
 RECORDS = 400
 

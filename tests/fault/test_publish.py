@@ -11,10 +11,10 @@ from penstock.errors import TransientError
 from penstock.failpoints import Reach, noop
 from penstock.publish.output import PUBLISH_STEPS
 from tests.fault.publisher import ROWS, publish_numbers
-from tests.forked import Forked
-from tests.jobs import KILLED
-from tests.kafka import Topics
-from tests.published import read_topic
+from tests.support.forked import Forked
+from tests.support.jobs import KILLED
+from tests.support.kafka import Topics
+from tests.support.published import read_topic
 
 PROCESS_SECONDS_MAX = 120
 TRIES_MAX = 5

@@ -12,11 +12,11 @@ from penstock.failpoints import REPLAY_STEPS
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
-from tests.exports import ExportPipe, event, type_of
-from tests.jobs import KILLED
-from tests.kafka import Produce, Topics
-from tests.processes import penstock
-from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, totals, written
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.jobs import KILLED
+from tests.support.kafka import Produce, Topics
+from tests.support.processes import penstock
+from tests.support.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, totals, written
 
 
 @pytest.fixture

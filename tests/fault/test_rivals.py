@@ -8,10 +8,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import FencedError
-from tests.jobs import assert_every_record_once, numbered, numbered_job
-from tests.kafka import Produce, Topics
-from tests.pipes import run_here, wait_until
-from tests.processes import command_json, penstock
+from tests.support.jobs import assert_every_record_once, numbered, numbered_job
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import run_here, wait_until
+from tests.support.processes import command_json, penstock
 
 
 def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is_refused(

@@ -12,11 +12,11 @@ from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from penstock.tables.rollup.decide import MERGE_FILES_MIN
 from tests.fault.rollups import Rollup
-from tests.full_disk import no_room_for, spark_workers
-from tests.jobs import KILLED
-from tests.kafka import Topics
-from tests.pipes import once_at, run_here, wait_until
-from tests.processes import PenstockProcess, command_json, penstock, run_once
+from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.jobs import KILLED
+from tests.support.kafka import Topics
+from tests.support.pipes import once_at, run_here, wait_until
+from tests.support.processes import PenstockProcess, command_json, penstock, run_once
 
 STEPS = (
     "created:2",

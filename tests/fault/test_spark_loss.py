@@ -10,12 +10,12 @@ import polars as pl
 import psutil
 
 from penstock.errors import TransientError
-from tests import spark_jvms
-from tests.forked import Forked
-from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
-from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
-from tests.processes import EXIT_SECONDS_MAX, command_json, penstock
+from tests.support import spark_jvms
+from tests.support.forked import Forked
+from tests.support.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import wait_until
+from tests.support.processes import EXIT_SECONDS_MAX, command_json, penstock
 
 
 def family_of(pid: int) -> list[psutil.Process]:

@@ -27,10 +27,10 @@ from penstock.failpoints import ENVIRONMENT_NAME
 from penstock.logs.wal.client import Patience, WalClient
 from penstock.logs.wal.server import STEP
 from penstock.logs.wal.store import STEPS
-from tests.forked import Forked
-from tests.jobs import KILLED
-from tests.pipes import wait_until
-from tests.tries import tries
+from tests.support.forked import Forked
+from tests.support.jobs import KILLED
+from tests.support.pipes import wait_until
+from tests.support.tries import tries
 
 TOPIC, PARTITIONS, CLIENTS, RESERVE_BYTES = "orders", 2, 4, 1_000_000
 SECONDS_MAX = 120.0
@@ -55,7 +55,7 @@ def running(module: str, *arguments: str, failpoint: str = "") -> Iterator[Forke
 
 
 def server(folder: Path, port: int, failpoint: str = "") -> AbstractContextManager[Forked]:
-    return running("tests.wal_process", str(folder), str(port), str(RESERVE_BYTES), failpoint=failpoint)
+    return running("tests.support.wal_process", str(folder), str(port), str(RESERVE_BYTES), failpoint=failpoint)
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ import pytest
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.registry import LOGS
-from tests.lake import BUCKET, Lake, s3_server
+from tests.support.lake import BUCKET, Lake, s3_server
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What tests do to a log in memory, under the same names as what they do to a broker (`tests.kafka`)."""
+"""What tests do to a log in memory, under the same names as what they do to a broker (`tests.support.kafka`)."""
 
 from __future__ import annotations
 

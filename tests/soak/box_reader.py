@@ -13,8 +13,8 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 
-from tests.quarantine_url import export_quarantines
 from tests.soak.box_events import Event, checksum
+from tests.support.quarantine_url import export_quarantines
 
 READS_MAX = 5
 SHOWN_MAX = 5

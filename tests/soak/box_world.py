@@ -15,11 +15,6 @@ from random import Random
 from typing import assert_never
 
 from penstock.errors import TransientError
-from tests.exports import data_files
-from tests.jobs import KILLED
-from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
-from tests.processes import PenstockProcess, command_json
 from tests.soak.box_events import TYPES, UNNAMED, Event, events, types_section
 from tests.soak.box_reader import Place, difference, quarantined, visible
 from tests.soak.box_walk import (
@@ -35,6 +30,11 @@ from tests.soak.box_walk import (
     Send,
     Settle,
 )
+from tests.support.exports import data_files
+from tests.support.jobs import KILLED
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import wait_until
+from tests.support.processes import PenstockProcess, command_json
 
 PARTITIONS = 5
 SETTLE_SECONDS_MAX = 420.0

@@ -27,9 +27,9 @@ from penstock.claims.member.journal import JournalEntry
 from penstock.embedded.broker import Cluster
 from penstock.errors import PenstockError
 from penstock.job.spec import KafkaLogSpec
-from tests.kafka import Produce, Topics
 from tests.soak.claims_timeline import Timeline
 from tests.soak.claims_worker import AT_LEAST_ONCE, AT_MOST_ONCE, COORDINATION
+from tests.support.kafka import Produce, Topics
 
 SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "600"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "11"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import command_json
 from tests.soak.box_walk import Maintain, walk
 from tests.soak.box_world import World
+from tests.support.processes import command_json
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "11"))
 LENGTH = int(os.environ.get("PENSTOCK_SOAK_ACTIONS", "24"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import polars as pl
 
 from penstock.embedded.sample_events import events, export_job, type_names
-from tests.exports import data_files, places_in
-from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
-from tests.processes import command_json, penstock
+from tests.support.exports import data_files, places_in
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import wait_until
+from tests.support.processes import command_json, penstock
 
 PARTITIONS = 12
 TYPES = 18

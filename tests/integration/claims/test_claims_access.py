@@ -16,8 +16,8 @@ from confluent_kafka.admin import (
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaSecurity, Secret
-from tests.claimants import Crew, eventually, hits_up_to
-from tests.guarded import Guarded, guarded_cluster
+from tests.support.claimants import Crew, eventually, hits_up_to
+from tests.support.guarded import Guarded, guarded_cluster
 
 SECONDS_MAX = 120
 USERS = ("owner", "reader", "writer", "nobody", "member")

@@ -29,7 +29,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
-from tests.claimants import (
+from tests.support.claimants import (
     HEARTBEAT_SECONDS,
     PLACES,
     WAIT_SECONDS_MAX,
@@ -39,7 +39,7 @@ from tests.claimants import (
     hits_up_to,
     other_process,
 )
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 COUNT = 4
 

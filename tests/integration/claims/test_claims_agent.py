@@ -11,7 +11,16 @@ from penstock.claims.member.membership import DuplicateClientError, MemberOption
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Seeking
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
-from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, Held, eventually, hits, hits_up_to, other_process
+from tests.support.claimants import (
+    HEARTBEAT_SECONDS,
+    LATE_SECONDS,
+    Crew,
+    Held,
+    eventually,
+    hits,
+    hits_up_to,
+    other_process,
+)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.claims import LostClaimError, PositionOutOfRangeError
 from penstock.claims.admin.commands import pause, release, resume
-from tests.kafka import Produce, Topics
-from tests.members import SECONDS_MAX, Members, places, taken, until, worked
+from tests.support.kafka import Produce, Topics
+from tests.support.members import SECONDS_MAX, Members, places, taken, until, worked
 
 
 def numbers(count: int) -> list[str]:

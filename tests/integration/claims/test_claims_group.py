@@ -11,7 +11,7 @@ from penstock.claims.member.health import TOO_SLOW
 from penstock.events import Event, WorkHangs
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.logs.log import Partition
-from tests.claimants import HEARTBEAT_SECONDS, PLACES, Crew, eventually, hits_up_to
+from tests.support.claimants import HEARTBEAT_SECONDS, PLACES, Crew, eventually, hits_up_to
 
 
 @pytest.fixture

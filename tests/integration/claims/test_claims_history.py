@@ -12,8 +12,8 @@ from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX
 from penstock.claims.protocol.records import Heartbeat, Presence, Who
 from penstock.claims.protocol.snapshots import LostHistoryError, Snapshot
 from penstock.claims.protocol.state import Claim, Group
-from tests.claimants import LATE_SECONDS, Crew, eventually, hits, hits_up_to, other_process
-from tests.kafka import Topics
+from tests.support.claimants import LATE_SECONDS, Crew, eventually, hits, hits_up_to, other_process
+from tests.support.kafka import Topics
 
 SOMEBODY = Who("somebody", "s1")
 

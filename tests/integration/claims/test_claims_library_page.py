@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 PAGE = Path(__file__).parents[3] / "docs" / "claims-library.md"
 

@@ -13,8 +13,8 @@ from penstock.claims import DoneTwiceError, DuplicateClientError, LostClaimError
 from penstock.errors import UserError
 from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec
-from tests.kafka import Produce, Topics
-from tests.members import COORDINATION, SECONDS_MAX, Members, places, taken, until, worked
+from tests.support.kafka import Produce, Topics
+from tests.support.members import COORDINATION, SECONDS_MAX, Members, places, taken, until, worked
 
 LONG_SECONDS = 30.0
 """An interval that nothing in a test waits for."""

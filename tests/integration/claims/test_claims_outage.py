@@ -16,9 +16,9 @@ from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
-from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to
-from tests.kafka import Produce, Topics
-from tests.members import Members
+from tests.support.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to
+from tests.support.kafka import Produce, Topics
+from tests.support.members import Members
 
 
 @pytest.fixture(scope="module")

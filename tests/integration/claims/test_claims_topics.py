@@ -18,8 +18,8 @@ from penstock.claims.protocol.group_view import coordination_partition
 from penstock.errors import UserError
 from penstock.events import Event
 from penstock.logs.log import Partition
-from tests.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
-from tests.kafka import Produce, Topics
+from tests.support.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
+from tests.support.kafka import Produce, Topics
 
 GOOD = {"message.timestamp.type": "LogAppendTime"}
 

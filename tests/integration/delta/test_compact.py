@@ -33,7 +33,7 @@ from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.maintenance.reports import CompactReport
-from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
+from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2
 

@@ -24,7 +24,7 @@ from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError
 from penstock.lake.state import Totals
 from penstock.logs.log import Slice
-from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token
+from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token
 
 DAY_SECONDS = 86_400
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.filtered_tables import COLUMNS, Filter, filtered_table, filters, spark_literal, written_table
+from tests.support.filtered_tables import COLUMNS, Filter, filtered_table, filters, spark_literal, written_table
 
 SEED = 3
 FILTERS = 16

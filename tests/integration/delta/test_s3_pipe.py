@@ -21,12 +21,12 @@ from penstock.lake.storage import open_storage
 from penstock.tables.registry import load_job
 from penstock.tables.single.vacuum import vacuum
 from penstock.verify import verify
-from tests.jobs import numbered
-from tests.kafka import Produce, Topics
-from tests.lake import s3_server
-from tests.pipes import CrashError, crash_at
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import run_once
+from tests.support.jobs import numbered
+from tests.support.kafka import Produce, Topics
+from tests.support.lake import s3_server
+from tests.support.pipes import CrashError, crash_at
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import run_once
 
 JOB = """
 job: numbered

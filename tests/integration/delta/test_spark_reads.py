@@ -18,8 +18,8 @@ import penstock
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
 from penstock.tables.single.vacuum import vacuum
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids
 
 TYPES = (
     'id: long, tiny: byte, small: short, whole: int, ratio: float, share: double, price: "decimal(20,4)", ok: boolean, '

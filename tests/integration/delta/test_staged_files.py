@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.staged import StagedFileGoneError
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids, once_at
-from tests.processes import penstock
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids, once_at
+from tests.support.processes import penstock
 
 
 def lose(folder: Path, files: str) -> None:

@@ -24,7 +24,7 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.single.vacuum import vacuum
-from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
+from tests.support.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 
 LARGE = 128 * 1024**2
 

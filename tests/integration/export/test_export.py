@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.app import app
 from penstock.errors import UserError
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
 
 
 def test_every_record_is_in_the_folder_of_its_type_and_utc_day_once(

@@ -37,8 +37,8 @@ from tests.cases.export_bad_input import (
     reasons,
     totals,
 )
-from tests.exports import ExportPipe, event
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Produce, Topics
 
 SINGLY = 8
 """So few doubtful records of a partition are looked at one by one."""

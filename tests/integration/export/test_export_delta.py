@@ -8,8 +8,8 @@ import polars as pl
 
 import penstock
 from penstock.verify import verify
-from tests.exports import ExportPipe, event
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Produce, Topics
 
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.verify import verify
 from tests.cases.export_garmadon import GOOD, SETTINGS, TYPES, heap, vector_bytes
-from tests.exports import ExportPipe, data_files
-from tests.garmadon_descriptors import write_descriptors
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, data_files
+from tests.support.garmadon_descriptors import write_descriptors
+from tests.support.kafka import Produce, Topics
 
 FIRST_OFFSET = 101
 """Of the vectors, in the order in which they stand."""

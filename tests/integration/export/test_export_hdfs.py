@@ -20,12 +20,12 @@ from penstock.tables.export.vacuum import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
-from tests.export_story import Story
-from tests.exports import ExportPipe, event, export_job, type_of
-from tests.hdfs import HOME, HdfsCluster
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError
-from tests.quarantine_url import export_quarantine
+from tests.support.export_story import Story
+from tests.support.exports import ExportPipe, event, export_job, type_of
+from tests.support.hdfs import HOME, HdfsCluster
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError
+from tests.support.quarantine_url import export_quarantine
 
 pytestmark = pytest.mark.hdfs
 

@@ -13,8 +13,8 @@ from penstock.tables.export.vacuum import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
 
 MENDED = "{type: string, at: string, id: long, extra: string}"
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
 from penstock.verify import verify
-from tests.exports import ExportPipe, event
-from tests.kafka import Headers, Produce, Topics
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Headers, Produce, Topics
 
 NO_HEADER = "has no type: no text in a header kind"
 NO_KEY = "has no type: no text in its key"

@@ -25,10 +25,10 @@ from penstock.tables.export.vacuum import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
-from tests.exports import event, export_job
-from tests.kafka import Produce, Topics
-from tests.lake import s3_server
-from tests.pipes import CrashError, Recorder, crash_at
+from tests.support.exports import event, export_job
+from tests.support.kafka import Produce, Topics
+from tests.support.lake import s3_server
+from tests.support.pipes import CrashError, Recorder, crash_at
 
 STORAGE = """storage: {{aws_endpoint_url: "{aws_endpoint_url}", aws_access_key_id: "{aws_access_key_id}", \
 aws_secret_access_key: "{aws_secret_access_key}", aws_region: us-east-1, aws_allow_http: "true", \

@@ -18,8 +18,8 @@ from penstock.status.model import AlertKind
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import export_status
 from tests.cases.export_status import Fan, fan_of, with_fs_behind
-from tests.kafka import Produce, Topics
-from tests.processes import penstock
+from tests.support.kafka import Produce, Topics
+from tests.support.processes import penstock
 
 
 @pytest.fixture

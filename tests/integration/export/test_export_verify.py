@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.verify import Check, Sample, Verdict, VerifyReport, verify
-from tests.exports import ExportPipe, event
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Produce, Topics
 from tests.unit.tables.export.damaged_root import rewritten
 
 CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]

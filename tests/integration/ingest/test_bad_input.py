@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from penstock.verify import Sample, verify
 from tests.cases.bad_input import GOOD, SCHEMA, job_of, rows
-from tests.kafka import Produce, Topics
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import run_once
+from tests.support.kafka import Produce, Topics
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import run_once
 
 TEN_MEGABYTES = 10_000_000
 

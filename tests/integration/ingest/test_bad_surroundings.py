@@ -22,14 +22,14 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests.exports import ExportPipe
-from tests.full_disk import no_room_for, spark_workers
-from tests.jobs import assert_every_record_once, numbered, numbered_job
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, Recorder, ids, once_at, run_here
-from tests.processes import penstock
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import run_once
+from tests.support.exports import ExportPipe
+from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.jobs import assert_every_record_once, numbered, numbered_job
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, Recorder, ids, once_at, run_here
+from tests.support.processes import penstock
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import run_once
 
 # Makes the modes of files count for a process, also where it is root: it gives up CAP_DAC_OVERRIDE (1) for good.
 _OBEYING_MODES = """

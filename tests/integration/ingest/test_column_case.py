@@ -7,8 +7,8 @@ from deltalake import DeltaTable
 
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe
 
 
 def test_columns_fields_and_partitions_keep_the_spelling_of_the_table(

@@ -19,9 +19,9 @@ from penstock.job.spec import kafka_of
 from penstock.lake.state import Totals
 from penstock.logs.kafka.log import KafkaLog
 from penstock.plan import GapError
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, Recorder, ids, once_at
-from tests.processes import penstock
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, Recorder, ids, once_at
+from tests.support.processes import penstock
 
 
 def test_l4_offsets_that_retention_took_stop_the_job_unless_it_says_otherwise(

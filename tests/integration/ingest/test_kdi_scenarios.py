@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids
 
 
 def files_of(table: str) -> list[tuple[str | None, str, int, int, int]]:

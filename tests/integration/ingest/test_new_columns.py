@@ -9,8 +9,8 @@ import polars as pl
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
 from penstock.lake.state import Totals
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids
 
 RED = '{"id": 2, "color": "red"}'
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
 from penstock.job.spec import JobSpec
-from tests.kafka import Produce, Topics
-from tests.quarantined import (
+from tests.support.kafka import Produce, Topics
+from tests.support.quarantined import (
     BROKEN,
     EXTRA,
     GOOD,

@@ -15,8 +15,19 @@ from penstock.engine.replay import ReplayReport, replay
 from penstock.job.expressions import parse
 from penstock.job.spec import JobSpec, SqlSpec
 from penstock.lake.state import Totals
-from tests.kafka import Produce, Topics
-from tests.quarantined import BROKEN, EXTRA, GOOD, mended, orders, quarantined, run_once, tables, totals, written
+from tests.support.kafka import Produce, Topics
+from tests.support.quarantined import (
+    BROKEN,
+    EXTRA,
+    GOOD,
+    mended,
+    orders,
+    quarantined,
+    run_once,
+    tables,
+    totals,
+    written,
+)
 
 
 @pytest.fixture

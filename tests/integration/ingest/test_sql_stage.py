@@ -13,8 +13,8 @@ from penstock.cli.check import check
 from penstock.errors import UserError
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids
 
 BROKEN = '{"id": 1'
 

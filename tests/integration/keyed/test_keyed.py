@@ -21,11 +21,11 @@ from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, Vacuu
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from penstock.watch.status import status
-from tests.change_data import ChangeData, documented_job
-from tests.kafka import Produce, Topics
-from tests.keyed_tables import Keyed, row
-from tests.pipes import run_here
-from tests.processes import penstock
+from tests.support.change_data import ChangeData, documented_job
+from tests.support.kafka import Produce, Topics
+from tests.support.keyed_tables import Keyed, row
+from tests.support.pipes import run_here
+from tests.support.processes import penstock
 
 JOB = """\
 job: keyed

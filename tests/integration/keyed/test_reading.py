@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.errors import UserError
-from tests.keyed_tables import ONE, ZERO, Keyed, row
+from tests.support.keyed_tables import ONE, ZERO, Keyed, row
 
 DEVICES = [f"d{number}" for number in range(24)]
 BATCHES, ROWS = 4, 50

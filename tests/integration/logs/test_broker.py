@@ -22,12 +22,12 @@ from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer
 from penstock.logs.kafka.topics import url_safe
-from tests import pieces
-from tests.forked import Forked
-from tests.guarded import Guarded, guarded_cluster
-from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
-from tests.relay import broker_behind_relay
+from tests.support import pieces
+from tests.support.forked import Forked
+from tests.support.guarded import Guarded, guarded_cluster
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import wait_until
+from tests.support.relay import broker_behind_relay
 
 COMMAND_SECONDS_MAX = 200.0
 

@@ -10,7 +10,7 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.spark.jars import JarSet, resolve
 from penstock.spark.java import java_command
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 

@@ -18,8 +18,8 @@ from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Partition
-from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import wait_until
 
 REQUEST_SECONDS_MAX = 120
 T = TypeVar("T")

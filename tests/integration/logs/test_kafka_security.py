@@ -33,9 +33,9 @@ from penstock.logs.log import Partition, Slice
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
-from tests.guarded import Guarded, guarded_cluster
-from tests.kafka import Produce, Topics
-from tests.published import read_topic, some
+from tests.support.guarded import Guarded, guarded_cluster
+from tests.support.kafka import Produce, Topics
+from tests.support.published import read_topic, some
 
 SECONDS_MAX = 120
 AWKWARD = "a\"b\\c;d'e =f"

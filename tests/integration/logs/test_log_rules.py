@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.lake.state import Totals
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
 
 SECONDS_MAX = 120
 RESTART = "recreated: restart"

@@ -19,9 +19,9 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.verify import Verdict, ViolationKind, verify
-from tests.exports import ExportPipe, event
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids
 
 SECONDS_MAX = 120
 

@@ -16,7 +16,7 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.log import Partition, ShowReport
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 TWO_PARTITIONS = 2
 

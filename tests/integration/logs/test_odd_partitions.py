@@ -7,8 +7,8 @@ from datetime import date
 
 import pytest
 
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe
 
 MICROS_AS_MILLIS = 1_790_000_000_000_000
 

@@ -20,10 +20,10 @@ from penstock.logs.kafka.native.consumer import RawConsumer
 from penstock.logs.kafka.native.messages import READS_AT_ONCE, Messages
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.log import Slice, SliceShrankError
-from tests.kafka import Produce, Topics
-from tests.pieces import BATCH_BYTES, partition_of, read, reader
-from tests.pipes import Pipe, wait_until
-from tests.raw_records import RawRecord, append_raw, limit_consumers
+from tests.support.kafka import Produce, Topics
+from tests.support.pieces import BATCH_BYTES, partition_of, read, reader
+from tests.support.pipes import Pipe, wait_until
+from tests.support.raw_records import RawRecord, append_raw, limit_consumers
 
 MIB = 1024 * 1024
 SECONDS_MAX = 120

@@ -7,8 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.logs.wal.client import WalClient
-from tests.pipes import Pipe, ids
-from tests.wal import served
+from tests.support.pipes import Pipe, ids
+from tests.support.wal import served
 
 TOPIC = "orders"
 RECORDS = 25_000

@@ -17,8 +17,8 @@ from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import read_position
 from penstock.publish.spec import PublishSpec
-from tests.kafka import Topics
-from tests.published import some
+from tests.support.kafka import Topics
+from tests.support.published import some
 
 SECONDS_MAX = 60.0
 BUCKET = PublishBucket("shop", "table-1", 0, 2)

@@ -21,8 +21,8 @@ from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.open_windows import open_windows as without_spark_of
 from penstock.tables.rollup.reading import open_windows
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
-from tests.full_disk import no_room_for, spark_workers
-from tests.pipes import once_at
+from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.pipes import once_at
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(20)]

@@ -7,8 +7,8 @@ import json
 import polars as pl
 import pytest
 
-from tests.exports import ExportPipe, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, type_of
+from tests.support.kafka import Produce, Topics
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])

@@ -31,8 +31,8 @@ from tests.cases.export_bad_input import (
     reasons,
     totals,
 )
-from tests.exports import ExportPipe, event, export_job, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event, export_job, type_of
+from tests.support.kafka import Produce, Topics
 
 
 @pytest.fixture

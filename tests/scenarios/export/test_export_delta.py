@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.verify import verify
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at
 
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:

@@ -12,8 +12,8 @@ from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.cases.export_garmadon import DESCRIPTORS, GOOD, NOON_MS, SETTINGS, TYPES, VECTORS, heap, vector_bytes
-from tests.exports import ExportPipe, export_job, type_of
-from tests.garmadon_descriptors import (
+from tests.support.exports import ExportPipe, export_job, type_of
+from tests.support.garmadon_descriptors import (
     BODIES,
     HEADER,
     PACKAGE,
@@ -25,7 +25,7 @@ from tests.garmadon_descriptors import (
     serialised,
     write_descriptors,
 )
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 OTHERS = {vector["name"]: vector["value_hex"] and bytes.fromhex(vector["value_hex"]) for vector in VECTORS[len(GOOD) :]}
 

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.engine.replay import replay
 from penstock.errors import UserError
-from tests.export_story import Story
-from tests.exports import ExportPipe, type_of
-from tests.kafka import Produce, Topics
+from tests.support.export_story import Story
+from tests.support.exports import ExportPipe, type_of
+from tests.support.kafka import Produce, Topics
 
 
 @pytest.fixture

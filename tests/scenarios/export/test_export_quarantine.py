@@ -13,9 +13,9 @@ from penstock.environment import Environment
 from penstock.proof.subject import Sample
 from penstock.tables.quarantine.replay import ReplayOptions
 from penstock.verify import verify
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at
 
 MENDED = "{type: string, at: string, id: long, extra: string}"
 

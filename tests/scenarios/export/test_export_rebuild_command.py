@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from penstock.cli.app import app
 from penstock.logs.registry import open_log
 from penstock.tables.registry import load_job
-from tests.export_root import MONDAY, ExportRoot, job_file
-from tests.kafka import Topics
+from tests.support.export_root import MONDAY, ExportRoot, job_file
+from tests.support.kafka import Topics
 
 
 def test_lost_logs_are_restored_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UserError
-from tests.export_story import Story
-from tests.exports import ExportPipe, type_of
-from tests.kafka import Produce, Topics
+from tests.support.export_story import Story
+from tests.support.exports import ExportPipe, type_of
+from tests.support.kafka import Produce, Topics
 
 NEVER = "{every: 365d}"
 

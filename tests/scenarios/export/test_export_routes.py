@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
 from penstock.verify import verify
-from tests.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
+from tests.support.kafka import Produce, Topics
 
 AT = FIRST_DAY.isoformat()
 

@@ -28,10 +28,10 @@ from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.failpoints import Reach
 from penstock.plan import GapError
-from tests.export_story import Story, a_month_later, after
-from tests.exports import FIRST_DAY, ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at
+from tests.support.export_story import Story, a_month_later, after
+from tests.support.exports import FIRST_DAY, ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at
 
 DAY_SECONDS = 86_400
 

@@ -20,7 +20,7 @@ from penstock.tables.export.rules import Rule
 from penstock.tables.export.state import Cause
 from penstock.tables.export.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 DAY = "2026-03-01"
 

@@ -11,9 +11,9 @@ import pytest
 from penstock.engine.round import RECORD_BYTES_ASSUMED, BatchLanded, Waiting
 from penstock.tables.export.state import Cause
 from penstock.tables.kind import View
-from tests.export_story import Story, after, owner
-from tests.exports import ExportPipe, type_of
-from tests.kafka import Produce, Topics
+from tests.support.export_story import Story, after, owner
+from tests.support.exports import ExportPipe, type_of
+from tests.support.kafka import Produce, Topics
 
 MINUTE = 60
 RETRY_SECONDS = 30

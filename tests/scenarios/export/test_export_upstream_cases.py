@@ -36,10 +36,10 @@ import polars as pl
 import pytest
 
 from penstock.tables.export.export import TypeLaggingError
-from tests.export_story import Story, after
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at, once_at
+from tests.support.export_story import Story, after
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at, once_at
 
 HOUR = 3600
 RETRY_SECONDS = 30

@@ -16,8 +16,8 @@ from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.verify import Check, VerifyReport, verify
-from tests.exports import ExportPipe, event, type_of
-from tests.kafka import Produce, Topics
+from tests.support.exports import ExportPipe, event, type_of
+from tests.support.kafka import Produce, Topics
 
 ROTATED = type_of("B", rotation="{events: 1000}")
 

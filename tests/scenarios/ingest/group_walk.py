@@ -24,9 +24,9 @@ from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from tests.contract.kinds import record, toy
 from tests.contract.toy import ToyTable
-from tests.group_in_memory import MemoryAgent, MemoryGroup
-from tests.pipes import CrashError
 from tests.scenarios.local_spark import local_session
+from tests.support.group_in_memory import MemoryAgent, MemoryGroup
+from tests.support.pipes import CrashError
 
 HOT = Partition("events", "id-1", 0)
 SIZE = 10

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from penstock.errors import UserError
 from penstock.verify import verify
 from tests.cases.bad_input import GOOD, job_of, rows
-from tests.kafka import Produce, Topics
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import run_once
+from tests.support.kafka import Produce, Topics
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import run_once
 
 
 def test_nan_and_infinities_in_a_column_make_a_record_bad(

@@ -13,8 +13,8 @@ from penstock.lake.delta.table import open_table
 from penstock.lake.delta.vacuum import Dead
 from penstock.lake.state import Totals
 from penstock.tables.single.vacuum import vacuum
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, Pipe, crash_at, ids, once_at
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
 
 BAD = '{"id": "not-a-number"}'
 

@@ -9,8 +9,8 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
 from penstock.engine.round import BatchLanded, Waiting
-from tests.kafka import Produce, Topics
-from tests.pipes import Clock, Pipe, ids, once_at
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Clock, Pipe, ids, once_at
 
 
 def test_a_position_of_zero_is_a_position(pipe: Pipe, topic: Topics, produce: Produce) -> None:

@@ -9,8 +9,8 @@ from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.lake.proposal import Proposal, StartPart
 from penstock.plan import BeyondEndError
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, ids, once_at
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe, ids, once_at
 
 RESTART = "recreated: restart"
 

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from penstock.engine.replay import replay
 from penstock.errors import UserError
 from penstock.lake.state import Totals
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe
 
 RED = '{"id": 2, "color": "red"}'
 

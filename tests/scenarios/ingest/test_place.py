@@ -9,9 +9,9 @@ from penstock.environment import Environment
 from penstock.lake.delta.compact import compact
 from penstock.tables.single.table import existing_table
 from penstock.verify import Check, Sample, Verdict, verify
-from tests.exports import ExportPipe, event
-from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
+from tests.support.exports import ExportPipe, event
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import Pipe
 
 OWN = "columns: {partition: kafka.partition, offset: kafka.offset}\n"
 

@@ -20,10 +20,10 @@ from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.staging.bad_share import BadShareError
 from penstock.tables.quarantine.rows import list_rows
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import (
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import (
     BROKEN,
     EXTRA,
     GOOD,

@@ -17,10 +17,22 @@ from penstock.errors import InvariantError
 from penstock.job.spec import JobSpec, RecreatedPolicy, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
 from penstock.tables.quarantine.replay import ReplayOptions
-from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at, once_at, wait_until
-from tests.quarantine_url import quarantine_of
-from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import CrashError, crash_at, once_at, wait_until
+from tests.support.quarantine_url import quarantine_of
+from tests.support.quarantined import (
+    BROKEN,
+    EXTRA,
+    GOOD,
+    Place,
+    mended,
+    orders,
+    quarantined,
+    run_once,
+    tables,
+    totals,
+    written,
+)
 
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.exports import ExportPipe
-from tests.kafka import Produce, Topics
-from tests.pipes import once_at
+from tests.support.exports import ExportPipe
+from tests.support.kafka import Produce, Topics
+from tests.support.pipes import once_at
 
 
 def lose(folder: Path) -> None:

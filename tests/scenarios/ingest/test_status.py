@@ -15,8 +15,8 @@ from penstock.cli.status import status as status_command
 from penstock.job.spec import JobSpec, Secret, kafka_of
 from penstock.watch.status import AlertKind, status
 from tests.cases.status import filled, hour_old_job, kinds, mirror_all
-from tests.kafka import Produce, Topics
-from tests.small_table import Load, SmallTable, partitions_of
+from tests.support.kafka import Produce, Topics
+from tests.support.small_table import Load, SmallTable, partitions_of
 
 
 @pytest.fixture

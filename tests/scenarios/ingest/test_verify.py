@@ -20,8 +20,8 @@ from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
 from penstock.verify import Sample, Verdict, ViolationKind, verify
 from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
-from tests.kafka import Produce, Topics
-from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
+from tests.support.kafka import Produce, Topics
+from tests.support.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from penstock.logs.log import Bounds
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.server import WalServer
 from penstock.verify import verify
-from tests.pipes import CrashError, Pipe, crash_at, ids, once_at
-from tests.wal import EAGER, WalProduce, served
+from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
+from tests.support.wal import EAGER, WalProduce, served
 
 TOPIC = "orders"
 

@@ -17,10 +17,10 @@ from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests.change_data import ChangeData, documented_job
-from tests.keyed_tables import ONE, ZERO, finish
-from tests.quarantine_url import quarantine_url
 from tests.scenarios.local_spark import local_session
+from tests.support.change_data import ChangeData, documented_job
+from tests.support.keyed_tables import ONE, ZERO, finish
+from tests.support.quarantine_url import quarantine_url
 
 PARTITIONS = (ZERO, ONE)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.keyed_tables import Keyed
-from tests.tries import tries
+from tests.support.keyed_tables import Keyed
+from tests.support.tries import tries
 
 TEXTS = [
     "",

@@ -30,9 +30,9 @@ from penstock.tables.keyed.layout import buckets_of, key_frame
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict
-from tests.keyed_tables import ONE, ZERO, Keyed, row
-from tests.quarantine_url import quarantine_of
 from tests.scenarios.local_spark import local_session
+from tests.support.keyed_tables import ONE, ZERO, Keyed, row
+from tests.support.quarantine_url import quarantine_of
 
 Damage = Callable[[Keyed], object]
 Rows = list[dict[str, Any]]

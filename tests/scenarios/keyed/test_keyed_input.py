@@ -19,8 +19,8 @@ from penstock.tables.keyed.merging.runs import RunWriter
 from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import kind_of
 from penstock.watch.status import status
-from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
-from tests.quarantine_url import quarantine_of
+from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.support.quarantine_url import quarantine_of
 
 # scenarios of FiloDB (research: memtable, reprojector and column store)
 

@@ -28,9 +28,9 @@ from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
-from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
-from tests.pipes import CrashError, crash_at
 from tests.scenarios.local_spark import local_session
+from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.support.pipes import CrashError, crash_at
 
 TWO = Partition("events", "id-1", 2)
 

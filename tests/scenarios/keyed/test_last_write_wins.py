@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.environment import Environment
-from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
-from tests.tries import tries
+from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.support.tries import tries
 
 SLOW = settings(
     max_examples=tries(8),

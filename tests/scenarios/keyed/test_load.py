@@ -14,8 +14,8 @@ from penstock.errors import UserError
 from penstock.tables.keyed.loading.load import LoadReport
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of
-from tests.keyed_tables import Keyed, row
 from tests.scenarios.local_spark import local_session
+from tests.support.keyed_tables import Keyed, row
 
 KEYED = "partition_keys: [device], row_keys: [number], buckets: 3, chunk_rows: 10"
 

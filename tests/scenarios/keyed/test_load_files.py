@@ -17,8 +17,8 @@ from penstock.errors import UserError
 from penstock.tables.keyed.layout import HIDDEN
 from penstock.tables.keyed.loading.load import LoadReport
 from penstock.tables.kind import SaveMode
-from tests.keyed_tables import COLUMNS, Keyed, row
 from tests.scenarios.keyed.test_load import load
+from tests.support.keyed_tables import COLUMNS, Keyed, row
 
 KEYED = "partition_keys: [device], row_keys: [number], buckets: 3"
 TYPES = "device: string, number: long, text: string, real: double, flag: boolean, day: date, at: timestamp"

@@ -17,11 +17,11 @@ from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.store import WalStore
-from tests.keyed_tables import ONE, ZERO
-from tests.pipes import CrashError, crash_at
 from tests.scenarios.keyed.walk import LOAD_STEPS, NOWHERE, RUN_STEPS, Decks, Walk
+from tests.support.keyed_tables import ONE, ZERO
+from tests.support.pipes import CrashError, crash_at
+from tests.support.wal import served
 from tests.unit.logs.wal.stores import Clock, abandon
-from tests.wal import served
 
 SEEDS, STEPS = 6, 16
 KEPT = WalLimits(reserve_bytes=1024)

@@ -26,9 +26,9 @@ from penstock.tables.keyed.proof import OPEN
 from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify
-from tests.keyed_tables import ONE, ZERO, Holding, finish
-from tests.pipes import CrashError, crash_at
 from tests.scenarios.local_spark import local_session
+from tests.support.keyed_tables import ONE, ZERO, Holding, finish
+from tests.support.pipes import CrashError, crash_at
 
 JOB = """\
 job: walk

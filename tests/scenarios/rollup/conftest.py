@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.tables.rollup.publishing import OUTPUTS
-from tests.memory_output import MemoryCluster, MemoryOutput
+from tests.support.memory_output import MemoryCluster, MemoryOutput
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Table, open_table
 from penstock.proof.findings import Check, Verdict
 from penstock.tables.rollup.spec import partials_job
-from tests.quarantine_url import quarantine_folders
 from tests.scenarios.rollup.damage import (
     PARTIALS,
     WINDOWS,
@@ -29,6 +28,7 @@ from tests.scenarios.rollup.damage import (
     rewrite,
 )
 from tests.scenarios.rollup.rollups import START, Rollup, partition, point
+from tests.support.quarantine_url import quarantine_folders
 
 KEPT = "late: update\nupdate_grace: 30d\naggregates: [first, last, mean]\nquantiles: [0.5]\n"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.tables.rollup import decide, pages, publishing
-from tests.memory_output import MemoryCluster
 from tests.scenarios.rollup.oracle import check_published, compared, order_of, wanted
 from tests.scenarios.rollup.rollups import Rollup, expected
 from tests.scenarios.rollup.walk import Walk
-from tests.tries import tries
+from tests.support.memory_output import MemoryCluster
+from tests.support.tries import tries
 
 INTERVALS = ("1m", "10m", "1h")
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 3}\n"

@@ -17,9 +17,9 @@ from penstock.publish.output import OutputRecord
 from penstock.tables.rollup.proof import published
 from penstock.tables.rollup.publishing import OUTPUTS
 from penstock.verify import verify
-from tests.memory_output import MemoryCluster, MemoryOutput
 from tests.scenarios.rollup.damage import WINDOWS, files, raised, rewrite
 from tests.scenarios.rollup.rollups import START, Rollup, point
+from tests.support.memory_output import MemoryCluster, MemoryOutput
 
 UPDATE = "late: update\nupdate_grace: 30d\naggregates: [mean]\n"
 PLACE = Partition("rollups", "id-rollups", 0)

@@ -18,11 +18,11 @@ from penstock.publish.output import OutputRecord, PublishPosition
 from penstock.tables.rollup import pages, publishing
 from penstock.tables.rollup.events import PublishPositionLost
 from penstock.tables.rollup.publishing import OUTPUTS
-from tests.memory_output import MemoryCluster, MemoryOutput
-from tests.pipes import CrashError
 from tests.scenarios.rollup.oracle import check_last_published, check_published
 from tests.scenarios.rollup.rollups import START, Rollup, point
 from tests.scenarios.rollup.walk import Ownership, Sharing
+from tests.support.memory_output import MemoryCluster, MemoryOutput
+from tests.support.pipes import CrashError
 from tests.unit.tables.rollup.rollup_lake import Heard
 
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 4}\n"

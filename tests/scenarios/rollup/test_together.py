@@ -16,10 +16,10 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.rollup import decide
 from penstock.tables.rollup.close_portion import WindowsRewrittenError
-from tests.pipes import CrashError, crash_at, once_at
-from tests.quarantine_url import quarantine_folders
 from tests.scenarios.local_spark import local_session
 from tests.scenarios.rollup.rollups import START, Rollup, expected, partition, point
+from tests.support.pipes import CrashError, crash_at, once_at
+from tests.support.quarantine_url import quarantine_folders
 
 SERIES = 'cpu.load{"host":"a"}'
 UPDATE = "late: update\nupdate_grace: 30d\n"

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.errors import UserError
-from tests.lake import Lake
 from tests.scenarios.rollup.rollups import START, Rollup, point
+from tests.support.lake import Lake
 
 
 def invoke(rollup: Rollup, *options: str) -> str:

@@ -17,7 +17,7 @@ from penstock.embedded.sample_metrics import MetricSample, metric_records
 from penstock.errors import TransientError
 from penstock.tables.registry import load_job
 from penstock.tables.rollup.spec import RollupSpec
-from tests.metric_windows import SECONDS, expected_windows
+from tests.support.metric_windows import SECONDS, expected_windows
 
 SAMPLE = MetricSample(60, series=7)
 _INSTANT = pa.timestamp("us", tz="UTC")

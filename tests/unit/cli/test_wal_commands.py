@@ -15,7 +15,7 @@ from penstock.cli.wal import LINES_PER_APPEND
 from penstock.errors import UserError
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.errors import UnknownTopicError, WalDeniedError, WalRefusedError
-from tests.wal import served
+from tests.support.wal import served
 
 TOPIC = "orders"
 

@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from penstock.embedded.sample_metrics import MetricSample, end_markers, metric_records
-from tests.metric_windows import SECONDS, Aggregate, Window, expected_windows
+from tests.support.metric_windows import SECONDS, Aggregate, Window, expected_windows
 
 
 def values(sample: MetricSample) -> list[bytes]:

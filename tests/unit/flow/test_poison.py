@@ -18,7 +18,7 @@ from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import UNROUTED, Share, decode_report
 from penstock.job.spec import RouteSpec, UnknownTypePolicy
 from penstock.logs.log import Batch, Partition, Slice
-from tests.lake import Lake
+from tests.support.lake import Lake
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, kafka_part, raw_flow, run, type_flow
 
 SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])

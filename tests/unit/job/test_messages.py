@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from penstock.errors import UserError
 from penstock.job.messages import find_message, garmadon_schema, message_schema
 from penstock.job.spec import MessageName
-from tests.garmadon_descriptors import (
+from tests.support.garmadon_descriptors import (
     BODIES,
     HEADER,
     PACKAGE,

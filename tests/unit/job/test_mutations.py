@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.job.faults import JobFileError
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import load_job
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.job.descriptors import GARMADON
 from tests.unit.job.test_export_job import EVERYTHING as EVERY_EXPORT
 from tests.unit.job.test_export_job import JSON

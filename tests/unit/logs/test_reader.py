@@ -20,7 +20,7 @@ from penstock.logs.kafka.native.columns import UNREADABLE_HEADERS, Records, Span
 from penstock.logs.kafka.native.messages import RawHeaders
 from penstock.logs.kafka.reader import CHUNK_RECORDS
 from penstock.logs.log import EpochMark, Partition, Piece, Slice, pieces_of
-from tests.tries import tries
+from tests.support.tries import tries
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB

@@ -24,7 +24,7 @@ from penstock.proof.frame import prove
 from penstock.proof.numbers import CommittedSlice, TopicIncarnations
 from penstock.proof.subject import QUARANTINE_PLACE, Depth, RowSource, Sample, Subject, data_file, examined
 from penstock.tables.registry import kind_of
-from tests.small_table import small_job
+from tests.support.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)
 LOG = MemoryLog({ZERO: dict.fromkeys(range(10), b"{}")})

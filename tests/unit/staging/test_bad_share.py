@@ -17,7 +17,7 @@ from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
 from penstock.staging.batch_job import JUDGED_RECORDS_MIN, ReadChecks
-from tests.lake import Lake
+from tests.support.lake import Lake
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run
 from tests.unit.flow.route.test_fanout import orders, record

@@ -17,7 +17,7 @@ from penstock.logs.log import Bounds, Partition
 from penstock.proof.numbers import LogFacts, TopicIncarnations
 from penstock.status.frame import TableView, job_status
 from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
-from tests.small_table import small_job
+from tests.support.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)
 

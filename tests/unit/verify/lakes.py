@@ -16,8 +16,8 @@ from penstock.lake.delta.compact import compact
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from penstock.verify import Sample, VerifyReport, verify
-from tests.quarantine_url import quarantine_of
-from tests.small_table import Load, SmallTable, small_job, without_offsets
+from tests.support.quarantine_url import quarantine_of
+from tests.support.small_table import Load, SmallTable, small_job, without_offsets
 
 TOPIC = "orders"
 OLD, NEW = "oldlife", "newlife"

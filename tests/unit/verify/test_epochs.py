@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.logs.log import EpochMark
 from penstock.verify import Verdict, ViolationKind
-from tests.small_table import Load, SmallTable
+from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, Lake, made
 
 PLAIN = Kind(places=True, compacted=False, recreated=False)

@@ -27,7 +27,7 @@ from penstock.proof.values import sampled
 from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
-from tests.small_table import Load, SmallTable
+from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 
 ONLY = Partition("orders", "life", 0)

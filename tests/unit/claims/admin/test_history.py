@@ -17,7 +17,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.snapshots import Snapshot
 from penstock.cli.claims.text import record_json, record_text
-from tests.coordination import ANNA, BERT, CLEO, WEB, Log, web
+from tests.support.coordination import ANNA, BERT, CLEO, WEB, Log, web
 
 
 def read(log: Log, start: int = 0, *snapshots: Snapshot) -> list[JudgedRecord]:

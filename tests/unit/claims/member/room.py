@@ -13,7 +13,7 @@ from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.state import Claim
 from penstock.errors import PenstockError
 from penstock.logs.log import Partition
-from tests.coordination import GROUP, INTERVAL, web
+from tests.support.coordination import GROUP, INTERVAL, web
 
 R = TypeVar("R", bound=Record)
 

@@ -22,7 +22,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
-from tests.coordination import INTERVAL, web
+from tests.support.coordination import INTERVAL, web
 from tests.unit.claims.member.room import Room
 
 

@@ -21,7 +21,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, GroupJoined
 from penstock.logs.log import Partition
-from tests.coordination import GROUP, INTERVAL, web
+from tests.support.coordination import GROUP, INTERVAL, web
 from tests.unit.claims.member.room import Attendant, Room
 
 ADMIN = Who("admin", "x")

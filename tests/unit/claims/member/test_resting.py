@@ -7,7 +7,7 @@ from typing import cast
 from penstock.claims.member.journal import Journal, JournalEntry
 from penstock.claims.member.session import POLL_SECONDS, REST_SECONDS_MAX, Session
 from penstock.job.spec import KafkaLogSpec
-from tests.coordination import INTERVAL
+from tests.support.coordination import INTERVAL
 from tests.unit.claims.member.room import Attendant, Room
 
 

@@ -33,7 +33,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.state import Claim, Group
 from penstock.logs.log import Partition
-from tests.coordination import ANNA, BERT, CLEO, TERMS, web
+from tests.support.coordination import ANNA, BERT, CLEO, TERMS, web
 
 LIVES = (ANNA, BERT, CLEO, Who("anna", "a2"))
 PARTITIONS = (web(0), web(1))

@@ -23,7 +23,7 @@ from penstock.claims.protocol.records import (
     Wish,
 )
 from penstock.claims.protocol.state import Claim
-from tests.coordination import ANNA, BERT, CLEO, WEB, Log, web
+from tests.support.coordination import ANNA, BERT, CLEO, WEB, Log, web
 
 ANNA_AGAIN = Who("anna", "a2")
 ADMIN = Who("admin", "x")

@@ -24,7 +24,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.state import Group
 from penstock.logs.log import Partition
-from tests.coordination import GROUP
+from tests.support.coordination import GROUP
 from tests.unit.claims.protocol.talk import PARTITIONS, WORDS_MAX, Step, Word, spoken, talk_of, talks
 
 INSTANTS = st.floats(-1e6, 1e6)

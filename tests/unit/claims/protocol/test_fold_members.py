@@ -15,7 +15,7 @@ from penstock.claims.protocol.records import (
     wants_of,
 )
 from penstock.claims.protocol.state import MemberState, Pause
-from tests.coordination import ANNA, BERT, TERMS, WEB, Log, web
+from tests.support.coordination import ANNA, BERT, TERMS, WEB, Log, web
 
 ANNA_AGAIN = Who("anna", "a2")
 WANTS = wants_of([WEB])

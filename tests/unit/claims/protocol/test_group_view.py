@@ -7,7 +7,7 @@ import pytest
 from penstock.claims.protocol.group_view import Freshness, GroupView, coordination_partition, freshness
 from penstock.claims.protocol.records import BalancingGroup, ForgettingMember, Heartbeat, LeavingGroup, ReleaseGroup
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot
-from tests.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log
+from tests.support.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log
 
 
 def view_of(log: Log, read_at: list[float], appended_at: list[float] | None = None) -> GroupView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.claims.protocol.snapshots import RECREATED, ReadingStart, Snapshot, reading_start
 from penstock.claims.protocol.state import Group, MemberState
-from tests.coordination import ANNA
+from tests.support.coordination import ANNA
 
 PRESENT = {"anna": MemberState(ANNA, 0)}
 ABSENT = {"anna": MemberState(ANNA, 0, present=False)}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import ClaimingMessages, ClaimingPartition, ForgettingMember, Record, Who, Wish
 from penstock.claims.protocol.state import Claim, Group
-from tests.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
+from tests.support.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
 
 INTERVAL = 60.0
 SECOND_ANNA = Who("anna", "a2")

@@ -22,7 +22,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.state import Claim, Group
 from penstock.logs.log import Partition
-from tests.coordination import INTERVAL
+from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.coordination_log import Entry
 from tests.unit.claims.simulation.model_table import ViolationError
 from tests.unit.claims.simulation.processes import Process

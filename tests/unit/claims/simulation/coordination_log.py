@@ -9,7 +9,7 @@ from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
 from penstock.claims.protocol.state import Group
-from tests.coordination import GROUP
+from tests.support.coordination import GROUP
 
 PLACES = 8
 BEGAN_AT = 1e6

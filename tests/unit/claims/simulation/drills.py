@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.claims.member.membership import DifferentTermsError, Phase
 from penstock.claims.protocol.records import ReleaseGroup
 from penstock.logs.log import Partition
-from tests.coordination import INTERVAL
+from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.checks import ADMIN
 from tests.unit.claims.simulation.processes import Process
 from tests.unit.claims.simulation.world import WORK_TIMEOUT_SECONDS, World

@@ -24,7 +24,7 @@ from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.events import Event
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
-from tests.group_in_memory import Fetched
+from tests.support.group_in_memory import Fetched
 from tests.unit.claims.simulation.model_table import ViolationError
 from tests.unit.claims.simulation.processes import PlainTrade, Process
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from penstock.claims.protocol.records import FreeingPartition, ReleaseGroup, ResumingGroup, Seeking
 from penstock.errors import TransientError
 from penstock.logs.log import Partition
-from tests.coordination import INTERVAL
+from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.checks import ADMIN
 from tests.unit.claims.simulation.processes import Process
 from tests.unit.claims.simulation.world import World

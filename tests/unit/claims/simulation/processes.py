@@ -22,7 +22,7 @@ from penstock.claims.protocol.state import Group
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.log import Partition
-from tests.coordination import GROUP
+from tests.support.coordination import GROUP
 from tests.unit.claims.simulation.coordination_log import PLACES, CoordinationLog
 
 POLLS_AT_ONCE_MAX = 10_000

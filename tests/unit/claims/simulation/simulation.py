@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from penstock.claims.member import session
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import ResumingGroup
-from tests.coordination import GROUP, INTERVAL
+from tests.support.coordination import GROUP, INTERVAL
 from tests.unit.claims.simulation.checks import ADMIN
 from tests.unit.claims.simulation.drills import Drills
 from tests.unit.claims.simulation.misfortunes import Misfortunes

@@ -15,7 +15,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.state import Group
 from penstock.logs.log import Partition
-from tests.coordination import INTERVAL
+from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.executions import ConsumerTrade
 from tests.unit.claims.simulation.model_table import Table, ViolationError
 from tests.unit.claims.simulation.processes import Job, PlainTrade, Process, Trade

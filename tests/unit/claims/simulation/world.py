@@ -18,7 +18,7 @@ from penstock.claims.protocol.records import Record, UnitKind
 from penstock.claims.protocol.snapshots import LostHistoryError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.logs.log import Partition
-from tests.coordination import GROUP, INTERVAL
+from tests.support.coordination import GROUP, INTERVAL
 from tests.unit.claims.simulation.checks import Checks
 from tests.unit.claims.simulation.coordination_log import CoordinationLog
 from tests.unit.claims.simulation.model_table import ViolationError

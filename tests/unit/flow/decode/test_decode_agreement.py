@@ -17,7 +17,7 @@ from penstock.flow.decode.json import rows
 from penstock.flow.decode.json.read_columns import in_record, known_fields
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.benchmarks.bad_records import ORDERS, orders
 from tests.unit.flow.decode.hostile_records import HOSTILE, NESTED, hostile_records
 from tests.unit.flow.decode.json_oracle import comparable, oracle

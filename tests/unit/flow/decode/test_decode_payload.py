@@ -13,7 +13,7 @@ from penstock.errors import UserError
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import Decoded, in_parts
 from penstock.job.spec import DecodeSpec, Payload, Policies, TombstonePolicy
-from tests.garmadon_descriptors import HEADER, garmadon_descriptors, named
+from tests.support.garmadon_descriptors import HEADER, garmadon_descriptors, named
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets, kafka_batch
 
 Wrap = Callable[[bytes], bytes]

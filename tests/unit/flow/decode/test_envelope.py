@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.decode.garmadon.envelope import FRAME_BYTES, markers, open_envelopes
-from tests.garmadon_descriptors import event
+from tests.support.garmadon_descriptors import event
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -19,7 +19,7 @@ from penstock.flow.decode.garmadon.file_system import uniform_uri
 from penstock.flow.rows import Decoded
 from penstock.job.messages import garmadon_schema
 from penstock.job.spec import DecodeSpec, MessageName, Policies, TombstonePolicy
-from tests.garmadon_descriptors import BODIES, HEADER, event, garmadon_descriptors, named, serialised
+from tests.support.garmadon_descriptors import BODIES, HEADER, event, garmadon_descriptors, named, serialised
 from tests.unit.flow.kafka_batches import bad_offsets, good_offsets, kafka_batch
 
 DESCRIPTORS = garmadon_descriptors()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from penstock.flow.rows import Decoded
 from penstock.job.spec import MixedTypesPolicy, NewColumnPolicy, Policies
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.flow.decode.test_decode_agreement import VALUES
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow

@@ -19,7 +19,7 @@ from penstock.flow.decode import decoder_for
 from penstock.flow.rows import Decoded
 from penstock.job.messages import find_message, message_schema
 from penstock.job.spec import DecodeSpec, MessageName, Payload, Policies, TombstonePolicy
-from tests.garmadon_descriptors import add_field, add_message, descriptor_set
+from tests.support.garmadon_descriptors import add_field, add_message, descriptor_set
 from tests.unit.flow.decode.test_decode_payload import gzipped
 from tests.unit.flow.kafka_batches import bad_offsets, good_offsets, kafka_batch
 

@@ -16,7 +16,7 @@ from penstock.flow.decode.protobuf.reader import MessageReader
 from penstock.flow.decode.protobuf.wire import NotPlainError, wire_reader
 from penstock.job.messages import find_message, message_schema
 from penstock.job.spec import MessageName
-from tests.garmadon_descriptors import add_field, add_message, descriptor_set
+from tests.support.garmadon_descriptors import add_field, add_message, descriptor_set
 
 Defaults = Literal["null", "value"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.flow.points.decoder import TextPoints
 from penstock.flow.points.fast import Remembered
 from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, MetricNames, PointsSpec, TombstonePolicy
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
 

@@ -23,7 +23,7 @@ from penstock.flow.route.routes import UNKNOWN, PlainRouter, last_headers
 from penstock.flow.rows import groups
 from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
 
 INT, TEXT = pa.int64(), pa.string()

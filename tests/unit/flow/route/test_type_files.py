@@ -22,7 +22,7 @@ from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED
 from penstock.flow.write.tally import TypeKey
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.filtered_tables import (
+from tests.support.filtered_tables import (
     Filter,
     Reader,
     filtered_table,
@@ -20,7 +20,7 @@ from tests.filtered_tables import (
     with_polars,
     written_table,
 )
-from tests.tries import tries
+from tests.support.tries import tries
 
 READERS: dict[str, Reader] = {"deltalake": with_deltalake, "polars": with_polars, "duckdb": with_duckdb}
 FILTERS_PER_SEED = 20

@@ -27,7 +27,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name, staged_name
 from penstock.flow.write.report import REPORT_VERSION, TaskReport, decode_report
-from tests.tries import tries
+from tests.support.tries import tries
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 DAY = date(2026, 1, 2)

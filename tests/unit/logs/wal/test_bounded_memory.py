@@ -28,7 +28,7 @@ GROWTH_BYTES_MAX = 200 * MIB
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "tests.wal_process", str(tmp_path_factory.mktemp("wal")), "0", "1000"]
+    command = [sys.executable, "-m", "tests.support.wal_process", str(tmp_path_factory.mktemp("wal")), "0", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()

@@ -35,9 +35,9 @@ from penstock.logs.wal.errors import (
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.records import FRAMES_TYPE, RECORDS_TYPE, PositionsReport, TopicReport, WalRecord
 from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer, is_loopback
-from tests.tries import tries
+from tests.support.tries import tries
+from tests.support.wal import served
 from tests.unit.logs.wal.stores import TOPIC, bounds_of
-from tests.wal import served
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 LIMITS = WalLimits(body_bytes_max=100_000, record_bytes_max=10_000, connections_max=4, reserve_bytes=1024)

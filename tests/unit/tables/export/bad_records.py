@@ -16,8 +16,8 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.logs.log import Partition, Slice
-from tests.export_root import ExportRoot, Rows
-from tests.quarantine_url import export_quarantine
+from tests.support.export_root import ExportRoot, Rows
+from tests.support.quarantine_url import export_quarantine
 
 
 def stage_bad(root: ExportRoot, partition: Partition, place: tuple[int, int], bad: Sequence[int]) -> StagedFile:

@@ -29,9 +29,9 @@ from penstock.tables.export.export import Export
 from penstock.tables.export.state import Cause
 from penstock.tables.export.writer import fanout_flow
 from penstock.verify import Check, Sample, VerifyReport, verify
-from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
-from tests.pipes import crash_at
-from tests.quarantine_url import export_quarantine
+from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
+from tests.support.pipes import crash_at
+from tests.support.quarantine_url import export_quarantine
 
 Row = dict[str, Any]
 Rows = list[Row]

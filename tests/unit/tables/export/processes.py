@@ -10,8 +10,8 @@ from penstock.lake.maintenance.compaction import EVERYTHING, Effort
 from penstock.lake.maintenance.reports import CompactReport
 from penstock.tables.export.compact import compact
 from penstock.tables.export.export import ExportTable
-from tests.export_root import ONE, ZERO, ExportRoot
-from tests.pipes import CrashError, once_at
+from tests.support.export_root import ONE, ZERO, ExportRoot
+from tests.support.pipes import CrashError, once_at
 
 
 def quiet(reach: Reach | None = None, now: Callable[[], float] | None = None) -> Environment:

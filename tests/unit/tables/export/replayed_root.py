@@ -12,8 +12,8 @@ from penstock.tables.export.export import Export
 from penstock.tables.export.replay import ExportRuns, ExportTarget
 from penstock.tables.quarantine.replay import ReplayRun, StagedRun, finish_replay, remove_run
 from penstock.tables.quarantine.table import open_quarantine
-from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
-from tests.quarantine_url import export_quarantine
+from tests.support.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
+from tests.support.quarantine_url import export_quarantine
 from tests.unit.tables.export.bad_records import write_with_bad
 from tests.unit.tables.export.processes import quiet
 

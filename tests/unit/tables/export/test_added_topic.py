@@ -17,7 +17,7 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
-from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
+from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.unit.tables.export.processes import compacted, quiet
 
 MALL = Partition("mall", "topicM", 0)

@@ -21,7 +21,7 @@ from penstock.lake.maintenance.compaction import Effort
 from penstock.lake.storage import open_storage
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
-from tests.export_root import (
+from tests.support.export_root import (
     COLUMNS,
     MONDAY,
     ONE,
@@ -36,9 +36,9 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
-from tests.pipes import CrashError
+from tests.support.pipes import CrashError
+from tests.support.watched_storage import WatchedStorage
 from tests.unit.tables.export.processes import acting_at, compacted, dying_at, quiet, restarted
-from tests.watched_storage import WatchedStorage
 
 STAGE_AGE_SECONDS = 3600.0
 STEPS = (

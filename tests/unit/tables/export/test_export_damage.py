@@ -15,7 +15,7 @@ from penstock.lake.delta.keys import field_key, position_key
 from penstock.logs.log import Partition
 from penstock.tables.export.state import Cause, Lag, lag_numbers, type_key
 from penstock.verify import Verdict
-from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO
+from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.unit.tables.export.damaged_root import (
     DELTA,
     KINDS,

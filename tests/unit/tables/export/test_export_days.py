@@ -9,8 +9,8 @@ import pytest
 
 from penstock.environment import Environment
 from penstock.tables.export.days import day_key, end_ms, needed_ms, next_boundary_ms, parse_days
-from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
-from tests.pipes import Recorder
+from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
+from tests.support.pipes import Recorder
 
 HOUR_MS = 3_600_000
 MARGIN = 7200.0

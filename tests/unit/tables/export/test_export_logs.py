@@ -16,7 +16,7 @@ from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
-from tests.export_root import WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from tests.support.export_root import WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import quiet
 
 FORMATS = pytest.mark.parametrize("export", ["format: parquet", "format: delta"])

@@ -15,8 +15,8 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.state import Cause, lag_numbers
 from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
-from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO
-from tests.pipes import CrashError
+from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
+from tests.support.pipes import CrashError
 from tests.unit.tables.export.damaged_root import (
     BAD,
     DELTA,

@@ -30,7 +30,7 @@ from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.registry import load_job
-from tests.export_root import (
+from tests.support.export_root import (
     COLUMNS,
     MONDAY,
     ONE,
@@ -45,8 +45,8 @@ from tests.export_root import (
     job_file,
     rows_in,
 )
-from tests.pipes import CrashError
-from tests.quarantine_url import export_quarantine
+from tests.support.pipes import CrashError
+from tests.support.quarantine_url import export_quarantine
 from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
 from tests.unit.tables.export.replayed_root import finish_runs, replay
 

@@ -16,10 +16,10 @@ from penstock.tables.export.replay import ExportRuns, left_to_log
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.replay import OvertakenError, finish_replay
 from penstock.tables.quarantine.table import open_quarantine
-from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
-from tests.export_root import rows_in as plain_rows
-from tests.pipes import CrashError
-from tests.quarantine_url import export_quarantine
+from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
+from tests.support.export_root import rows_in as plain_rows
+from tests.support.pipes import CrashError
+from tests.support.quarantine_url import export_quarantine
 from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
 from tests.unit.tables.export.processes import acting_at, compacted, dying_at, quiet
 from tests.unit.tables.export.replayed_root import (

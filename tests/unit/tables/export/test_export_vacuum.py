@@ -20,7 +20,7 @@ from penstock.logs.log import Slice
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.vacuum import vacuum
-from tests.export_root import (
+from tests.support.export_root import (
     MONDAY,
     ZERO,
     CopyingStorage,
@@ -30,8 +30,8 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
-from tests.pipes import CrashError
-from tests.quarantine_url import export_quarantine
+from tests.support.pipes import CrashError
+from tests.support.quarantine_url import export_quarantine
 from tests.unit.tables.export.bad_records import in_quarantine, stage_bad, write_with_bad
 from tests.unit.tables.export.processes import acting_at, compacted, dying_at, quiet, restarted
 

@@ -17,9 +17,9 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.registry import load_job
-from tests.export_root import MONDAY, ONE, TOKEN, WEDNESDAY, ZERO, ExportRoot, Place, filled
-from tests.export_root import rows_in as plain_rows
-from tests.pipes import CrashError, Recorder
+from tests.support.export_root import MONDAY, ONE, TOKEN, WEDNESDAY, ZERO, ExportRoot, Place, filled
+from tests.support.export_root import rows_in as plain_rows
+from tests.support.pipes import CrashError, Recorder
 from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
 from tests.unit.tables.export.processes import acting_at, dying_at, quiet, restarted
 

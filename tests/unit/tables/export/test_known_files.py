@@ -16,7 +16,7 @@ from penstock.tables.export.kind import existing
 from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
-from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import compacted
 
 

@@ -28,7 +28,7 @@ from penstock.tables.keyed.layout import (
 from penstock.tables.keyed.merging.chunks import ChunkStore, fresh
 from penstock.tables.keyed.merging.merge import BucketPlan, MergeFlow, merge_bucket
 from penstock.tables.keyed.merging.runs import RunWriter, parts_by_bucket
-from tests.tries import tries
+from tests.support.tries import tries
 
 STREAMS = 50
 """Of each of the four layouts."""

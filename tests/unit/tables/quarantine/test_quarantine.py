@@ -34,8 +34,8 @@ from penstock.tables.quarantine.table import (
 )
 from penstock.tables.registry import kind_of
 from penstock.tables.single.vacuum import vacuum
-from tests.lake import JOB, ONE, ZERO, Lake, commit
-from tests.pipes import CrashError, crash_at
+from tests.support.lake import JOB, ONE, ZERO, Lake, commit
+from tests.support.pipes import CrashError, crash_at
 
 OTHER = "other-job"
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.lake.delta.active_files import active_files
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
-from tests.tries import tries
+from tests.support.tries import tries
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, plain_values
 
 SEVEN_MINUTES = Window("7m", 420_000)

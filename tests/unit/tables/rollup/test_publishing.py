@@ -26,9 +26,9 @@ from penstock.tables.rollup import pages, publishing
 from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.publishing import Publishing
 from penstock.tables.rollup.table import open_windows_table
-from tests.memory_output import MemoryCluster, MemoryOutput
+from tests.support.memory_output import MemoryCluster, MemoryOutput
+from tests.support.watched_storage import WatchedStorage
 from tests.unit.tables.rollup.rollup_lake import Point, RollupLake, partition
-from tests.watched_storage import WatchedStorage
 
 HOSTS = [f"host-{number}" for number in range(12)]
 TOPIC = "rolled-up"

@@ -12,7 +12,7 @@ from penstock.claims.member.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
-from tests.group_in_memory import INTERVAL, Fetched, MemoryGroup
+from tests.support.group_in_memory import INTERVAL, Fetched, MemoryGroup
 
 WEB = Partition("web", "id-of-web", 0)
 RECORDS = 10

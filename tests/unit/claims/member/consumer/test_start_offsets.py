@@ -22,7 +22,7 @@ from penstock.events import Event, MessagesGivenUp, ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from penstock.logs.memory import MemoryLog
-from tests.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
+from tests.support.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
 
 ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
 LATEST = DeliveryOptions(start=StartAt.LATEST)

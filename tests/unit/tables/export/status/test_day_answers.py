@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.tables.export.status import DayAnswer, DayState, day_answers
-from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file
+from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from penstock.errors import UserError
 from penstock.lake.storage import open_storage
 from penstock.tables.export.status import DayState, day_answers
-from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in
-from tests.pipes import CrashError
+from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in
+from tests.support.pipes import CrashError
+from tests.support.watched_storage import WatchedStorage
 from tests.unit.tables.export.processes import compacted, dying_at, quiet, restarted
-from tests.watched_storage import WatchedStorage
 
 THURSDAY = "2026-03-05"
 LATE = {("order", MONDAY): range(20, 25)}

@@ -27,8 +27,8 @@ from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import ExportState, JobPartition
 from penstock.tables.registry import load_job
-from tests.pipes import Clock, Recorder
-from tests.quarantine_url import export_quarantine, export_quarantines
+from tests.support.pipes import Clock, Recorder
+from tests.support.quarantine_url import export_quarantine, export_quarantines
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -35,11 +35,11 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import ExportState
 from penstock.tables.kind import SchemaChanged, View
 from penstock.tables.registry import load_job
-from tests.export_story import Holding, Staging, a_month_later
-from tests.exports import event, export_job, type_of
-from tests.pipes import Clock, Recorder
-from tests.quarantine_url import export_quarantine
 from tests.scenarios.local_spark import local_session
+from tests.support.export_story import Holding, Staging, a_month_later
+from tests.support.exports import event, export_job, type_of
+from tests.support.pipes import Clock, Recorder
+from tests.support.quarantine_url import export_quarantine
 
 TOPIC = "events"
 TYPES = ("A", "B", "C")

@@ -1,4 +1,4 @@
-"""A real process of an export over a made-up log, without Kafka and Spark: `python -m tests.export_process`.
+"""A real process of an export over a made-up log, without Kafka and Spark: `python -m tests.support.export_process`.
 
 Arguments: folder, format, token, records per partition. The log is the same for every process; a longer one has more
 records at its end. The process runs until nothing is left that can be done, and dies at its armed failpoint.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.failpoints import noop
 from penstock.tables.registry import failpoint as armed_failpoint
-from tests.export_world import ExportWorld
+from tests.support.export_world import ExportWorld
 
 TYPES = ("A", "B", "C", "D")
 BATCH = 24

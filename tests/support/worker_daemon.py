@@ -2,7 +2,7 @@
 
 Spark starts a daemon for each of its contexts, and a task that fails takes its worker with it; each would import
 Penstock again, for two seconds of CPU. What Spark starts is this small process: it has the daemon forked with its own
-pipes (`tests/forked.py`), and ends with it. It imports no more than that needs.
+pipes (`tests/support/forked.py`), and ends with it. It imports no more than that needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 
-MODULE = "tests.worker_daemon"
+MODULE = "tests.support.worker_daemon"
 OPTION = f"-Dspark.python.daemon.module={MODULE}"
 """For the JVM of Spark."""
 NAME = "spark-worker"

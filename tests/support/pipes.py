@@ -29,7 +29,7 @@ from penstock.logs.registry import open_log as open_log_of
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
-from tests.quarantine_url import quarantine_of
+from tests.support.quarantine_url import quarantine_of
 
 SECONDS_MAX = 180.0
 _PAUSE_SECONDS = 0.05

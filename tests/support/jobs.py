@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tests.quarantine_url import quarantine_folders
+from tests.support.quarantine_url import quarantine_folders
 
 KILLED = -9
 

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.failpoints import ENVIRONMENT_NAME
-from tests import spark_jvms
-from tests.forked import Forked, Process, has_stopped
-from tests.worker_daemon import ADDRESS_NAME
+from tests.support import spark_jvms
+from tests.support.forked import Forked, Process, has_stopped
+from tests.support.worker_daemon import ADDRESS_NAME
 
 EVENT_SECONDS_MAX = 300.0
 EXIT_SECONDS_MAX = 300.0

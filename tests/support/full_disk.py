@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from tests import worker_daemon
+from tests.support import worker_daemon
 
 
 def spark_workers() -> list[int]:

@@ -2,8 +2,8 @@
 
 A forked process has a pid, arguments, an environment and pipes of its own, and dies by signals like any other.
 
-python -m tests.forked SOCKET LISTENER: the process that forks; it ends when the socket is closed. Whoever is not
-started by the tests, like the daemon of Spark's Python workers, asks for a process at the address of the listener.
+python -m tests.support.forked SOCKET LISTENER: the process that forks; it ends when the socket is closed. A process that
+the tests did not start, such as the daemon of Spark's Python workers, asks for one at the address of the listener.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ from typing import Any, Protocol
 
 import psutil
 
-from tests.worker_daemon import ADDRESS_NAME
+from tests.support.worker_daemon import ADDRESS_NAME
 
-IMPORTED = ("penstock.cli.app", "pyspark.worker", "tests.claimants", "tests.fault.consumer", "tests.export_process")
+IMPORTED = (
+    "penstock.cli.app",
+    "pyspark.worker",
+    "tests.support.claimants",
+    "tests.fault.consumer",
+    "tests.support.export_process",
+)
 _REQUEST_BYTES_MAX = 1 << 17
 _START_SECONDS_MAX = 120.0
 
@@ -111,7 +117,7 @@ def start() -> socket.socket:
         listener.listen()
         passed = [its.fileno(), listener.fileno()]
         subprocess.Popen(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.forked", *map(str, passed)],
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.support.forked", *map(str, passed)],
             stdin=subprocess.DEVNULL,
             pass_fds=passed,
         )

@@ -1,6 +1,6 @@
 """A WAL server as a process of its own that starts quickly: what `penstock wal serve` does, without the other commands.
 
-Run as `python -m tests.wal_process FOLDER PORT RESERVE_BYTES`.
+Run as `python -m tests.support.wal_process FOLDER PORT RESERVE_BYTES`.
 """
 
 from __future__ import annotations

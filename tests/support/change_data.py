@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "keyed.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "keyed.md"
 Row = dict[str, Any]
 
 

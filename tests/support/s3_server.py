@@ -1,4 +1,4 @@
-"""A real S3 server on loopback. python -m tests.s3_server: prints its port and runs until its input ends."""
+"""A real S3 server on loopback. python -m tests.support.s3_server: prints its port and runs until its input ends."""
 
 from __future__ import annotations
 

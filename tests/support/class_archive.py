@@ -2,8 +2,8 @@
 
 Fault tests start dozens of them; most of a start is the JVM reading the same ten thousand classes.
 
-python -m tests.class_archive FOLDER/spark.jsa
-python -m tests.class_archive FOLDER/broker.jsa
+python -m tests.support.class_archive FOLDER/spark.jsa
+python -m tests.support.class_archive FOLDER/broker.jsa
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / ".venv"
+FOLDER = Path(__file__).parents[2] / ".venv"
 SPARK = FOLDER / "spark.jsa"
 BROKER = FOLDER / "broker.jsa"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 import psutil
 from penstock.embedded.broker import Cluster
-from tests.kafka import Produce, Topics
+from tests.support.kafka import Produce, Topics
 
 with Cluster.start(Path(sys.argv[1])) as cluster:
     Produce(cluster.bootstrap)(Topics(cluster.bootstrap)(partitions=3), ["record"] * 100)

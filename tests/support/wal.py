@@ -1,4 +1,4 @@
-"""A WAL server inside the test's process, and what tests do to its topics under the names of `tests.kafka`."""
+"""A WAL server inside the test's process, and what tests do to its topics under the names of `tests.support.kafka`."""
 
 from __future__ import annotations
 

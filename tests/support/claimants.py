@@ -1,6 +1,7 @@
 """Members of a group over a real coordination topic, in this process or in one of their own that can be killed.
 
-python -m tests.claimants BOOTSTRAP TOPIC GROUP CLIENT_ID PARTITIONS: a member that holds its share until it is killed.
+python -m tests.support.claimants BOOTSTRAP TOPIC GROUP CLIENT_ID PARTITIONS: a member that holds its share until it is
+killed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
-from tests.forked import Forked
+from tests.support.forked import Forked
 
 HEARTBEAT_SECONDS = 1.0
 PATIENT_SECONDS = 60.0
@@ -168,7 +169,9 @@ class Crew:
 @contextmanager
 def other_process(crew: Crew, client_id: str) -> Iterator[Forked]:
     """A member in a process of its own, that holds something already; it can be killed like any process."""
-    process = Forked("tests.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.wanted))])
+    process = Forked(
+        "tests.support.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.wanted))]
+    )
     try:
         assert json.loads(process.stdout.readline())["held"] > 0
         yield process

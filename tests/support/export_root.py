@@ -40,7 +40,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
-from tests.exports import ExportView
+from tests.support.exports import ExportView
 
 JOB = """\
 job: {name}

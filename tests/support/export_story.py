@@ -17,9 +17,9 @@ from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
 from penstock.tables.export.export import WrittenShares
 from penstock.tables.kind import SchemaChanged, View
-from tests.exports import FIRST_DAY, ExportPipe, event
-from tests.kafka import Produce
-from tests.pipes import Clock, Recorder
+from tests.support.exports import FIRST_DAY, ExportPipe, event
+from tests.support.kafka import Produce
+from tests.support.pipes import Clock, Recorder
 
 ROUNDS_MAX = 12
 

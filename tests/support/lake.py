@@ -24,7 +24,7 @@ from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.section import DeltaSpec
-from tests.quarantine_url import quarantine_url
+from tests.support.quarantine_url import quarantine_url
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])
@@ -42,7 +42,7 @@ def s3_server() -> Iterator[dict[str, str]]:
     """The storage options of an S3 server with one bucket."""
     # A process of its own: the Delta library keeps Python's lock while it reads history, and a thread would starve.
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.s3_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.support.s3_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"

@@ -18,7 +18,7 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.section import DeltaSpec
-from tests.quarantine_url import quarantine_of
+from tests.support.quarantine_url import quarantine_of
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'
