@@ -10,8 +10,8 @@ from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.support.jobs import assert_every_record_once, holds, numbered, numbered_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.processes import command_json, penstock
+from tests.support.waiting import wait_until
 
 
 def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_costs_no_record(tmp_path: Path) -> None:

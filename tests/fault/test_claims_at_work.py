@@ -12,8 +12,8 @@ from penstock.lake.delta.table import open_table
 from penstock.tables.registry import load_job
 from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, shared_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.processes import PenstockProcess, command_json, penstock
+from tests.support.waiting import wait_until
 
 RECORDS = 100_000
 CHUNK_RECORDS = 1_000

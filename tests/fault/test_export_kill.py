@@ -25,8 +25,9 @@ from tests.support.exports import event, export_job, places_in, type_of
 from tests.support.forked import Forked, has_stopped
 from tests.support.jobs import KILLED
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here, wait_until
+from tests.support.pipes import run_here
 from tests.support.processes import penstock, run_once
+from tests.support.waiting import wait_until
 
 TYPES = [f"T{number}" for number in range(6)]
 STEPS = ("staged", "type_committed:4", "renaming:9", "marked")

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from penstock.failpoints import COMPACT_STEPS
 from tests.support.jobs import KILLED
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here, wait_until
+from tests.support.pipes import run_here
 from tests.support.processes import PenstockProcess, command_json, penstock, run_once
+from tests.support.waiting import wait_until
 
 STEPS = ("writing", "runs_staged", "merged", "checked", "tombstones_written", "committed")
 JOB = """\

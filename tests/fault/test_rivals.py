@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from penstock.errors import FencedError
 from tests.support.jobs import assert_every_record_once, numbered, numbered_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here, wait_until
+from tests.support.pipes import run_here
 from tests.support.processes import command_json, penstock
+from tests.support.waiting import wait_until
 
 
 def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is_refused(

@@ -15,8 +15,9 @@ from tests.fault.rollups import Rollup
 from tests.support.full_disk import no_room_for, spark_workers
 from tests.support.jobs import KILLED
 from tests.support.kafka import Topics
-from tests.support.pipes import once_at, run_here, wait_until
+from tests.support.pipes import once_at, run_here
 from tests.support.processes import PenstockProcess, command_json, penstock, run_once
+from tests.support.waiting import wait_until
 
 STEPS = (
     "created:2",

@@ -14,8 +14,8 @@ from tests.support import spark_jvms
 from tests.support.forked import Forked
 from tests.support.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.processes import EXIT_SECONDS_MAX, command_json, penstock
+from tests.support.waiting import wait_until
 
 
 def family_of(pid: int) -> list[psutil.Process]:

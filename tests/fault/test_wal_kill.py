@@ -29,8 +29,8 @@ from penstock.logs.wal.server import STEP
 from penstock.logs.wal.store import STEPS
 from tests.support.forked import Forked
 from tests.support.jobs import KILLED
-from tests.support.pipes import wait_until
 from tests.support.tries import tries
+from tests.support.waiting import wait_until
 
 TOPIC, PARTITIONS, CLIENTS, RESERVE_BYTES = "orders", 2, 4, 1_000_000
 SECONDS_MAX = 120.0

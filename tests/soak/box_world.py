@@ -33,8 +33,8 @@ from tests.soak.box_walk import (
 from tests.support.exports import data_files
 from tests.support.jobs import KILLED
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.processes import PenstockProcess, command_json
+from tests.support.waiting import wait_until
 
 PARTITIONS = 5
 SETTLE_SECONDS_MAX = 420.0

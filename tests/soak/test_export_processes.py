@@ -12,8 +12,8 @@ import polars as pl
 from penstock.embedded.sample_events import events, export_job, type_names
 from tests.support.exports import data_files, places_in
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.processes import command_json, penstock
+from tests.support.waiting import wait_until
 
 PARTITIONS = 12
 TYPES = 18

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
 from tests.support.forked import Forked
+from tests.support.waiting import wait_until
 
 HEARTBEAT_SECONDS = 1.0
 PATIENT_SECONDS = 60.0
@@ -36,7 +36,6 @@ LATE_SECONDS = 30.0
 """What a busy machine may add to a bound; the bounds themselves are proved in virtual time, in tests/unit/claims."""
 PLACES = 4
 """Partitions of a test's coordination topic."""
-WAIT_SECONDS_MAX = 120.0
 
 Held = dict[Partition, int]
 
@@ -47,16 +46,6 @@ def hits(number: int) -> Partition:
 
 def hits_up_to(count: int) -> tuple[Partition, ...]:
     return tuple(hits(number) for number in range(count))
-
-
-def eventually(holds: Callable[[], bool], seconds: float = WAIT_SECONDS_MAX) -> float:
-    """Wait until something holds; the seconds that took."""
-    began_at = time.monotonic()
-    while not holds():
-        passed = time.monotonic() - began_at
-        assert passed < seconds, f"not within {seconds} s"
-        time.sleep(0.02)
-    return time.monotonic() - began_at
 
 
 @dataclass
@@ -136,7 +125,7 @@ class Crew:
             return bool(found)
 
         try:
-            eventually(known)
+            wait_until(known)
         finally:
             admin.close()
         return found[0]
@@ -183,7 +172,7 @@ def other_process(crew: Crew, client_id: str) -> Iterator[Forked]:
 def main(bootstrap: str, topic: str, group: str, client_id: str, partitions: str) -> None:
     crew = Crew(bootstrap, hits_up_to(int(partitions)), topic, group)
     agent = crew.join(client_id)
-    eventually(lambda: len(agent.held()) > 0)
+    wait_until(lambda: len(agent.held()) > 0)
     print(json.dumps({"held": len(agent.held())}), flush=True)
     threading.Event().wait()
 

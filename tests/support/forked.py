@@ -2,8 +2,8 @@
 
 A forked process has a pid, arguments, an environment and pipes of its own, and dies by signals like any other.
 
-python -m tests.support.forked SOCKET LISTENER: the process that forks; it ends when the socket is closed. A process that
-the tests did not start, such as the daemon of Spark's Python workers, asks for one at the address of the listener.
+python -m tests.support.forked SOCKET LISTENER: the process that forks; it ends when the socket is closed. A process
+that the tests did not start, such as the daemon of Spark's Python workers, asks for one at the address of the listener.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,9 +29,6 @@ from penstock.tables.registry import load_job
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 from tests.support.quarantine_url import quarantine_of
-
-SECONDS_MAX = 180.0
-_PAUSE_SECONDS = 0.05
 
 JOB = """\
 job: pipe
@@ -222,16 +218,6 @@ def once_at(step: str, act: Callable[[], object]) -> Reach:
             waiting.pop()()
 
     return reach
-
-
-def wait_until(
-    holds: Callable[[], bool], seconds_max: float = SECONDS_MAX, words: Callable[[], str] = lambda: ""
-) -> None:
-    """Wait for something; `words` are what is known of why it did not happen."""
-    deadline = time.monotonic() + seconds_max
-    while not holds():
-        assert time.monotonic() < deadline, f"it did not happen in time; {words()}"
-        time.sleep(_PAUSE_SECONDS)
 
 
 def ids(numbers: range) -> list[str]:

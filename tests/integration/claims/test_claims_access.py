@@ -16,8 +16,9 @@ from confluent_kafka.admin import (
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaSecurity, Secret
-from tests.support.claimants import Crew, eventually, hits_up_to
+from tests.support.claimants import Crew, hits_up_to
 from tests.support.guarded import Guarded, guarded_cluster
+from tests.support.waiting import wait_until
 
 SECONDS_MAX = 120
 USERS = ("owner", "reader", "writer", "nobody", "member")
@@ -36,7 +37,7 @@ def crew(guarded: Guarded) -> Iterator[Crew]:
     """The coordination topic is there, made by somebody who may do everything."""
     maker = Crew(guarded.bootstrap, hits_up_to(2))
     maker.join("maker")
-    eventually(lambda: maker.shared(2))
+    wait_until(lambda: maker.shared(2))
     maker.close()
     crew = Crew(guarded.sasl_bootstrap, hits_up_to(2), maker.topic)
     yield crew
@@ -77,7 +78,7 @@ def refusal(crew: Crew) -> UserError:
 def test_read_write_and_describe_are_enough_where_the_topic_is_there(crew: Crew, guarded: Guarded) -> None:
     allow(guarded, "member", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     acting_as(crew, "member").join("anna")
-    eventually(lambda: crew.shared(2))
+    wait_until(lambda: crew.shared(2))
 
 
 def test_a_topic_that_may_not_be_written_is_named_with_what_to_grant(crew: Crew, guarded: Guarded) -> None:

@@ -29,17 +29,9 @@ from penstock.claims.protocol.records import (
 )
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
-from tests.support.claimants import (
-    HEARTBEAT_SECONDS,
-    PLACES,
-    WAIT_SECONDS_MAX,
-    Crew,
-    eventually,
-    hits,
-    hits_up_to,
-    other_process,
-)
+from tests.support.claimants import HEARTBEAT_SECONDS, PLACES, Crew, hits, hits_up_to, other_process
 from tests.support.kafka import Produce, Topics
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 COUNT = 4
 
@@ -55,7 +47,7 @@ def crew(bootstrap: str) -> Iterator[Crew]:
 def anna(crew: Crew) -> Agent:
     """A member that holds all."""
     agent = crew.join("anna")
-    eventually(lambda: crew.shared(COUNT))
+    wait_until(lambda: crew.shared(COUNT))
     return agent
 
 
@@ -76,7 +68,7 @@ def told(crew: Crew, *command: str) -> Any:
 
 def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, anna: Agent) -> None:
     anna.progress(hits(1), 42, lag=7)
-    eventually(lambda: find_claim(of(crew), "hits/1").claim.position == 42)
+    wait_until(lambda: find_claim(of(crew), "hits/1").claim.position == 42)
     listing = list_claims(of(crew))
     [member] = listing.members
     assert (member.client_id, member.freshness, member.claims, member.lag) == ("anna", Freshness.FRESH, COUNT, 7)
@@ -94,7 +86,7 @@ def test_list_tells_the_dead_from_the_living_though_nobody_is_left_to_say_so(cre
     with other_process(crew, "bert") as process:
         process.kill()
         process.wait()
-        eventually(lambda: list_claims(of(crew)).members[0].freshness is Freshness.STALE, seconds=10)
+        wait_until(lambda: list_claims(of(crew)).members[0].freshness is Freshness.STALE, seconds_max=10)
     listing = list_claims(of(crew))
     assert {each.freshness for each in listing.held} == {Freshness.STALE}
     assert listing.members[0].silent_seconds > 2 * HEARTBEAT_SECONDS
@@ -117,22 +109,22 @@ def test_list_shows_who_has_left_and_what_is_free(crew: Crew, anna: Agent) -> No
 
 
 def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, anna: Agent) -> None:
-    report = pause(of(crew), reason="maintenance", wait_seconds=WAIT_SECONDS_MAX)
+    report = pause(of(crew), reason="maintenance", wait_seconds=SECONDS_MAX)
     assert report.holders == ()
     assert anna.held() == {}
     [(pause_id, found)] = list_claims(of(crew)).pauses.items()
     assert (pause_id, found.reason, found.until_at) == (report.pause_id, "maintenance", None)
     assert found.by.startswith("admin:")
     assert resume(of(crew), report.pause_id) == (report.pause_id,)
-    eventually(lambda: crew.shared(COUNT))
+    wait_until(lambda: crew.shared(COUNT))
     assert not list_claims(of(crew)).pauses
 
 
 def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna: Agent) -> None:
-    report = pause(of(crew), for_seconds=3.0, wait_seconds=WAIT_SECONDS_MAX)
+    report = pause(of(crew), for_seconds=3.0, wait_seconds=SECONDS_MAX)
     assert report.holders == ()
     assert report.until_at is not None
-    eventually(lambda: crew.shared(COUNT))
+    wait_until(lambda: crew.shared(COUNT))
     assert list_claims(of(crew)).at >= report.until_at, "by the broker's clock"
     resumed = [each.record for each in applied(history(of(crew)).records) if isinstance(each.record, ResumingGroup)]
     assert [(each.who.client_id, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
@@ -155,9 +147,9 @@ def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -
     other = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
     try:
         zoe = other.join("zoe")
-        eventually(lambda: other.shared(COUNT))
+        wait_until(lambda: other.shared(COUNT))
         before = zoe.held()
-        report = pause(of(crew), wait_seconds=WAIT_SECONDS_MAX)
+        report = pause(of(crew), wait_seconds=SECONDS_MAX)
         assert report.holders == ()
         assert not list_claims(of(other)).pauses
         time.sleep(2 * HEARTBEAT_SECONDS)
@@ -168,13 +160,13 @@ def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -
 
 
 def test_resume_ends_all_pauses_and_two_of_them_need_both_to_end(crew: Crew, anna: Agent) -> None:
-    first = pause(of(crew), wait_seconds=WAIT_SECONDS_MAX).pause_id
+    first = pause(of(crew), wait_seconds=SECONDS_MAX).pause_id
     second = pause(of(crew)).pause_id
     resume(of(crew), first)
     assert list(list_claims(of(crew)).pauses) == [second]
     third = pause(of(crew)).pause_id
     assert resume(of(crew)) == tuple(sorted((second, third)))
-    eventually(lambda: crew.shared(COUNT))
+    wait_until(lambda: crew.shared(COUNT))
 
 
 def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Crew) -> None:
@@ -194,7 +186,7 @@ def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Cr
 
 def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it_wakes(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
-        eventually(lambda: len(list_claims(of(crew)).held) == COUNT)
+        wait_until(lambda: len(list_claims(of(crew)).held) == COUNT)
         process.send_signal(signal.SIGSTOP)
         report = release(of(crew), "hits/2")
         assert report.released
@@ -203,7 +195,7 @@ def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it
         assert (after.claim.held, after.claim.token) == (False, 2)
         process.send_signal(signal.SIGCONT)
         # It is alive and the only member: it may have it again, as a new owner.
-        eventually(
+        wait_until(
             lambda: (find_claim(of(crew), "hits/2").owner, find_claim(of(crew), "hits/2").claim.token) == ("bert", 3)
         )
 
@@ -212,7 +204,7 @@ def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew,
     before = anna.held()
     report = release(of(crew), "hits/0")
     assert (report.released, report.before.owner) == (True, "anna")
-    eventually(lambda: anna.held().get(hits(0)) == 3)
+    wait_until(lambda: anna.held().get(hits(0)) == 3)
     assert {each: anna.held()[each] for each in hits_up_to(COUNT)[1:]} == {
         each: before[each] for each in hits_up_to(COUNT)[1:]
     }
@@ -249,10 +241,10 @@ def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
 def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         crew.join("anna")
-        eventually(lambda: crew.shared(COUNT // 2))
+        wait_until(lambda: crew.shared(COUNT // 2))
         process.kill()
         process.wait()
-        eventually(lambda: crew.shared(COUNT))
+        wait_until(lambda: crew.shared(COUNT))
     records = applied(history(of(crew), limit=None).records)
     [silent] = [each for each in records if isinstance(each.record, ForgettingMember)]
     assert isinstance(silent.record, ForgettingMember)
@@ -267,9 +259,9 @@ def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
 
 
 def test_history_shows_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
-    paused = pause(of(crew), reason="maintenance", wait_seconds=WAIT_SECONDS_MAX).pause_id
+    paused = pause(of(crew), reason="maintenance", wait_seconds=SECONDS_MAX).pause_id
     resume(of(crew))
-    eventually(lambda: crew.shared(COUNT))
+    wait_until(lambda: crew.shared(COUNT))
     crew.leave("anna")
     release(of(crew), "hits/1", seek=5)
     records = applied(history(of(crew), "hits/1").records)
@@ -294,7 +286,7 @@ def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
 ) -> None:
     place = coordination_partition(crew.group, PLACES)
     noise = produce(crew.topic, ["hello"] * 10, partition=place)
-    eventually(lambda: read_up_to(anna) > noise[-1][1])
+    wait_until(lambda: read_up_to(anna) > noise[-1][1])
     topic.cut(crew.topic, noise[-1][1], place)
     crew.leave("anna")
     found = history(of(crew), limit=None)
@@ -312,7 +304,7 @@ def read_up_to(agent: Agent) -> int:
 
 
 def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
-    eventually(lambda: history(of(crew), limit=None).count > 8)
+    wait_until(lambda: history(of(crew), limit=None).count > 8)
     found = history(of(crew), limit=None, records_max=2)
     assert found.count <= 4
 

@@ -11,16 +11,8 @@ from penstock.claims.member.membership import DuplicateClientError, MemberOption
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Seeking
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
-from tests.support.claimants import (
-    HEARTBEAT_SECONDS,
-    LATE_SECONDS,
-    Crew,
-    Held,
-    eventually,
-    hits,
-    hits_up_to,
-    other_process,
-)
+from tests.support.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, Held, hits, hits_up_to, other_process
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,7 +32,7 @@ def kept(before: Held, after: Held) -> bool:
 
 def test_one_to_three_to_one_members_share_and_nobody_pauses(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     alone = anna.held()
 
     crew.join("bert")
@@ -52,31 +44,31 @@ def test_one_to_three_to_one_members_share_and_nobody_pauses(crew: Crew) -> None
         smallest = min(smallest, len(anna.held()))
         return crew.shared(4, 4, 4)
 
-    eventually(fair)
+    wait_until(fair)
     assert smallest == 4
     assert kept(alone, anna.held())
     among_three = anna.held()
 
     crew.leave("bert")
     crew.leave("cleo")
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     assert {each: anna.held()[each] for each in among_three} == among_three
     assert "claim lost" not in crew.names("anna")
 
 
 def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     anna.want(hits_up_to(3), {})
-    eventually(lambda: set(anna.held()) == set(hits_up_to(3)))
+    wait_until(lambda: set(anna.held()) == set(hits_up_to(3)))
 
 
 def test_a_member_that_cannot_keep_up_hands_a_partition_to_one_that_can(crew: Crew) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
-    eventually(lambda: crew.shared(6, 6))
+    wait_until(lambda: crew.shared(6, 6))
     slow = next(iter(anna.held()))
     anna.shed(slow, "x" * 1000)
-    eventually(lambda: slow in bert.held() and crew.shared(5, 7))
+    wait_until(lambda: slow in bert.held() and crew.shared(5, 7))
 
 
 # who vanishes and who comes back
@@ -85,10 +77,10 @@ def test_a_member_that_cannot_keep_up_hands_a_partition_to_one_that_can(crew: Cr
 def test_a_killed_process_is_followed_within_three_heartbeat_intervals(crew: Crew) -> None:
     anna = crew.join("anna")
     with other_process(crew, "bert") as process:
-        eventually(lambda: crew.shared(6))
+        wait_until(lambda: crew.shared(6))
         kept_by_anna = anna.held()
         process.kill()
-        assert eventually(lambda: crew.shared(12)) < 3 * HEARTBEAT_SECONDS + LATE_SECONDS
+        assert wait_until(lambda: crew.shared(12)) < 3 * HEARTBEAT_SECONDS + LATE_SECONDS
     assert kept(kept_by_anna, {each: anna.held()[each] for each in kept_by_anna})
     won = {each: token for each, token in anna.held().items() if each not in kept_by_anna}
     assert all(token >= 2 for token in won.values())
@@ -101,7 +93,7 @@ def test_a_restarted_client_id_takes_its_claims_back_under_a_higher_token(crew: 
         with crew.journal() as journal:
             _, end = journal.bounds()
         anna = crew.join("anna")
-        eventually(lambda: crew.shared(12))
+        wait_until(lambda: crew.shared(12))
     assert set(anna.held().values()) == {2}
     assert end >= 3, "a join, a target, and one record that claims all"
 
@@ -117,9 +109,9 @@ def test_of_two_processes_with_one_id_that_start_together_one_remains(crew: Crew
             return True
         return False
 
-    eventually(lambda: ended(one) or ended(other))
+    wait_until(lambda: ended(one) or ended(other))
     remaining = one if ended(other) else other
-    eventually(lambda: len(remaining.held()) == 12)
+    wait_until(lambda: len(remaining.held()) == 12)
     one.close()
 
 
@@ -128,7 +120,7 @@ def test_of_two_processes_with_one_id_that_start_together_one_remains(crew: Crew
 
 def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
     anna = crew.join("anna", floors={hits(0): 41})
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     assert anna.held()[hits(0)] == 42
     assert anna.held()[hits(1)] == 1
 
@@ -138,7 +130,7 @@ def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
 
 def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
-    eventually(lambda: crew.shared(6, 6))
+    wait_until(lambda: crew.shared(6, 6))
     mine = next(iter(anna.held()))
     anna.progress(mine, 1000, 25)
 
@@ -147,12 +139,12 @@ def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
             claim = participant.view.claim(mine)
             return (claim.position, claim.lag) == (1000, 25)
 
-    eventually(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
+    wait_until(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
 
 
 def test_a_record_is_answered_with_the_verdict_of_the_log(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     accepted = anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
     assert accepted.refusal is None
     refused = anna.say(Seeking, hits(0), if_token=9, position=7, reason="")
@@ -162,7 +154,7 @@ def test_a_record_is_answered_with_the_verdict_of_the_log(crew: Crew) -> None:
 
 def test_a_record_that_cannot_be_is_its_senders_error_and_hurts_nobody(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(12))
+    wait_until(lambda: crew.shared(12))
     with pytest.raises(ValueError):
         anna.say(Seeking, hits(0), if_token=1, position=-7, reason="")
     assert crew.shared(12)

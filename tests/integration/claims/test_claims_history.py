@@ -12,8 +12,9 @@ from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX
 from penstock.claims.protocol.records import Heartbeat, Presence, Who
 from penstock.claims.protocol.snapshots import LostHistoryError, Snapshot
 from penstock.claims.protocol.state import Claim, Group
-from tests.support.claimants import LATE_SECONDS, Crew, eventually, hits, hits_up_to, other_process
+from tests.support.claimants import LATE_SECONDS, Crew, hits, hits_up_to, other_process
 from tests.support.kafka import Topics
+from tests.support.waiting import wait_until
 
 SOMEBODY = Who("somebody", "s1")
 
@@ -60,13 +61,13 @@ def lost_history(agent: Agent) -> LostHistoryError:
 
 def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     held = anna.held()
     chatter(crew, 2000)
     # Which records a snapshot holds depends on how they arrive: once all are read, it lacks fewer than make one due.
-    eventually(lambda: max(kept_offsets(crew)) > 2000 - SNAPSHOT_EVERY_RECORDS)
+    wait_until(lambda: max(kept_offsets(crew)) > 2000 - SNAPSHOT_EVERY_RECORDS)
     bert = crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     assert end(crew) > 2000
     assert bert.startup.records < 2 * SNAPSHOT_EVERY_RECORDS
     with bert.looking() as participant:
@@ -76,10 +77,10 @@ def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
 def test_of_several_members_one_writes_the_snapshot(crew: Crew) -> None:
     for client_id in ("anna", "bert", "cleo"):
         crew.join(client_id)
-    eventually(lambda: crew.shared(2, 2, 2))
+    wait_until(lambda: crew.shared(2, 2, 2))
     before = len(kept_offsets(crew))
     chatter(crew, SNAPSHOT_EVERY_RECORDS)
-    eventually(lambda: len(kept_offsets(crew)) > before)
+    wait_until(lambda: len(kept_offsets(crew)) > before)
     assert len(kept_offsets(crew)) == before + 1
 
 
@@ -87,14 +88,14 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
     crew: Crew, topic: Topics
 ) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     anna.progress(hits(0), 1000)
     crew.leave("anna")
     # Another group goes on in the same partition, and its records are deleted too.
     chatter(crew, 10)
     cut_everything(crew, topic)
     bert = crew.join("bert")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert set(bert.held().values()) == {2}
     with bert.looking() as participant:
         assert participant.view.claim(hits(0)).position == 1000
@@ -104,20 +105,20 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
 def test_a_new_group_starts_on_an_old_topic_whose_beginning_is_gone(crew: Crew, topic: Topics) -> None:
     described = Crew(crew.bootstrap, crew.wanted, crew.topic)
     described.join("first")
-    eventually(lambda: described.shared(6))
+    wait_until(lambda: described.shared(6))
     described.close()
     other = Crew(crew.bootstrap, crew.wanted, crew.topic, "another group")
     for place in range(described.described().partitions):
         topic.cut(crew.topic, described.place_end(place), place)
     zoe = other.join("zoe")
-    eventually(lambda: other.shared(6))
+    wait_until(lambda: other.shared(6))
     assert set(zoe.held().values()) == {1}
     other.close()
 
 
 def test_m7_a_history_that_no_snapshot_holds_stops_whoever_starts(crew: Crew, topic: Topics) -> None:
     with other_process(crew, "anna") as process:
-        eventually(lambda: len(kept_offsets(crew)) > 0)
+        wait_until(lambda: len(kept_offsets(crew)) > 0)
         process.kill()
     cut_everything(crew, topic)
     fault = lost_history(crew.join("bert"))
@@ -128,21 +129,21 @@ def test_m7_a_history_that_no_snapshot_holds_stops_whoever_starts(crew: Crew, to
     # What the hint says: with another topic it goes on above the tokens of the tables.
     again = Crew(crew.bootstrap, crew.wanted, f"{crew.topic}_2", crew.group)
     cleo = again.join("cleo", floors=dict.fromkeys(crew.wanted, 5))
-    eventually(lambda: len(cleo.held()) == 6)
+    wait_until(lambda: len(cleo.held()) == 6)
     assert set(cleo.held().values()) == {6}
     again.close()
 
 
 def test_m7_an_older_snapshot_that_was_written_later_does_not_win(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     described = crew.described()
     with crew.journal() as journal:
         journal.keep(Snapshot(described.topic_id, crew.group, 0.0, Group(0)))
         assert journal.flush(10) == 0
     bert = crew.join("bert")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert set(bert.held().values()) == {2}
     assert anna.held() == {}
 
@@ -150,7 +151,7 @@ def test_m7_an_older_snapshot_that_was_written_later_does_not_win(crew: Crew) ->
 def test_m7_a_log_that_is_shorter_than_its_snapshot_is_said_aloud(crew: Crew) -> None:
     """As after the loss of a disk: the snapshot names more than the log holds."""
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     anna.progress(hits(2), 70)
     crew.leave("anna")
     described = crew.described()
@@ -167,7 +168,7 @@ def test_m7_a_log_that_is_shorter_than_its_snapshot_is_said_aloud(crew: Crew) ->
 
 def test_hole_13_a_snapshot_that_is_too_large_is_told_and_the_former_one_stays(crew: Crew) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6) and len(kept_offsets(crew)) > 0)
+    wait_until(lambda: crew.shared(6) and len(kept_offsets(crew)) > 0)
     before = kept_offsets(crew)
     with anna.looking() as participant:
         participant.view.state.claims |= {hits(number): Claim(token=1) for number in range(10, 60_010)}
@@ -179,7 +180,7 @@ def test_hole_13_a_snapshot_that_is_too_large_is_told_and_the_former_one_stays(c
 
 def test_a_recreated_topic_is_a_loss_for_whoever_has_no_tables(crew: Crew, topic: Topics) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     anna.progress(hits(0), 500)
     crew.leave("anna")
     topic.delete(crew.topic)
@@ -189,9 +190,9 @@ def test_a_recreated_topic_is_a_loss_for_whoever_has_no_tables(crew: Crew, topic
 
 def test_a_recreated_topic_is_no_loss_where_tables_keep_tokens(crew: Crew, topic: Topics) -> None:
     crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     topic.delete(crew.topic)
     cleo = crew.join("cleo", floors=dict.fromkeys(crew.wanted, 1))
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert set(cleo.held().values()) == {2}

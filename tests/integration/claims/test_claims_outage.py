@@ -16,9 +16,10 @@ from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
-from tests.support.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to
+from tests.support.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, hits_up_to
 from tests.support.kafka import Produce, Topics
 from tests.support.members import Members
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +54,21 @@ def test_p17_without_a_broker_nothing_is_held_and_with_it_everybody_goes_on_undi
 ) -> None:
     anna = crew.join("anna")
     crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     before = crew.held()
     [partition, token] = next(iter(anna.held().items()))
 
     fragile.kill()
     # A heartbeat that did not arrive renews nothing: the lease ends before anybody may suspect us.
-    assert eventually(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS + LATE_SECONDS
-    eventually(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
+    assert wait_until(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS + LATE_SECONDS
+    wait_until(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
     with pytest.raises(OutcomeUnknownError):
         anna.say(Seeking, partition, if_token=token, position=1, reason="")
     time.sleep(2 * HEARTBEAT_SECONDS)
     assert crew.shared(0, 0)
 
     fragile.restart()
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     assert crew.held() == before
     assert "claim lost" not in crew.names("anna") + crew.names("bert")
     # It stays so: whoever was deaf does not take the others for dead.
@@ -93,10 +94,10 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
         finish(before[:3])
         [token] = member.held().values()
         with paused(fragile):
-            eventually(lambda: member.held() == {})
-            eventually(lambda: member.positions() == {})
+            wait_until(lambda: member.held() == {})
+            wait_until(lambda: member.positions() == {})
             finish(before[3:5])
-        eventually(lambda: len(member.positions()) == 1)
+        wait_until(lambda: len(member.positions()) == 1)
         assert list(member.held().values()) == [token], "the claim was ours all the time, and is read anew"
         finish(before[5:])
         assert done == {0, 1, 2}
@@ -105,12 +106,12 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
             finish(member.poll(0.2))
             return len(done) == 30
 
-        eventually(all_done)
+        wait_until(all_done)
 
 
 def test_what_an_administrator_says_arrives_once_a_paused_broker_goes_on(crew: Crew, fragile: Cluster) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     [partition, token] = next(iter(anna.held().items()))
     with LogReader(CoordinatedGroup(crew.spec, crew.group, crew.topic)) as reader, ThreadPoolExecutor(1) as pool:
         reader.catch_up()
@@ -128,12 +129,12 @@ def test_a_member_that_starts_without_a_broker_joins_once_there_is_one(crew: Cre
     time.sleep(HEARTBEAT_SECONDS)
     assert anna.held() == {}
     fragile.restart()
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
 
 
 def test_a_member_that_ends_without_a_broker_ends_within_a_bound(crew: Crew, fragile: Cluster) -> None:
     crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     fragile.kill()
     began_at = time.monotonic()
     crew.leave("anna")

@@ -18,8 +18,9 @@ from penstock.claims.protocol.group_view import coordination_partition
 from penstock.errors import UserError
 from penstock.events import Event
 from penstock.logs.log import Partition
-from tests.support.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
+from tests.support.claimants import PLACES, Crew, Held, hits, hits_up_to
 from tests.support.kafka import Produce, Topics
+from tests.support.waiting import wait_until
 
 GOOD = {"message.timestamp.type": "LogAppendTime"}
 
@@ -49,7 +50,7 @@ def refusal(agent: Agent) -> UserError:
 
 def test_the_topics_are_made_with_the_settings_that_the_protocol_needs(crew: Crew, bootstrap: str) -> None:
     crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert crew.described().partitions == PLACES
     log = settings_of(bootstrap, crew.topic)
     # A refused claim may be the newest record of its key: compaction would keep it and drop the state.
@@ -90,14 +91,14 @@ def test_a_topic_that_is_there_is_used_as_it_is(crew: Crew, topic: Topics) -> No
     topic(2, {"cleanup.policy": "compact", "retention.ms": "60000"}, name=f"{crew.topic}_snapshots")
     before = crew.described()
     crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert crew.described() == before
 
 
 def test_members_that_start_together_make_the_topic_once(crew: Crew) -> None:
     for client_id in ("anna", "bert", "cleo"):
         crew.join(client_id)
-    eventually(lambda: crew.shared(2, 2, 2))
+    wait_until(lambda: crew.shared(2, 2, 2))
     assert crew.described().partitions == PLACES
 
 
@@ -109,7 +110,7 @@ def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_unde
 ) -> None:
     floors = dict.fromkeys(crew.wanted, 10)
     anna, bert = crew.join("anna", floors), crew.join("bert", floors)
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     before: Held = {**anna.held(), **bert.held()}
     assert min(before.values()) == 11
     first = crew.described()
@@ -118,25 +119,25 @@ def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_unde
     # Whoever works writes its token to its table: that is the floor that the next life of the topic begins at.
     for agent in (anna, bert):
         agent.want(crew.wanted, before)
-    eventually(lambda: crew.shared(3, 3) and min({**anna.held(), **bert.held()}.values()) > 11)
+    wait_until(lambda: crew.shared(3, 3) and min({**anna.held(), **bert.held()}.values()) > 11)
     assert crew.described().topic_id != first.topic_id
     assert crew.described().partitions == PLACES
 
 
 def test_a_topic_that_was_made_again_is_another_log(crew: Crew, topic: Topics) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     topic.delete(crew.topic)
     anna = crew.join("anna", floors={hits(0): 7})
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert anna.held()[hits(0)] == 8
     assert anna.held()[hits(1)] == 1, "where no table has a token, tokens begin again"
 
 
 def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody(crew: Crew, topic: Topics) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     topic.recreate(crew.topic, PLACES)
     for agent in (anna, bert):
         assert "message.timestamp.type" in refusal(agent).detail
@@ -144,7 +145,7 @@ def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody
 
 def test_a_topic_that_grew_stops_everybody(crew: Crew, topic: Topics) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
     topic.grow(crew.topic, PLACES + 1)
     for agent in (anna, bert):
         assert str(PLACES + 1) in refusal(agent).primary
@@ -157,7 +158,7 @@ def test_d11_a_group_that_ended_before_the_topic_grew_is_not_taken_for_new(
     crew: Crew, topic: Topics, both: bool
 ) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     anna.progress(hits(0), 500)
     crew.leave("anna")
     count = PLACES + 1
@@ -181,7 +182,7 @@ def test_p6_a_record_of_a_newer_version_stops_the_members_of_its_group_and_no_ot
     try:
         anna, bert = crew.join("anna", places=1), crew.join("bert", places=1)
         zoe = kitchen.join("zoe", places=1)
-        eventually(lambda: crew.shared(3, 3) and kitchen.shared(6))
+        wait_until(lambda: crew.shared(3, 3) and kitchen.shared(6))
         before = zoe.held()
         produce(crew.topic, [json.dumps({"penstock": 3, "kind": "Heartbeat"})], key=crew.group)
         for agent in (anna, bert):
@@ -190,7 +191,7 @@ def test_p6_a_record_of_a_newer_version_stops_the_members_of_its_group_and_no_ot
             assert "version 3" in fault.primary
         assert isinstance(refusal(crew.join("cleo", places=1)), UnknownVersionError)
         kitchen.join("yves", places=1)
-        eventually(lambda: kitchen.shared(3, 3))
+        wait_until(lambda: kitchen.shared(3, 3))
         assert before.keys() >= zoe.held().keys()
     finally:
         kitchen.close()
@@ -202,7 +203,7 @@ MALFORMED = b'{"penstock":2,"group":"shop","of":4,"record":{"kind":"Heartbeat"}}
 
 def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Crew, produce: Produce) -> None:
     anna = crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     before = anna.held()
     place = coordination_partition(crew.group, PLACES)
     count = len(FOREIGN) + 1
@@ -210,18 +211,18 @@ def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Cr
     produce(crew.topic, [MALFORMED], partition=place, key=crew.group)
     # Those of another group are not even looked at.
     produce(crew.topic, [b"banana"], partition=place, key="another group")
-    eventually(lambda: crew.names("anna").count("foreign record") == count)
+    wait_until(lambda: crew.names("anna").count("foreign record") == count)
     assert anna.held() == before
     # Who comes later reads the same log and agrees.
     bert = crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
+    wait_until(lambda: crew.shared(3, 3))
 
     def tokens(agent: Agent) -> dict[Partition, int]:
         with agent.looking() as participant:
             return {each: participant.view.claim(each).token for each in crew.wanted}
 
     # Either may read a record a moment before the other.
-    eventually(lambda: tokens(anna) == tokens(bert))
+    wait_until(lambda: tokens(anna) == tokens(bert))
 
 
 def test_d8_a_listener_may_wait_for_whoever_needs_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
@@ -235,19 +236,19 @@ def test_d8_a_listener_may_wait_for_whoever_needs_the_member_and_may_fail(crew: 
         raise RuntimeError("a fault of the listener's own")
 
     crew.join("anna", listener=listener)
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     produce(crew.topic, [b"banana"], partition=coordination_partition(crew.group, PLACES))
-    eventually(lambda: "foreign record" in waited)
+    wait_until(lambda: "foreign record" in waited)
     assert {"group joined", "claim won"} <= waited.keys()
     assert not any(waited.values())
 
 
 def test_a_log_that_ends_with_the_marker_of_a_transaction_is_read_to_its_end(crew: Crew, produce: Produce) -> None:
     crew.join("anna")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     for place in range(PLACES):
         produce(crew.topic, ["not ours"], partition=place, transactional=True)
     bert = crew.join("bert")
-    eventually(lambda: crew.shared(6))
+    wait_until(lambda: crew.shared(6))
     assert bert.startup.seconds < 5

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from penstock.engine.pulse import Pulse, SparkProgress
-from tests.support.pipes import wait_until
+from tests.support.waiting import wait_until
 
 TASKS = 6
 TASK_SECONDS = 0.25

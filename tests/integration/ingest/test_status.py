@@ -14,8 +14,8 @@ from penstock.job.spec import JobSpec, kafka_of
 from penstock.watch.status import AlertKind, status
 from tests.cases.status import HOUR_SECONDS, filled, hour_old_job, kinds, mirror_all
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.small_table import Load, partitions_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

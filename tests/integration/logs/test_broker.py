@@ -26,8 +26,8 @@ from tests.support import pieces
 from tests.support.forked import Forked
 from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
 from tests.support.relay import broker_behind_relay
+from tests.support.waiting import wait_until
 
 COMMAND_SECONDS_MAX = 200.0
 

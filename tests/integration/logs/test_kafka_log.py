@@ -19,7 +19,7 @@ from penstock.logs.kafka.admin import CALL_SECONDS_MAX
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Partition
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
+from tests.support.waiting import wait_until
 
 REQUEST_SECONDS_MAX = 120
 T = TypeVar("T")

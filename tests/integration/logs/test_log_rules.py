@@ -13,7 +13,8 @@ from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.lake.state import Totals
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
+from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
+from tests.support.waiting import wait_until
 
 SECONDS_MAX = 120
 RESTART = "recreated: restart"

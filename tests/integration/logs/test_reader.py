@@ -22,8 +22,9 @@ from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.log import Slice, SliceShrankError
 from tests.support.kafka import Produce, Topics
 from tests.support.pieces import BATCH_BYTES, partition_of, read, reader
-from tests.support.pipes import Pipe, wait_until
+from tests.support.pipes import Pipe
 from tests.support.raw_records import RawRecord, append_raw, limit_consumers
+from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
 SECONDS_MAX = 120

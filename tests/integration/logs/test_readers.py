@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.round import open_rounds
 from penstock.tables.registry import load_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import wait_until
+from tests.support.waiting import wait_until
 
 JOB = """\
 job: readers

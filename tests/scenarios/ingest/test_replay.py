@@ -18,7 +18,7 @@ from penstock.job.spec import JobSpec, RecreatedPolicy, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
 from penstock.tables.quarantine.replay import ReplayOptions
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import CrashError, crash_at, once_at, wait_until
+from tests.support.pipes import CrashError, crash_at, once_at
 from tests.support.quarantine_url import quarantine_of
 from tests.support.quarantined import (
     BROKEN,
@@ -33,6 +33,7 @@ from tests.support.quarantined import (
     totals,
     written,
 )
+from tests.support.waiting import wait_until
 
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 
