@@ -22,10 +22,15 @@ EAGER = WalLimits(retention_seconds=0, reserve_bytes=RESERVE_BYTES)
 
 
 @contextmanager
-def served(folder: Path, limits: WalLimits | None = None, tokens: Sequence[str] = ()) -> Iterator[WalServer]:
+def served(
+    folder: Path,
+    limits: WalLimits | None = None,
+    tokens: Sequence[str] = (),
+    certificate: tuple[str, str] | None = None,
+) -> Iterator[WalServer]:
     """A server of the folder while the block runs."""
     with WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES)) as store:
-        server = WalServer(store, "127.0.0.1", 0, tokens=tokens)
+        server = WalServer(store, "127.0.0.1", 0, tokens=tokens, certificate=certificate)
         server.start()
         try:
             yield server

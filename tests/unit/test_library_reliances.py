@@ -23,6 +23,7 @@ from penstock.flow.decode.json import rows, screen
 from penstock.lake.delta.library import library_errors
 from penstock.lake.storage.failures import translate_errors
 from penstock.logs.kafka.native import messages
+from penstock.logs.wal.server import HttpToolsProtocol
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,3 +85,9 @@ def test_deltalake_says_that_a_path_is_no_place_for_a_table(tmp_path: Path) -> N
 def test_this_librdkafka_is_one_whose_messages_are_read_in_one_go() -> None:
     """Any other is read call by call: slower, and right."""
     assert messages.READS_AT_ONCE, "add the version to logs/kafka/native/messages.py once its layout is checked"
+
+
+def test_uvicorn_has_the_parts_of_a_connection_that_the_wal_server_extends() -> None:
+    """It subclasses a protocol of uvicorn that is not documented, to bound heads and idle connections."""
+    needed = {"connection_made", "data_received", "on_response_complete", "connection_lost"}
+    assert needed <= vars(HttpToolsProtocol).keys(), "logs/wal/server.py has to follow uvicorn"
