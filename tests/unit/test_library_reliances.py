@@ -17,13 +17,13 @@ import pyarrow.json as pj
 import pytest
 from deltalake import DeltaTable
 from obstore.store import LocalStore
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.errors import UserError
 from penstock.flow.decode.json import rows, screen
 from penstock.lake.delta.library import library_errors
 from penstock.lake.storage.failures import translate_errors
 from penstock.logs.kafka.native import messages
-from penstock.logs.wal.server import HttpToolsProtocol
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
