@@ -178,8 +178,9 @@ class OffsetJoin:
         self._log_violations: set[Violation] = set()
         self._unreadable: set[str] = set()
         self._files_read: set[tuple[str, str]] = set()
+        self._only_counted = any(source.place is None for source in subject.sources)
+        """Rows that do not carry their place: the check of rows counts them."""
         self._without_place = subject.rows_unplaced
-        self._without_place += sum(source.rows for source in subject.sources if source.place is None)
         self.ahead: Counter[str] = Counter()
         """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
         for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
@@ -206,9 +207,10 @@ class OffsetJoin:
 
     def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
         """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
-        unplaced = 0
+        unplaced, has_places = 0, False
         for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
             if isinstance(partition, Partition):
+                has_places = True
                 window, offsets = windows[partition], rows["offset"].to_numpy()
                 counts = window.quarantine if source is self._subject.quarantine else window.table
                 np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
@@ -222,8 +224,8 @@ class OffsetJoin:
                 place = (topic, row["partition"], row["offset"])
                 self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
         self._without_place += unplaced if fresh else 0
-        if unplaced and (staged := file.staged) is not None:
-            # The writer of a slice gives a place to each of its rows.
+        if unplaced and has_places and (staged := file.staged) is not None:
+            # The writer of a slice gives a place to each of its rows, or to none if the table had no such columns.
             partition = self._subject.find(staged.topic_id, None, staged.partition)
             if isinstance(partition, Partition):
                 self._violations.add(violation_at(partition, staged.start, ViolationKind.NO_PLACE, staged.end))
@@ -349,16 +351,17 @@ class OffsetJoin:
     def _maybe_unplaced(self) -> list[SpanCount]:
         """Spans whose missing rows may all be among those without a place."""
         lacking = [count for count in self._counts if count.lacking]
-        return lacking if sum(count.lacking for count in lacking) <= self._without_place else []
+        maybe = self._only_counted or sum(count.lacking for count in lacking) <= self._without_place
+        return lacking if maybe else []
 
     def _unproven(self) -> Iterator[Unproven]:
-        if lacking := self._maybe_unplaced:
+        if self._only_counted:
+            what = "which records the rows are: they do not carry partition and offset, so they are only counted"
+            yield Unproven(what, self._subject.place_remedy, frozenset(self._ranges))
+        elif lacking := self._maybe_unplaced:
             offsets = f"{sum(count.lacking for count in lacking)} offsets are not found"
             what = f"{offsets}, and there are {self._without_place} rows {NoPartition.NO_PLACE.value}"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
-            if any(source.place is None for source in self._subject.sources):
-                what = "which records the rows are: they do not carry partition and offset, so they are only counted"
-                remedy = self._subject.place_remedy
             yield Unproven(what, remedy, frozenset(count.partition for count in lacking))
         if shared := self._shared:
             names = ", ".join(sorted(self._subject.incarnations.others))
