@@ -38,14 +38,15 @@ def claim_topics(logs: ExportLogs, topic_ids: Iterable[str]) -> None:
 
 def _claimed(logs: ExportLogs, paths: list[str]) -> list[str | None]:
     """The jobs that have these claims: this one, unless another was first. None is made if another has one of them."""
-    job = logs.job.name
+    job, storage = logs.job.name, logs.storage
+
+    def claim(path: str) -> str | None:
+        return job if storage.put_if_absent(path, job.encode()) else known_owner(storage, path)
+
     with ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool:
         # Looked at first: a job that is refused must leave no claim that keeps others away.
-        owners = list(pool.map(lambda path: known_owner(logs.storage, path), paths))
-        if all(owner in (None, job) for owner in owners):
-            list(pool.map(lambda path: logs.storage.put_if_absent(path, job.encode()), paths))
-            owners = list(pool.map(lambda path: known_owner(logs.storage, path), paths))
-    return owners
+        owners = list(pool.map(lambda path: known_owner(storage, path), paths))
+        return list(pool.map(claim, paths)) if all(owner in (None, job) for owner in owners) else owners
 
 
 def known_owner(storage: Storage, path: str) -> str | None:
