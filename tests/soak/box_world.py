@@ -185,6 +185,9 @@ class World:
         return [name for name in (*TYPES, *([UNNAMED] if self.mended else [])) if name not in self.broken]
 
     def _mend(self, failpoint: str) -> None:
+        """Routes may change only while no record waits for a type: broken ones are healed first."""
+        for name in sorted(self.broken):
+            self._heal(name)
         self.settle()
         self.stop()
         self.mended = True
@@ -250,6 +253,8 @@ class World:
         self.broken.add(name)
 
     def _heal(self, name: str) -> None:
+        if name not in self.broken:
+            return
         _exchange(self.folder / "aside" / name, self.root / name)
         (self.folder / "aside" / name).unlink()
         self.broken.discard(name)
