@@ -18,7 +18,7 @@ from penstock.logs.wal.client import WalClient
 
 RECORD = b'{"id": 12345678, "at": "2024-05-17T10:00:00Z", "shop": "north", "amount": 12.5, "note": "twelve and a half"}'
 TOPIC = "bench"
-CLIENTS, BATCHES = (1, 4), (1, 1_000)
+CLIENTS, BATCHES = (1, 32), (1, 1_000)
 
 
 @dataclass(frozen=True, slots=True)
