@@ -247,31 +247,17 @@ class Kind(Protocol):
 class SaveMode(StrEnum):
     """What a load does with a table that has rows."""
 
-    ERROR = "error"
     APPEND = "append"
     OVERWRITE = "overwrite"
-    IGNORE = "ignore"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadWish:
-    """What to load, and how."""
-
-    paths: tuple[str, ...]
-    mode: SaveMode = SaveMode.ERROR
-    format: str | None = None
-    """None: what their names tell. One that only Spark reads needs no paths: a database has none."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark's reader."""
-    by_partition: bool = False
-    """With `overwrite`: only rows whose partition key is among those that are loaded."""
 
 
 @runtime_checkable
 class Loading(Protocol):
     """A kind whose tables take rows of files, too."""
 
-    def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> Report:
+    def load(
+        self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
+    ) -> Report:
         """Bring the rows of files into the table, each file once."""
 
 

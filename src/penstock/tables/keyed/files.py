@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
@@ -76,12 +76,6 @@ def commits_by_bucket(table: Table) -> dict[int, int]:
 
 def row_count(table: Table) -> int:
     return sum(file.rows or 0 for file in table.active_files())
-
-
-def may_hold(file: ActiveFile, run: Mapping[str, Any]) -> bool:
-    """Whether a file may hold a key of the run, by the bounds of both."""
-    spans = [(name, span) for name, span in file.spans.items() if span is not None]
-    return all(run[f"high.{name}"] >= least and run[f"low.{name}"] <= most for name, (least, most) in spans)
 
 
 def _fingerprints(files: Iterable[_Named]) -> int:

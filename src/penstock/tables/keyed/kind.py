@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ from penstock.tables.keyed.section import KeyedSection
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout, encode_layout
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
-from penstock.tables.kind import CompactWish, LoadWish, ReadWish, VacuumWish
+from penstock.tables.kind import CompactWish, ReadWish, SaveMode, VacuumWish
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.writer import row_columns
@@ -62,9 +62,11 @@ class KeyedKind(SingleKind):
         data = created(keyed, spark, environment)
         return KeyedWriter(keyed, KeyedTable(keyed, data, environment, log), spark, log)
 
-    def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> LoadReport:
+    def load(
+        self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
+    ) -> LoadReport:
         keyed = job_of(job, KeyedSpec)
-        return Loader(keyed, created(keyed, spark, environment), spark, environment, wish).load()
+        return Loader(keyed, created(keyed, spark, environment), spark, mode).load(paths)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
@@ -115,9 +117,9 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     missing = [name for name in named if name not in columns.names and name not in HIDDEN]
     if missing:
         raise UserError(f"the rows of {job.name} have no column {missing[0]}", hint="keys are columns of the table")
-    for part in layout.parts:
-        if part.function in ("column", "hash", "coalesce") and not is_key_type(columns.field(part.column).type):
-            raise UserError(f"{part} cannot be part of a key: it is {columns.field(part.column).type}")
+    for name in layout.keys:
+        if not is_key_type(columns.field(name).type):
+            raise UserError(f"{name} cannot be part of a key: it is {columns.field(name).type}")
     _check_delete(layout, columns)
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [each for each in columns if each not in first]

@@ -1,18 +1,17 @@
 """What makes a row of a keyed table the same row: its key, and which of two is the newer one. Pure.
 
-A key is the values of the partition key, then those of the row key. Partition keys may be computed from a column. The
-bucket of a row is a hash of its partition key; what it is must never change, for it is where a row is looked for. If
-the log's partition is a partition key, each of them has buckets of its own.
+A key is the values of the partition key, then those of the row key. The bucket of a row is a hash of its partition key,
+or of its row key if there is no partition key. It must never change, because rows are looked up there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvariantError
-from penstock.job.faults import RefusedError
-from penstock.job.values import (
-    Key,
-    Otherwise,
-    Parsed,
-    QuantityError,
-    Texts,
-    items,
-    one_of,
-    parse_duration,
-    positive,
-    within,
-)
+from penstock.job.values import Key, Otherwise, Parsed, Texts, items, one_of, positive, within
 from penstock.job.values import text as as_text
 
 BUCKET = "_bucket"
@@ -51,8 +38,6 @@ RESERVED = frozenset((*HIDDEN, DELETE))
 KEY_BYTES_MAX = 32 * 1024
 OFFSET_BITS = 48
 """Of a sequence; above them is the generation of the log."""
-LOG_PARTITION_MAX = 1 << 17
-"""Beyond every partition that a topic can have; with it the numbers of buckets fit into 32 bits."""
 TOPIC_BITS = 32
 """Of a tiebreak; above them is the partition. More would not fit into one number with most ranges of offsets."""
 WORDS_KEPT_MAX = 4_096
@@ -63,19 +48,6 @@ LOG_ORDER = "log"
 """The word for the order of the log, as a sequence."""
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
-KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
-
-
-class KeyPart(NamedTuple):
-    """One part of a key: a column, or what is computed from one."""
-
-    column: str
-    function: KeyFunction = "column"
-    argument: int | str = 0
-    """Of `timeslice` in microseconds."""
-
-    def __str__(self) -> str:
-        return self.column if self.function == "column" else f"{self.function}({self.column}, {self.argument})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +59,7 @@ class DeleteRule:
 
 
 _MERGES = one_of(Literal["replace", "merge"])
-_CALL = re.compile(r"(?P<function>[a-z]+)\(\s*(?P<column>[^,()]+?)\s*,\s*(?P<argument>.+?)\s*\)")
 _CONDITION = re.compile(r"(?P<column>[^=\s]+)\s*=\s*(?P<value>.+)")
-_KEY_FUNCTIONS: dict[str, KeyFunction] = {name: name for name in get_args(KeyFunction) if name != "column"}
-_EXPECTED = {
-    "hash": "column, buckets",
-    "prefix": "column, characters",
-    "timeslice": "column, 30s",
-    "round": "column, 10",
-}
-
-
-def read_part(value: object) -> KeyPart:
-    """Read a column, or a function of one, from a job file."""
-    word = as_text(value).strip()
-    match = _CALL.fullmatch(word)
-    if match is None and "(" in word:
-        raise RefusedError("a computed key is a function of a column and one argument, as in hash(device, 64)")
-    if match is None:
-        return KeyPart(word)
-    function = _KEY_FUNCTIONS.get(match["function"])
-    if function is None:
-        raise RefusedError(f"unknown function {match['function']}: there are {', '.join(_KEY_FUNCTIONS)}")
-    if function == "coalesce":
-        return KeyPart(match["column"], function, _constant(match["argument"]))
-    argument = match["argument"]
-    try:
-        digits = re.fullmatch(r"[0-9]{1,18}", argument)
-        number = (
-            round(parse_duration(argument) * 1_000_000) if function == "timeslice" else int(argument if digits else 0)
-        )
-    except QuantityError as error:
-        raise RefusedError(f"{argument} is no duration: {error}") from None
-    if number <= 0:
-        raise RefusedError(f"{function} takes ({_EXPECTED[function]}): the number must be whole and more than 0")
-    return KeyPart(match["column"], function, number)
 
 
 def read_delete(value: object) -> DeleteRule:
@@ -153,7 +91,7 @@ def _sequence(value: object) -> str | None:
 class Layout:
     """The keys of a table, and what becomes of a record that has one."""
 
-    partition_keys: Annotated[tuple[KeyPart, ...], items(read_part), Otherwise(())]
+    partition_keys: Annotated[tuple[str, ...], items(as_text), Otherwise(())]
     row_keys: Texts
     sequence: Annotated[str | None, Parsed(_sequence)] = None
     """The column that orders the records of a key; None: the order of the log."""
@@ -161,35 +99,16 @@ class Layout:
     merge: Annotated[bool, Key("partial_updates"), Parsed(_merges)] = False
     """Whether a null of an update keeps the value that is there."""
     buckets: Annotated[int, within(positive, f"at most {BUCKETS_MAX}", most=BUCKETS_MAX)] = 16
-    log_partition: str | None = None
-    """The partition key, if there is one, that is the partition of the log. Each has `buckets` buckets of its own, so
-    that processes with other partitions never meet in one (RULES K1)."""
 
     @property
-    def parts(self) -> tuple[KeyPart, ...]:
-        return (*self.partition_keys, *map(KeyPart, self.row_keys))
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return (*self.partition_keys, *self.row_keys)
 
     @property
     def key_names(self) -> list[str]:
-        """The names of the parts in a frame of keys."""
-        return [f"key{number}" for number in range(len(self.parts))]
-
-    @property
-    def own_name(self) -> str | None:
-        """The part that has buckets of its own: the partition of the log."""
-        named = zip(self.partition_keys, self.key_names, strict=False)
-        return next((name for part, name in named if part == KeyPart(self.log_partition or "")), None)
-
-    @property
-    def hashed_names(self) -> list[str]:
-        """The parts that a bucket is a hash of: those of the partition key, or else of the row key."""
-        count = len(self.partition_keys)
-        return [name for name in self.key_names[:count] if name != self.own_name] or self.key_names[count:]
-
-    @property
-    def is_bucket_of_partition_key(self) -> bool:
-        """Whether rows with the same partition key are in the same bucket."""
-        return self.hashed_names[0] in self.key_names[: len(self.partition_keys)]
+        """The names of these columns in a frame of keys."""
+        return [f"key{number}" for number in range(len(self.keys))]
 
     @property
     def order_names(self) -> list[str]:
@@ -198,29 +117,20 @@ class Layout:
 
     @property
     def columns(self) -> list[str]:
-        """What of a row must be read to tell its key and its order."""
-        return list(dict.fromkeys([*(each.column for each in self.parts), *self.order_names]))
-
-    @property
-    def bounded(self) -> list[str]:
-        """The columns whose values are parts of the key as they are: equal keys have equal values there."""
-        return list(dict.fromkeys(each.column for each in self.parts if each.function == "column"))
+        """The columns that decide about the key of a row and its order."""
+        return list(dict.fromkeys([*self.keys, *self.order_names]))
 
     def __str__(self) -> str:
-        """What a table keeps of it: two tables with the same text have their rows in the same places."""
-        keys = ", ".join(map(str, self.partition_keys))
-        rows, order = ", ".join(self.row_keys), self.sequence or "the log"
-        buckets = f"{self.buckets}{' for each partition' if self.log_partition is not None else ''}"
-        return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {buckets}"
-
-    def has_bucket(self, number: int) -> bool:
-        return number >= 0 and (number < self.buckets or self.log_partition is not None)
+        """The settings that a table keeps: equal texts mean that rows are in the same places."""
+        keys, rows = ", ".join(self.partition_keys), ", ".join(self.row_keys)
+        order = self.sequence or "the log"
+        return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {self.buckets}"
 
 
 def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     """The keys of rows, a column for each part; null where a part has no value."""
-    parts = zip(layout.key_names, layout.parts, strict=True)
-    return pl.DataFrame([part_values(part, _series(rows.column(part.column))).alias(name) for name, part in parts])
+    columns = zip(layout.key_names, layout.keys, strict=True)
+    return pl.DataFrame([_series(rows.column(column)).alias(name) for name, column in columns])
 
 
 def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch, *, within_partition: bool = False) -> pl.DataFrame:
@@ -263,25 +173,12 @@ def _comes_after(layout: Layout, one: str, other: str) -> pl.Expr:
     return after
 
 
-def part_values(part: KeyPart, column: pl.Series) -> pl.Series:
-    """The values of one part of the key."""
-    return _FUNCTIONS[part.function](column, part.argument)
-
-
 def buckets_of(layout: Layout, keys: pl.DataFrame) -> pl.Series:
     """The bucket of each key; without partition keys the row key decides. No part may be null."""
-    found = bucket_hash(layout, keys)
-    if layout.own_name is not None:
-        found = found + keys[layout.own_name].cast(pl.Int64).to_numpy() * layout.buckets
-    return pl.Series(BUCKET, found.astype(np.int32))
-
-
-def bucket_hash(layout: Layout, keys: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """The bucket of each key among those of its partition, or among all."""
     total = np.zeros(len(keys), np.uint64)
-    for name in layout.hashed_names:
+    for name in layout.key_names[: len(layout.partition_keys) or None]:
         total = _mixed(total + stable_hash(keys[name]))
-    return (total % np.uint64(layout.buckets)).astype(np.int64)
+    return pl.Series(BUCKET, (total % np.uint64(layout.buckets)).astype(np.int32))
 
 
 def stable_hash(column: pl.Series) -> Numbers:
@@ -304,15 +201,12 @@ def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
     def note(bad: pl.Series, reason: str) -> None:
         faults.update({row: reason for row in bad.arg_true() if row not in faults})
 
-    for number, (name, part) in enumerate(zip(layout.key_names, layout.parts, strict=True)):
+    for name, column in zip(layout.key_names, layout.keys, strict=True):
         if keys[name].null_count():
-            kind = "partition" if number < len(layout.partition_keys) else "row"
-            note(keys[name].is_null(), f"{part} is null, which is a part of the {kind} key")
+            kind = "partition" if column in layout.partition_keys else "row"
+            note(keys[name].is_null(), f"{column} is null, which is a part of the {kind} key")
     if layout.sequence is not None and rows.column(layout.sequence).null_count:
         note(_series(rows.column(layout.sequence)).is_null(), f"{layout.sequence}: the sequence is null")
-    if layout.own_name is not None:
-        own = keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)
-        note((~own).fill_null(False), f"{layout.log_partition} is no number of a partition")
     texts = [column.cast(pl.Binary).bin.size() for column in keys if column.dtype in (pl.String, pl.Binary)]
     if texts:
         note(pl.DataFrame(texts).sum_horizontal() > KEY_BYTES_MAX, f"the key is longer than {KEY_BYTES_MAX} bytes")
@@ -342,7 +236,7 @@ def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.A
 def tiebreaks(sequence: pa.Array, topic: str, partition: int) -> pa.Array:
     """What orders records of the same offset: their partition, then their topic. Rows of loads have none."""
     of_topic = int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little") >> (64 - TOPIC_BITS)
-    of_log = (partition << TOPIC_BITS | of_topic) if 0 <= partition < LOG_PARTITION_MAX else 0
+    of_log = partition << TOPIC_BITS | of_topic
     return pa.array(np.where(sequence.to_numpy() < 0, 0, of_log), pa.int64())
 
 
@@ -373,36 +267,3 @@ def _mixed(numbers: Numbers) -> Numbers:
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     found: Numbers = mixed ^ (mixed >> np.uint64(31))
     return found
-
-
-def _hashed(column: pl.Series, count: int | str) -> pl.Series:
-    numbers = pl.Series((stable_hash(column) % np.uint64(count)).astype(np.int64))
-    return pl.select(pl.when(column.is_not_null()).then(numbers)).to_series()
-
-
-def _sliced(column: pl.Series, micros: int | str) -> pl.Series:
-    times = column.cast(pl.Datetime("us")).to_physical()
-    return times // int(micros) * int(micros)
-
-
-def _rounded(column: pl.Series, step: int | str) -> pl.Series:
-    if column.dtype.is_float():
-        column = (column / int(step)).floor().cast(pl.Int64, strict=False)
-        return column * int(step)
-    return column.cast(pl.Int64) // int(step) * int(step)
-
-
-def _filled(column: pl.Series, default: int | str) -> pl.Series:
-    # The default is cast as `check` does it: Polars reads fewer texts as times than Arrow.
-    value = pl.Series(pl.from_arrow(pa.array([default]).cast(column.to_arrow().type)))
-    return pl.select(pl.coalesce(column, value)).to_series()
-
-
-_FUNCTIONS: Mapping[KeyFunction, Callable[[pl.Series, int | str], pl.Series]] = {
-    "column": lambda column, _: column,
-    "hash": _hashed,
-    "prefix": lambda column, count: column.str.slice(0, int(count)),
-    "timeslice": _sliced,
-    "round": _rounded,
-    "coalesce": _filled,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from itertools import product
@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import UserError, did_you_mean
 from penstock.spark.delta_spark import delta_frame
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, KeyPart, Layout, bucket_hash, buckets_of, key_frame
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout, buckets_of, key_frame
 
 KEYS_MAX = 10_000
 """Combinations of values beyond which it is not worth while to compute the bucket of each."""
@@ -38,23 +38,14 @@ def keyed_frame(spark: SparkSession, path: str, layout: Layout, keys: Mapping[st
         conditions = [_among(F.col(f"`{name}`"), wanted) for name, wanted in values.items()]
         buckets = buckets_with(layout, kinds, values)
         if buckets is not None:
-            number = F.col(BUCKET) if buckets.modulo is None else F.col(BUCKET) % buckets.modulo
-            conditions.append(number.isin(list(buckets.numbers)))
+            conditions.append(F.col(BUCKET).isin(buckets))
         rows = rows.where(reduce(and_, conditions))
     return rows.drop(*HIDDEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """The buckets to look into; `modulo`: those whose number has one of these remainders."""
-
-    numbers: tuple[int, ...]
-    modulo: int | None = None
-
-
 def wanted_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) -> dict[str, list[Any]]:
     """What a reader asks for: of each key column one value or several. Raises `UserError` if that makes no sense."""
-    columns = list(dict.fromkeys(part.column for part in layout.parts))
+    columns = list(layout.keys)
     values = {}
     for name, asked in keys.items():
         if name not in columns:
@@ -68,27 +59,16 @@ def wanted_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) 
     return values
 
 
-def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> Buckets | None:
-    """Where rows with these values are; None: anywhere, because the values do not determine it."""
-    if layout.is_bucket_of_partition_key:
+def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> list[int] | None:
+    """The buckets that have rows with these values; None: any, because the values do not determine it."""
+    if layout.partition_keys:
         layout = replace(layout, row_keys=())
-    own = layout.log_partition
-    needed = list(dict.fromkeys(part.column for part in layout.parts if own is None or part != KeyPart(own)))
-    if any(name not in values for name in needed):
+    if any(name not in values for name in layout.keys) or prod(len(values[name]) for name in layout.keys) > KEYS_MAX:
         return None
-    if own is not None and own in values and own not in needed:
-        needed.append(own)
-    if prod(len(values[name]) for name in needed) > KEYS_MAX:
-        return None
-    rows = list(product(*(values[name] for name in needed)))
-    columns = {name: pa.array([row[at] for row in rows], kinds.field(name).type) for at, name in enumerate(needed)}
-    if own is None or own in values:
-        keys = key_frame(layout, pa.table(columns)).drop_nulls()
-        return Buckets(tuple(sorted(set(buckets_of(layout, keys).to_list()))))
-    # Every partition of the log has one of these among its own.
-    columns[own] = pa.array([0] * len(rows), kinds.field(own).type)
+    rows = list(product(*(values[name] for name in layout.keys)))
+    columns = {name: pa.array([row[at] for row in rows], kinds.field(name).type) for at, name in enumerate(layout.keys)}
     keys = key_frame(layout, pa.table(columns)).drop_nulls()
-    return Buckets(tuple(sorted(set(bucket_hash(layout, keys).tolist()))), modulo=layout.buckets)
+    return sorted(set(buckets_of(layout, keys).to_list()))
 
 
 def _typed(name: str, value: object, kind: pa.DataType) -> Any:

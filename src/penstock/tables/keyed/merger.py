@@ -21,12 +21,11 @@ from penstock.tables.keyed.files import (
     chunk_store,
     commits_by_bucket,
     files_by_bucket,
-    may_hold,
     touching_numbers,
 )
 from penstock.tables.keyed.layout import BUCKET
 from penstock.tables.keyed.merging.chunks import NewName
-from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, Meeting, MergeFlow, merge_bucket
+from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, MergeFlow, merge_bucket
 from penstock.tables.keyed.merging.runs import parts_by_bucket
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
@@ -37,11 +36,6 @@ TASKS_PER_CORE = 2
 Base = tuple[frozenset[str], int]
 """The files of a bucket and the commits of all jobs that touched it. Two that are equal hold the same rows and
 tombstones: a commit that only deletes what is not there changes no file."""
-
-
-def bulk_key(job: str) -> str:
-    """Whether every row of the table came from a bulk load of this job."""
-    return f"{job}#bulk"
 
 
 class Merge:
@@ -55,13 +49,16 @@ class Merge:
         spark: SparkSession,
         runs: Sequence[StagedFile],
         name: NewName,
-        meeting: Meeting,
+        *,
+        ties_replace: bool = False,
+        overwrites: bool = False,
     ) -> None:
         self._job = job
         self._data = data
         self._spark = spark
         self._name = name
-        self._meeting = meeting
+        self._ties_replace = ties_replace
+        self._overwrites = overwrites
         self._tombstones = tombstones
         self._parts = parts_by_bucket(runs)
         self._merged: dict[int, tuple[Base, BucketReport]] = {}
@@ -104,8 +101,7 @@ class Merge:
     def removes(self) -> tuple[RemovedFile, ...]:
         """The files that the merged ones replace; they must be active in the loaded version (RULES K3)."""
         active = {file.path: file for file in self._active()}
-        replaces_all = self._meeting is Meeting.ALL
-        paths = [*active] if replaces_all else [path for report in self.reports for path in report.removed]
+        paths = [*active] if self._overwrites else [path for report in self.reports for path in report.removed]
         lost = [path for path in paths if path not in active]
         if lost:
             raise InvariantError(f"a merge replaces {lost[0]}, which is not in the table any more")
@@ -116,9 +112,6 @@ class Merge:
         replaced = {int(file.partition_values[BUCKET] or 0) for file in removes}
         numbers = touching_numbers(self._data, replaced | self._merged.keys(), self.files, removes)
         tombstones = [file for report in self.reports for file in report.tombstones]
-        key, bulk = bulk_key(self._job.name), int(self._meeting is Meeting.BULK)
-        if (self._data.transaction(key) or 0) != bulk:
-            numbers[key] = bulk
         return numbers | self._tombstones.numbers(tombstones, self._data.schema)
 
     def remember_deleted(self) -> None:
@@ -128,24 +121,17 @@ class Merge:
         self._data.environment.reach("tombstones_written")
 
     def _active(self) -> tuple[ActiveFile, ...]:
-        return self._data.active_files(tuple(self._job.table.layout.bounded))
+        return self._data.active_files(self._job.table.layout.keys)
 
     def _plan(self, bucket: int, files: tuple[ActiveFile, ...], tombstones: tuple[ActiveFile, ...]) -> BucketPlan:
-        runs = self._parts[bucket]
-        dead = tuple(file.path for file in tombstones)
-        if self._meeting is Meeting.BULK:
-            return BucketPlan(bucket, runs, tombstones=dead)
         # An overwrite brings deleted keys back: what was deleted before does not count.
-        if self._meeting is Meeting.ALL:
-            return BucketPlan(bucket, runs)
-        if self._meeting is Meeting.PARTITIONS:
-            return BucketPlan(bucket, runs, files)
-        met = tuple(file for file in files if any(may_hold(file, part.bounds) for part in runs))
-        return BucketPlan(bucket, runs, met, dead)
+        if self._overwrites:
+            return BucketPlan(bucket, self._parts[bucket])
+        return BucketPlan(bucket, self._parts[bucket], files, tuple(file.path for file in tombstones))
 
     def _run(self, plans: tuple[BucketPlan, ...]) -> list[BucketReport]:
         spec, now = self._job.table, self._data.environment.now()
-        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_path, self._meeting, now)
+        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_path, self._ties_replace, now)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
         return run_each(self._spark, partial(merge_bucket, flow), plans, BucketReport, tasks, of="buckets")

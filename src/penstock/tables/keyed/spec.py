@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from penstock.errors import UserError
-from penstock.job.values import Duration, Flag, Key, Part, Positive
+from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
-from penstock.tables.keyed.layout import BUCKET, KeyPart, Layout
+from penstock.tables.keyed.layout import BUCKET, Layout
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property that keeps the keys with which a table was made, so that it can be read without its job."""
@@ -23,8 +23,6 @@ class KeyedSpec(TablePlace):
     layout: Annotated[Layout, Part.INLINE]
     chunk_rows: Positive = 500_000
     tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = TOMBSTONE_RETENTION_SECONDS
-    bulk: Flag = False
-    """A first load: rows are appended and nothing is looked up."""
     filter_tombstones: bool = False
     """Whether records without a value are left out: deletes are records of their own."""
     partition_by: tuple[str, ...] = (BUCKET,)
@@ -38,17 +36,16 @@ class KeyedSpec(TablePlace):
 class _Kept(msgspec.Struct, frozen=True):
     """What of a layout decides where a row lies and which one stays."""
 
-    version: Literal[3]
-    partition_keys: tuple[KeyPart, ...]
+    version: Literal[4]
+    partition_keys: tuple[str, ...]
     row_keys: tuple[str, ...]
     sequence: str | None
     buckets: int
-    log_partition: str | None = None
 
 
 def encode_layout(layout: Layout) -> str:
     """The text of the property: the same for layouts whose rows lie in the same places."""
-    kept = _Kept(3, layout.partition_keys, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
+    kept = _Kept(4, layout.partition_keys, layout.row_keys, layout.sequence, layout.buckets)
     return msgspec.json.encode(kept).decode()
 
 
@@ -62,5 +59,4 @@ def decode_layout(text: str) -> Layout:
             detail=f"{error}: {text}",
             hint="was the table made by another version of Penstock?",
         ) from error
-    keys = kept.partition_keys
-    return Layout(keys, kept.row_keys, kept.sequence, buckets=kept.buckets, log_partition=kept.log_partition)
+    return Layout(kept.partition_keys, kept.row_keys, kept.sequence, buckets=kept.buckets)

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import replayed_name, staged_name
@@ -24,12 +23,10 @@ from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.reports import Gathered, Written
-from penstock.tables.keyed.files import row_count
 from penstock.tables.keyed.generations import generations_of, with_generations
 from penstock.tables.keyed.layout import HIDDEN
-from penstock.tables.keyed.merger import Merge, bulk_key
+from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import NewName, fresh
-from penstock.tables.keyed.merging.merge import Meeting
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
@@ -68,7 +65,6 @@ class KeyedTable(SingleTable):
         self.tombstones = Tombstones(job, data)
         self.tombstones.table()
         self._log = log
-        self._refuse_bulk()
 
     def commit(self, proposal: Proposal) -> Outcome:
         """As of any table; partitions that start begin a generation of the log."""
@@ -100,17 +96,6 @@ class KeyedTable(SingleTable):
             return landed
         return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
 
-    def _refuse_bulk(self) -> None:
-        if not self.spec.bulk or self.data.transaction(bulk_key(self.job.name)) == 1:
-            return
-        rows = row_count(self.data)
-        if rows:
-            raise UserError(
-                f"a bulk load cannot go into the table at {self.spec.path}: it has {rows} rows",
-                detail="a bulk load looks up no row, so a key that is there already would be there twice",
-                hint="remove `bulk`, or load into a new table",
-            )
-
 
 class KeyedWriter(SingleWriter):
     """Merges batches of one job into files of its table."""
@@ -136,8 +121,7 @@ class KeyedWriter(SingleWriter):
         self.data.environment.reach("runs_staged")
         self.data.refresh()
         job, tombstones = self._keyed_job, self.table.tombstones
-        meeting = Meeting.BULK if job.table.bulk else Meeting.NEWER
-        merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow), meeting)
+        merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow))
         merge.bring_up()
         self.data.environment.reach("merged")
         return KeyedWritten(written.found, written.staged_at, written.schema, merge)
@@ -184,7 +168,7 @@ def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
 
 def told_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
     """Whether a record without a value gives the key of its row: all columns of the key come from Kafka's own."""
-    if job.sql is not None or spec.bulk:
+    if job.sql is not None:
         return False
     needed = [name for name in spec.layout.columns if name not in HIDDEN]
     return all(name in job.columns and not list(fields_of(job.columns[name])) for name in needed)

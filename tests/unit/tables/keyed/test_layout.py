@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
-
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -12,13 +10,11 @@ from penstock.errors import InvariantError
 from penstock.tables.keyed.layout import (
     KEY_BYTES_MAX,
     OFFSET_BITS,
-    KeyPart,
     Layout,
     buckets_of,
     is_key_type,
     key_faults,
     key_frame,
-    part_values,
     sequences,
     stable_hash,
 )
@@ -37,7 +33,7 @@ def test_bytes_and_text_with_the_same_bytes_share_a_bucket() -> None:
 
 
 def test_rows_of_a_partition_key_share_a_bucket_and_other_keys_spread() -> None:
-    layout = Layout((KeyPart("device"),), ("number",), buckets=8)
+    layout = Layout(("device",), ("number",), buckets=8)
     rows = pa.table({"device": ["a", "a", "b"] * 2, "number": range(6)})
     found = buckets_of(layout, key_frame(layout, rows)).to_list()
     assert found[0] == found[1] == found[3] == found[4] and found[2] == found[5]
@@ -52,33 +48,8 @@ def test_without_a_partition_key_the_row_key_spreads_rows() -> None:
     assert buckets_of(layout, key_frame(layout, rows)).n_unique() == 4
 
 
-@pytest.mark.parametrize(
-    ("part", "values", "wanted"),
-    [
-        (KeyPart("c", "prefix", 2), ["abc", "ab", "ü€x", None], ["ab", "ab", "ü€", None]),
-        (KeyPart("c", "round", 10), [0, 9, 10, -1, None], [0, 0, 10, -10, None]),
-        (KeyPart("c", "round", 10), [9.99, -0.5, float("nan"), None], [0, -10, None, None]),
-        (KeyPart("c", "coalesce", "none"), ["x", None], ["x", "none"]),
-        (KeyPart("c", "coalesce", 7), [1, None], [1, 7]),
-    ],
-)
-def test_computed_parts(part: KeyPart, values: list[object], wanted: list[object]) -> None:
-    assert part_values(part, pl.Series(values)).to_list() == wanted
-
-
-def test_times_are_sliced_downwards() -> None:
-    times = [datetime(2026, 1, 1, 0, 0, 31, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), None]
-    found = part_values(KeyPart("c", "timeslice", 30_000_000), pl.Series(times)).to_list()
-    assert found == [int(datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC).timestamp()) * 10**6, -30 * 10**6, None]
-
-
-def test_hashes_lie_within_their_count_and_null_has_none() -> None:
-    found = part_values(KeyPart("c", "hash", 3), pl.Series([*(f"d{number}" for number in range(50)), None]))
-    assert set(found.to_list()) == {0, 1, 2, None}
-
-
 def test_rows_without_a_whole_key_are_named_with_the_reason() -> None:
-    layout = Layout((KeyPart("device"),), ("name",), sequence="seq")
+    layout = Layout(("device",), ("name",), sequence="seq")
     names = ["x", None, "x", "x" * KEY_BYTES_MAX, "x" * (KEY_BYTES_MAX - 1)]
     columns = {"device": ["a", "a", None, "a", "a"], "name": names, "seq": [1, 1, 1, 1, 1]}
     faults = key_faults(layout, pa.RecordBatch.from_pydict(columns))
@@ -102,26 +73,3 @@ def test_a_sequence_is_the_generation_above_the_offset() -> None:
     assert sequences(offsets, ()).to_pylist() == offsets.to_pylist()
     with pytest.raises(InvariantError):
         sequences(pa.array([1 << OFFSET_BITS], pa.int64()), ())
-
-
-def test_a_number_that_no_partition_has_is_a_fault_of_its_row() -> None:
-    layout = Layout((KeyPart("part"),), ("number",), buckets=4, log_partition="part")
-    rows = pa.record_batch({"part": [0, -1, 600_000_000, 7], "number": [1, 2, 3, 4]})
-    assert sorted(key_faults(layout, rows)) == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("kind", "default", "expected"),
-    [
-        (pa.timestamp("us", "UTC"), "2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC)),
-        (pa.date32(), "2026-01-01", date(2026, 1, 1)),
-        (pa.bool_(), "true", True),
-        (pa.int32(), 7, 7),
-        (pa.string(), "none", "none"),
-    ],
-)
-def test_a_default_is_read_as_the_check_of_the_job_file_reads_it(
-    kind: pa.DataType, default: int | str, expected: object
-) -> None:
-    column = pl.Series(pl.from_arrow(pa.array([None, None], kind)))
-    assert part_values(KeyPart("x", "coalesce", default), column).to_list() == [expected] * 2

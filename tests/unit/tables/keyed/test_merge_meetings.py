@@ -12,13 +12,13 @@ import pytest
 
 from penstock.flow.write.names import compacted_name
 from penstock.lake.delta.active_files import ActiveFile
-from penstock.tables.keyed.layout import DELETE, SEQUENCE, TIEBREAK, KeyPart, Layout
+from penstock.tables.keyed.layout import DELETE, SEQUENCE, TIEBREAK, Layout
 from penstock.tables.keyed.merging.chunks import ChunkStore, fresh
-from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, Meeting, MergeFlow, merge_bucket
+from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, MergeFlow, merge_bucket
 from penstock.tables.keyed.merging.runs import RunWriter, parts_by_bucket
 
 COLUMNS = pa.schema([("device", pa.string()), ("number", pa.int64()), ("value", pa.int64())])
-LAYOUT = Layout((KeyPart("device"),), ("number",), buckets=1)
+LAYOUT = Layout(("device",), ("number",), buckets=1)
 LOADED = -1
 GONE = None
 
@@ -36,8 +36,8 @@ class Bucket:
         schema = pa.schema([*COLUMNS, (SEQUENCE, pa.int64()), (TIEBREAK, pa.int64())])
         return ChunkStore(str(self.folder / "table"), {}, schema, LAYOUT, chunk_rows=100)
 
-    def merge(self, meeting: Meeting, rows: Rows, sequence: int = LOADED, *, looks_up: bool = True) -> BucketReport:
-        """Merge rows of one sequence; a value of `GONE` deletes."""
+    def merge(self, rows: Rows, sequence: int = LOADED, *, looks_up: bool = True) -> BucketReport:
+        """Merge rows of one sequence, or of a load; a value of `GONE` deletes. An overwrite does not look up."""
         name = partial(fresh, compacted_name, 9)
         values = [{"device": device, "number": number, "value": value} for (device, number), value in rows.items()]
         batch = pa.RecordBatch.from_pylist(values, schema=COLUMNS)
@@ -47,7 +47,7 @@ class Bucket:
         writer.write(batch.append_column(DELETE, gone))
         files, dead = (tuple(self.files.values()), self.tombstones) if looks_up else ((), ())
         plan = BucketPlan(0, parts_by_bucket(writer.finish())[0], files, dead)
-        report = merge_bucket(MergeFlow(self.store, name, str(self.folder / "dead"), meeting), plan)
+        report = merge_bucket(MergeFlow(self.store, name, str(self.folder / "dead"), sequence == LOADED), plan)
         removed = report.removed if looks_up else tuple(self.files)
         self.files = {path: file for path, file in self.files.items() if path not in removed}
         self.files |= {file.path: ActiveFile(file.path, file.size_bytes, 0, ("0",)) for file in report.files}
@@ -61,46 +61,39 @@ class Bucket:
 
 def test_a_later_load_replaces_an_earlier_one_and_never_a_record(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
-    bucket.merge(Meeting.NOT_OLDER, {("a", 1): 1, ("a", 2): 2})
-    bucket.merge(Meeting.NEWER, {("a", 2): 20}, sequence=7)
-    report = bucket.merge(Meeting.NOT_OLDER, {("a", 1): 10, ("a", 2): 200, ("a", 3): 30})
+    bucket.merge({("a", 1): 1, ("a", 2): 2})
+    bucket.merge({("a", 2): 20}, sequence=7)
+    report = bucket.merge({("a", 1): 10, ("a", 2): 200, ("a", 3): 30})
     assert bucket.rows() == {("a", 1): 10, ("a", 2): 20, ("a", 3): 30}
     assert report.skipped == ((("source", 0), 1),)
 
 
 def test_records_of_one_order_change_nothing_again(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
-    bucket.merge(Meeting.NEWER, {("a", 1): 1, ("a", 2): GONE}, sequence=7)
-    report = bucket.merge(Meeting.NEWER, {("a", 1): 5, ("a", 3): 3}, sequence=7)
+    bucket.merge({("a", 1): 1, ("a", 2): GONE}, sequence=7)
+    report = bucket.merge({("a", 1): 5, ("a", 3): 3}, sequence=7)
     assert bucket.rows() == {("a", 1): 1, ("a", 3): 3} and not report.removed
 
 
 @pytest.mark.parametrize("restores", [False, True])
 def test_a_load_brings_a_deleted_key_back_only_after_an_overwrite_did(tmp_path: Path, restores: bool) -> None:
     bucket = Bucket(tmp_path)
-    bucket.merge(Meeting.NEWER, {("a", 1): 1, ("a", 2): 2, ("a", 3): 3}, sequence=5)
-    bucket.merge(Meeting.NEWER, {("a", 1): GONE, ("a", 2): GONE}, sequence=6)
+    bucket.merge({("a", 1): 1, ("a", 2): 2, ("a", 3): 3}, sequence=5)
+    bucket.merge({("a", 1): GONE, ("a", 2): GONE}, sequence=6)
     assert bucket.rows() == {("a", 3): 3}
     if restores:
-        bucket.merge(Meeting.ALL, {("a", 1): 10}, looks_up=False)
+        bucket.merge({("a", 1): 10}, looks_up=False)
         assert bucket.rows() == {("a", 1): 10}
-    bucket.merge(Meeting.NOT_OLDER, {("a", 1): 11, ("a", 2): 21})
+    bucket.merge({("a", 1): 11, ("a", 2): 21})
     assert bucket.rows() == ({("a", 1): 11} if restores else {("a", 3): 3})
-    bucket.merge(Meeting.NEWER, {("a", 1): 12}, sequence=4)
+    bucket.merge({("a", 1): 12}, sequence=4)
     assert bucket.rows() == ({("a", 1): 11} if restores else {("a", 3): 3}), "older than the delete"
-
-
-def test_an_overwrite_by_partition_replaces_the_rows_of_its_partition_keys(tmp_path: Path) -> None:
-    bucket = Bucket(tmp_path)
-    bucket.merge(Meeting.NEWER, {("a", 1): 1, ("a", 2): 2, ("b", 1): 3}, sequence=5)
-    bucket.merge(Meeting.PARTITIONS, {("a", 2): 20, ("a", 4): 40})
-    assert bucket.rows() == {("a", 2): 20, ("a", 4): 40, ("b", 1): 3}
 
 
 def test_k4_a_chunk_that_is_there_is_known_by_its_name(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     rows = {("a", number): number for number in range(50)}
-    bucket.merge(Meeting.NOT_OLDER, rows)
-    report = bucket.merge(Meeting.NOT_OLDER, rows)
+    bucket.merge(rows)
+    report = bucket.merge(rows)
     assert (report.unread, report.files, report.removed) == (50, (), ())
     assert report.skipped == ((("source", 0), 50),) and bucket.rows() == rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.job.faults import JobFileError
-from penstock.tables.keyed.layout import DeleteRule, KeyPart
+from penstock.tables.keyed.layout import DeleteRule
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.registry import load_job
 
@@ -44,23 +44,15 @@ def test_defaults(load: Load) -> None:
     spec = load("row_keys: [number]")
     assert spec.layout.row_keys == ("number",) and spec.layout.partition_keys == ()
     assert (spec.layout.sequence, spec.layout.delete, spec.layout.merge, spec.layout.buckets) == (None, None, False, 16)
-    assert (spec.partition_by, spec.bulk, spec.tombstones_path) == (("_bucket",), False, "/lake/keyed_tombstones")
+    assert (spec.partition_by, spec.tombstones_path) == (("_bucket",), "/lake/keyed_tombstones")
 
 
 def test_everything_that_can_be_stated(load: Load) -> None:
     spec = load(
-        "partition_keys: [device, 'hash(number, 8)', 'prefix(state, 2)', 'timeslice(at, 30s)', 'round(share, 10)', "
-        "\"coalesce(state, 'new one')\"], row_keys: [number], sequence: at, delete: \"state = 'gone'\", "
+        "partition_keys: [device, state], row_keys: [number], sequence: at, delete: \"state = 'gone'\", "
         "partial_updates: merge, buckets: 4, chunk_rows: 100, tombstone_retention: 2d"
     )
-    assert spec.layout.partition_keys == (
-        KeyPart("device"),
-        KeyPart("number", "hash", 8),
-        KeyPart("state", "prefix", 2),
-        KeyPart("at", "timeslice", 30_000_000),
-        KeyPart("share", "round", 10),
-        KeyPart("state", "coalesce", "new one"),
-    )
+    assert spec.layout.partition_keys == ("device", "state")
     assert spec.layout.delete == DeleteRule("state", "gone")
     assert (spec.layout.sequence, spec.layout.merge, spec.layout.buckets) == ("at", True, 4)
     assert (spec.chunk_rows, spec.tombstone_retention_seconds) == (100, 172_800)
@@ -89,20 +81,13 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
         ("row_keys: [share]", "table.keyed.row_keys[0]", "cannot be part of a key"),
         ("row_keys: [tags]", "table.keyed.row_keys[0]", "cannot be part of a key"),
         ("row_keys: ['hash(number, 4)']", "table.keyed.row_keys[0]", "no column"),
-        ("row_keys: [number], partition_keys: ['hsh(number, 4)']", "table.keyed.partition_keys[0]", "unknown function"),
-        ("row_keys: [number], partition_keys: ['hash(number)']", "table.keyed.partition_keys[0]", "one argument"),
-        ("row_keys: [number], partition_keys: ['hash(number, 0)']", "table.keyed.partition_keys[0]", "more than 0"),
-        ("row_keys: [number], partition_keys: ['timeslice(at, 3)']", "table.keyed.partition_keys[0]", "duration"),
-        ("row_keys: [number], partition_keys: ['timeslice(state, 3s)']", "table.keyed.partition_keys[0]", "timestamp"),
-        ("row_keys: [number], partition_keys: ['prefix(number, 3)']", "table.keyed.partition_keys[0]", "text"),
-        ("row_keys: [number], partition_keys: ['coalesce(number, x)']", "table.keyed.partition_keys[0]", "default"),
+        ("row_keys: [number], partition_keys: ['day(at)']", "table.keyed.partition_keys[0]", "no column"),
         ("row_keys: [number], sequence: nothing", "table.keyed.sequence", "no column"),
         ("row_keys: [number], sequence: share", "table.keyed.sequence", "whole numbers"),
         ("row_keys: [number], delete: nothing", "table.keyed.delete", "no column"),
         ("row_keys: [number], delete: number = x", "table.keyed.delete", "no value"),
         ("row_keys: [number], buckets: 0", "table.keyed.buckets", "more than 0"),
         ("row_keys: [number], buckets: 5000", "table.keyed.buckets", "4096"),
-        ("row_keys: [number], bulk: true, delete: gone", "table.keyed.bulk", "contradicts"),
         ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),
     ],
 )
@@ -124,15 +109,6 @@ def test_tombstones_delete_or_are_left_out(load: Load) -> None:
     for other in ("row", "quarantine"):
         [(key, _)] = faults(load, "row_keys: [number]", f"on: {{tombstone: {other}}}")
         assert key == "on.tombstone"
-
-
-def test_a_partition_key_that_is_the_logs_has_buckets_of_its_own(load: Load) -> None:
-    columns = "columns: {part: kafka.partition, other: kafka.offset}"
-    assert load("partition_keys: [device, part], row_keys: [number]", columns).layout.log_partition == "part"
-    for keys in ("partition_keys: [other], row_keys: [part]", "partition_keys: ['hash(part, 3)'], row_keys: [number]"):
-        assert load(keys, columns).layout.log_partition is None
-    renamed = f"{columns}\nsql: {{select: ['number', 'other as part']}}"
-    assert load("partition_keys: [part], row_keys: [number]", renamed).layout.log_partition is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import msgspec
 import numpy as np
@@ -35,21 +34,6 @@ from penstock.tables.keyed.merging.tombstones import (
 )
 
 
-class Meeting(StrEnum):
-    """What becomes of the rows that are there when others come."""
-
-    NEWER = "newer"
-    """A row is replaced by a newer one of its key."""
-    NOT_OLDER = "not older"
-    """Also by one that is as new: files that are loaded again replace what they brought before."""
-    PARTITIONS = "partitions"
-    """All rows with a partition key that comes are replaced."""
-    ALL = "all"
-    """All rows of the table are replaced."""
-    BULK = "bulk"
-    """Rows are added without looking any up."""
-
-
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
     """One bucket that a batch touches."""
@@ -57,7 +41,7 @@ class BucketPlan:
     bucket: int
     runs: tuple[RunPart, ...]
     files: tuple[ActiveFile, ...] = ()
-    """Those that may hold keys of the runs."""
+    """Those to merge with; an overwrite has none."""
     tombstones: tuple[str, ...] = ()
 
 
@@ -68,7 +52,8 @@ class MergeFlow:
     store: ChunkStore
     name: NewName
     tombstones_url: str
-    meeting: Meeting = Meeting.NEWER
+    ties_replace: bool = False
+    """Whether a row also replaces one of the same order: a file that is loaded again replaces its earlier rows."""
     now: float = 0.0
     """When rows are deleted."""
 
@@ -127,7 +112,7 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     if plan.tombstones:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
         incoming = _after_tombstones(flow, plan, dead, incoming)
-    incoming, rewrites = (_met_partitions if flow.meeting is Meeting.PARTITIONS else _met)(flow, plan, incoming)
+    incoming, rewrites = _met(flow, plan, incoming)
     files, removed, used = _written(flow, plan, incoming, rewrites)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
     dead_now = deleted_now(deletes, flow.store.layout, flow.now)
@@ -170,7 +155,7 @@ def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tup
     contents = {content for file in plan.files if (content := content_of(file.path)) is not None}
     frame = incoming.frame
     is_cut_alike = len(frame) and not frame["gone"].any() and frame["key"][-1] == len(frame) - 1
-    if flow.meeting is Meeting.PARTITIONS or not contents or not is_cut_alike:
+    if not contents or not is_cut_alike:
         return incoming, 0
     sizes = {content.rows for content in contents}
     known = np.zeros(len(frame), np.bool_)
@@ -193,7 +178,7 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     deletes = newest(layout, dead).drop(DELETED_AT).rename(orders)
     frame = incoming.frame.join(deletes, on=layout.key_names, how="left", maintain_order="left")
     alive = ~older(layout, "_dead").fill_null(False)
-    if flow.meeting is Meeting.NOT_OLDER:
+    if flow.ties_replace:
         dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
         held = [_old_rows(flow.store, file, dead_keys)["key"].to_list() for file in plan.files]
         alive = alive | pl.col("key").is_in([key for keys in held for key in keys])
@@ -206,7 +191,7 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
     With partial updates an older row may have a value that the row there lacks: which ones count is seen later.
     """
     frame, merges = incoming.frame, flow.store.layout.merge
-    stays = _stays(flow)
+    stays = older(flow.store.layout, "_old") if flow.ties_replace else ~newer(flow.store.layout, "_old")
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
     rewrites: list[_Rewrite] = []
     for file in plan.files:
@@ -218,25 +203,6 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
         if len(pairs):
             rewrites.append(_Rewrite(file.path, pairs["key"].to_numpy(), pairs["old"].to_numpy()))
     return replace(incoming, frame=frame), rewrites
-
-
-def _stays(flow: MergeFlow) -> pl.Expr:
-    """Whether a row that is there stays when the newest record of its key comes."""
-    layout = flow.store.layout
-    return older(layout, "_old") if flow.meeting is Meeting.NOT_OLDER else ~newer(layout, "_old")
-
-
-def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
-    """All rows, and the files that hold rows of the same partition keys: those go."""
-    layout = flow.store.layout
-    names = layout.key_names[: len(layout.partition_keys)]
-    rewrites = []
-    for file in plan.files:
-        there = key_frame(layout, flow.store.read(file.path, layout.columns)).with_row_index("old")
-        gone = there.join(incoming.frame, on=names, how="semi") if names else there
-        if len(gone):
-            rewrites.append(_Rewrite(file.path, np.array([], np.int64), gone["old"].to_numpy()))
-    return incoming, rewrites
 
 
 def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
@@ -260,8 +226,8 @@ def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
     """Whether a key can be in a file, by the bounds of its columns."""
     inside: pl.Expr = pl.lit(True)
-    for name, part in zip(layout.key_names, layout.parts, strict=True):
-        bounds = file.spans.get(part.column) if part.function == "column" else None
+    for name, column in zip(layout.key_names, layout.keys, strict=True):
+        bounds = file.spans.get(column)
         if bounds is not None:
             inside = inside & (pl.col(name) >= bounds[0]) & (pl.col(name) <= bounds[1])
     return inside
@@ -296,8 +262,7 @@ def _written(
 def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:
     if not flow.store.layout.merge:
         return newest_rows(incoming.rows, puts)
-    ties_replace = flow.meeting is Meeting.NOT_OLDER
-    return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=ties_replace)
+    return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=flow.ties_replace)
 
 
 def _replaced(
@@ -309,8 +274,6 @@ def _replaced(
     """
     kept = np.ones(rows.num_rows, np.bool_)
     kept[rewrite.old] = False
-    if not len(rewrite.keys):
-        return rows.filter(pa.array(kept)), rewrite.keys
     met = pl.DataFrame({"key": rewrite.keys, "old": rewrite.old})
     puts = puts.join(met, on="key", how="inner", maintain_order="left")
     old = puts["old"].to_numpy()

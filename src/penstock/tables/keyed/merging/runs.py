@@ -1,19 +1,17 @@
 """The rows of a task as sorted runs: what the merge reads, bucket by bucket.
 
 A run is an Arrow file with a batch for each bucket, under the name of a staged file: no commit names it, and vacuum
-deletes it once its slice is behind the position. A directory of its buckets travels with it, for the driver's plan.
+deletes it once its slice is behind the position. The list of its buckets is reported in place of statistics.
 """
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +20,6 @@ from penstock.flow.task import Flow, RowWriter
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
-    BUCKET,
     DELETE,
     RESERVED,
     SEQUENCE,
@@ -37,7 +34,7 @@ from penstock.tables.keyed.layout import (
     tiebreaks,
 )
 from penstock.tables.keyed.merging.chunks import NewName
-from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
+from penstock.tables.keyed.merging.packing import in_order, last_of_key, packed
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
 """Of rows that wait in memory for a run (I6)."""
@@ -112,13 +109,11 @@ class RunWriter:
         places = in_order(numbers, order_frame(layout, rows, within_partition=True).get_columns())
         if not layout.merge:
             places = places[last_of_key(numbers[places])]
-        directory = _directory(layout, keys.with_columns(buckets), places)
+        run_buckets, starts = np.unique(buckets.gather(places).to_numpy(), return_index=True)
         path = self._name()
-        size_bytes = _write(self._storage, path, rows.take(pa.array(places)), directory["rows"].to_list())
-        sink = io.BytesIO()
-        directory.write_ipc_stream(sink)
-        contents = base64.b64encode(sink.getvalue()).decode()
-        self._files.append(StagedFile(*self._key, path, len(places), size_bytes, stats=contents))
+        size_bytes = _write(self._storage, path, rows.take(pa.array(places)), [*starts.tolist(), len(places)])
+        listed = json.dumps(run_buckets.tolist())
+        self._files.append(StagedFile(*self._key, path, len(places), size_bytes, stats=listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +123,15 @@ class RunPart:
     path: str
     batch: int
     source: PartitionKey
-    bounds: Mapping[str, Any]
-    """The least and the greatest value of the key columns that are bounded: `low.<name>`, `high.<name>`."""
 
 
 def parts_by_bucket(runs: Iterable[StagedFile]) -> dict[int, tuple[RunPart, ...]]:
-    """What runs hold, by bucket."""
-    parts: dict[int, list[RunPart]] = {}
+    """The parts of runs, by bucket."""
+    parts: dict[int, tuple[RunPart, ...]] = {}
     for run in runs:
-        directory = pl.read_ipc_stream(io.BytesIO(base64.b64decode(run.stats)))
-        for number, entry in enumerate(directory.iter_rows(named=True)):
-            parts.setdefault(entry[BUCKET], []).append(RunPart(run.path, number, (run.topic, run.partition), entry))
-    return {bucket: tuple(held) for bucket, held in sorted(parts.items())}
+        for number, bucket in enumerate(json.loads(run.stats)):
+            parts[bucket] = (*parts.get(bucket, ()), RunPart(run.path, number, (run.topic, run.partition)))
+    return dict(sorted(parts.items()))
 
 
 def read_part(storage: Storage, part: RunPart) -> pa.RecordBatch:
@@ -148,29 +140,17 @@ def read_part(storage: Storage, part: RunPart) -> pa.RecordBatch:
     return rows.append_column(TIEBREAK, tiebreaks(rows.column(SEQUENCE), *part.source))
 
 
-def _directory(layout: Layout, frame: pl.DataFrame, places: Places) -> pl.DataFrame:
-    """A row for each bucket of a run: those that are left out share their keys with others that are not."""
-    parts = zip(layout.key_names, layout.parts, strict=True)
-    of_column = {part.column: name for name, part in parts if part.function == "column"}
-    low = [pl.col(of_column[name]).min().alias(f"low.{name}") for name in layout.bounded]
-    high = [pl.col(of_column[name]).max().alias(f"high.{name}") for name in layout.bounded]
-    _, rows = np.unique(frame[BUCKET].gather(places).to_numpy(), return_counts=True)
-    return frame.group_by(BUCKET).agg(*low, *high).sort(BUCKET).with_columns(pl.Series("rows", rows, pl.Int64))
-
-
-def _write(storage: Storage, path: str, rows: pa.Table, counts: Iterable[int]) -> int:
-    """Write a batch of so many rows for each bucket; returns how many bytes they are."""
+def _write(storage: Storage, path: str, rows: pa.Table, cuts: list[int]) -> int:
+    """Write a batch of the rows between each two cuts; returns the size in bytes."""
     rows = rows.combine_chunks()
     sink = storage.open_writer(path)
     try:
         stream = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), 256 * 1024)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.ipc.new_file(stream, rows.schema, options=options) as writer:
-            first = 0
-            for count in counts:
-                for batch in rows.slice(first, count).combine_chunks().to_batches():
+            for start, end in pairwise(cuts):
+                for batch in rows.slice(start, end - start).combine_chunks().to_batches():
                     writer.write_batch(batch)
-                first += count
         stream.flush()
         size_bytes = int(stream.tell())
         sink.close()
