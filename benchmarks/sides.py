@@ -27,7 +27,7 @@ from penstock.events import Listener, NullListener
 from penstock.job.spec import JobSpec, SparkSpec
 from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
-from penstock.tables.kind import Loading, LoadWish, SaveMode
+from penstock.tables.kind import Loading, SaveMode
 from penstock.tables.registry import kind_of, load_job
 
 TOPIC = "bench"
@@ -159,7 +159,7 @@ def loader(spark: SparkSession, job: JobSpec) -> Callable[[Path], object]:
     """Loads a file, or those of a folder, into the table of the job."""
     kind = kind_of(job)
     assert isinstance(kind, Loading)
-    return lambda path: kind.load(job, LoadWish((str(path),), SaveMode.APPEND), spark, Environment())
+    return lambda path: kind.load(job, [str(path)], SaveMode.APPEND, spark, Environment())
 
 
 def run_job(spark: SparkSession, folder: Path, text: str, listener: Listener | None = None) -> None:

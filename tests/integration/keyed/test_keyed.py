@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
-import pytest
-from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError
-from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from penstock.watch.status import status
 from tests.support.change_data import ChangeData, documented_job
 from tests.support.kafka import Produce, Topics
-from tests.support.keyed_tables import Keyed, row
+from tests.support.keyed_tables import Keyed
 from tests.support.pipes import run_here
 from tests.support.processes import penstock
 
@@ -134,37 +129,9 @@ def test_files_are_loaded_once_by_the_command(
     spec = load_job(job)
     kind = kind_of(spec)
     assert isinstance(kind, Loading)
-    again = kind.load(spec, LoadWish((str(tmp_path / "in"),)), spark, Environment()).as_json()
+    again = kind.load(spec, [str(tmp_path / "in")], SaveMode.APPEND, spark, Environment()).as_json()
     assert (again["files"], again["files_known"]) == (0, 1)
     assert sorted(pl.read_delta(str(tmp_path / "table"))["celsius"].to_list()) == [2.0, 3.0]
-
-
-def test_a_source_that_only_spark_reads_is_loaded(tmp_path: Path, spark: SparkSession) -> None:
-    """ORC, read by Spark with its options; the same rows again are known by their chunks."""
-    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 3")
-    rows = [row(number, number * 2, f"d{number % 5}") for number in range(200)]
-    for part in range(2):
-        orc.write_table(pa.Table.from_pylist(rows[part::2]), str(tmp_path / f"{part}.orc"))
-    kind = kind_of(table.job)
-    assert isinstance(kind, Loading)
-    paths = (str(tmp_path / "0.orc"), str(tmp_path / "1.orc"))
-    wish = LoadWish(paths, format="orc", options={"mergeSchema": "true"})
-    first = kind.load(table.job, wish, spark, Environment()).as_json()
-    assert (first["rows"], first["skipped"], first["commits"]) == (200, 0, 1)
-    assert table.values() == {(each["device"], each["number"]): each["value"] for each in rows}
-    with pytest.raises(UserError, match="200 rows"):
-        kind.load(table.job, wish, spark, Environment())
-    again = kind.load(table.job, replace(wish, mode=SaveMode.APPEND), spark, Environment()).as_json()
-    assert (again["rows"], again["skipped"]) == (200, 200) and len(table.values()) == 200
-    orc.write_table(pa.Table.from_pylist([row(1, 100, "d1")]), str(tmp_path / "2.orc"))
-    one = replace(wish, paths=(str(tmp_path / "2.orc"),), mode=SaveMode.OVERWRITE, by_partition=True)
-    kind.load(table.job, one, spark, Environment())
-    assert [value for (device, _), value in table.values().items() if device == "d1"] == [100]
-    assert len(table.values()) == 161
-    with pytest.raises(UserError, match="Spark cannot read"):
-        kind.load(table.job, replace(wish, format="nothing", mode=SaveMode.APPEND), spark, Environment())
-    with pytest.raises(UserError, match="options"):
-        kind.load(table.job, replace(wish, format="parquet"), spark, Environment())
 
 
 def test_a_job_whose_sql_selects_columns_loads_those_of_its_table(tmp_path: Path, spark: SparkSession) -> None:
@@ -172,8 +139,8 @@ def test_a_job_whose_sql_selects_columns_loads_those_of_its_table(tmp_path: Path
     more = "sql: {select: [device, number, lower(text) AS shout]}"
     schema, keys = "device: string, number: long, text: string", "row_keys: [device, number]"
     table = Keyed(tmp_path, keys, schema, columns="shout: upper(text)", more=more)
-    (tmp_path / "a.json").write_text('{"device": "a", "number": 1, "shout": "As it is"}')
+    pl.DataFrame({"device": ["a"], "number": [1], "shout": ["As it is"]}).write_parquet(tmp_path / "a.parquet")
     kind = kind_of(table.job)
     assert isinstance(kind, Loading)
-    kind.load(table.job, LoadWish((str(tmp_path / "a.json"),)), spark, Environment())
+    kind.load(table.job, [str(tmp_path / "a.parquet")], SaveMode.APPEND, spark, Environment())
     assert [each["shout"] for each in table.rows()] == ["As it is"]

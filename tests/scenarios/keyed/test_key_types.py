@@ -74,8 +74,9 @@ def test_texts_of_any_kind_are_one_row_each(tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("texts")
     table = Keyed(
         folder,
-        "partition_keys: ['prefix(id, 2)'], row_keys: [id], buckets: 2, chunk_rows: 3",
+        "partition_keys: [head], row_keys: [id], buckets: 2, chunk_rows: 3",
         schema="id: string, value: long",
+        columns="head: 'substr(id, 1, 2)'",
     )
     wanted = {}
     for number, text in enumerate(texts):

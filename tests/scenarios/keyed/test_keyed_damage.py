@@ -27,7 +27,7 @@ from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
 from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
-from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
+from penstock.tables.kind import CompactWish, Loading, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict
 from tests.scenarios.local_spark import local_session
@@ -71,8 +71,8 @@ def made(folder: Path, kind: Kind) -> Keyed:
         pl.DataFrame(rows).write_parquet(folder / "loaded.parquet")
         loading = kind_of(table.job)
         assert isinstance(loading, Loading)
-        wish = LoadWish((str(folder / "loaded.parquet"),), SaveMode.APPEND)
-        loading.load(table.job, wish, local_session(), Environment())
+        paths = [str(folder / "loaded.parquet")]
+        loading.load(table.job, paths, SaveMode.APPEND, local_session(), Environment())
     table.put(*(row(number, number, seq=10) for number in range(30, 40)))
     table.run()
     # The offsets from here on are beyond those that are trimmed.

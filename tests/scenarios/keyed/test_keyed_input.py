@@ -221,7 +221,7 @@ def test_a_key_may_have_32_kilobytes_and_no_more(tmp_path: Path, length: int) ->
 
 
 def test_a_partition_key_may_have_a_default(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, 'partition_keys: ["coalesce(device, \'none\')", "hash(number, 4)"], row_keys: [number]')
+    table = Keyed(tmp_path, "partition_keys: [home], row_keys: [number]", columns="home: \"coalesce(device, 'none')\"")
     table.put({"number": 1, "value": 1}, {"number": 1, "value": 2, "device": "none"}, {"number": 2, "value": 3})
     table.run()
     assert sorted(each["value"] for each in table.rows()) == [2, 3]
@@ -293,34 +293,6 @@ def test_a_column_that_another_process_adds_between_merge_and_commit_is_not_lost
     table.run(Environment(reach=reach), ZERO)
     found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
     assert found == {1: (11, "red"), 2: (22, None)}
-
-
-# first loads
-
-
-def test_a_bulk_load_appends_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "row_keys: [number], bulk: true")
-    table.put(row(1, 1), row(2, 2))
-    table.run()
-    table.put(row(3, 3), None)
-    table.run()
-    assert table.values() == {("a", number): number for number in (1, 2, 3)}
-    assert table.totals() == (4, 3, 1, 0)
-    normal = Keyed(tmp_path, "row_keys: [number]", log=table.log)
-    normal.put(row(1, 11))
-    normal.run()
-    assert normal.values()["a", 1] == 11
-    with pytest.raises(UserError, match="bulk"):
-        table.open()
-    assert normal.verified().ok
-
-
-def test_a_bulk_load_into_a_table_with_rows_is_refused(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "row_keys: [number]")
-    table.put(row(1, 1))
-    table.run()
-    with pytest.raises(UserError, match="bulk"):
-        Keyed(tmp_path, "row_keys: [number], bulk: true", name="load", log=table.log).open()
 
 
 # what verify finds

@@ -26,7 +26,7 @@ from penstock.tables.keyed.layout import OFFSET_BITS
 from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
-from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
+from penstock.tables.kind import CompactWish, Loading, SaveMode
 from penstock.tables.registry import kind_of
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
@@ -110,23 +110,7 @@ def raced(table: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds[Any], l
     return rival, seen
 
 
-def test_k1_processes_with_partitions_of_their_own_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition key of `kafka.partition` gives each partition buckets of its own: a race costs no second merge."""
-    table = Keyed(tmp_path, "partition_keys: [kafka_partition, device], row_keys: [number], buckets: 4")
-    rival, seen = raced(table, monkeypatch)
-    table.put(row(1, 7, "d1"), to=ZERO)
-    table.put(row(1, 8, "d1"), to=ONE)
-    table.run(once_at("checked", lambda: finish(rival)), ZERO)
-    mine, others = set(seen[0]) | set(seen[2]), set(seen[1]) | set(seen[3])
-    assert len(seen) == 4 and len(mine) > 1
-    assert mine < {0, 1, 2, 3} and others == {each + 4 for each in mine}
-    frame = pl.read_delta(table.path)
-    assert len(frame) == 120
-    assert sorted(frame.filter((pl.col("device") == "d1") & (pl.col("number") == 1))["value"].to_list()) == [7, 8]
-    assert table.verified().ok
-
-
-def test_k1_without_it_the_same_race_costs_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k1_a_race_for_buckets_costs_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [kafka_partition, number], buckets: 4")
     _, seen = raced(table, monkeypatch)
     assert len(seen) == 3 and seen[2] == seen[1]
@@ -399,11 +383,11 @@ def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch
     pl.DataFrame({"number": [1, 2], "value": [1, 2]}).write_parquet(tmp_path / "rows.parquet")
     kind = kind_of(table.job)
     assert isinstance(kind, Loading)
-    wish = LoadWish((str(tmp_path / "rows.parquet"),), SaveMode.OVERWRITE)
-    kind.load(table.job, wish, local_session(), Environment())
+    paths = [str(tmp_path / "rows.parquet")]
+    kind.load(table.job, paths, SaveMode.OVERWRITE, local_session(), Environment())
     before = table.table().version
     lose_answers(monkeypatch)
-    kind.load(table.job, wish, local_session(), Environment())
+    kind.load(table.job, paths, SaveMode.OVERWRITE, local_session(), Environment())
     assert table.table().version == before + 1
     assert sorted(each["value"] for each in table.rows()) == [1, 2]
 

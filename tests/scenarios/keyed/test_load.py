@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.tables.keyed.loading.load import LoadReport
-from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import Keyed, row
@@ -36,11 +35,12 @@ def files(folder: Path, *frames: pl.DataFrame) -> str:
     return str(folder)
 
 
-def load(table: Keyed, *paths: str, mode: SaveMode = SaveMode.APPEND, **more: Any) -> LoadReport:
+def load(
+    table: Keyed, *paths: str, mode: SaveMode = SaveMode.APPEND, environment: Environment | None = None
+) -> LoadReport:
     kind = kind_of(table.job)
     assert isinstance(kind, Loading)
-    environment = more.pop("environment", Environment())
-    found = kind.load(table.job, LoadWish(paths, mode, **more), local_session(), environment)
+    found = kind.load(table.job, paths, mode, local_session(), environment or Environment())
     assert isinstance(found, LoadReport)
     return found
 
@@ -72,27 +72,44 @@ def test_columns_of_files_with_reserved_names_are_left_out(tmp_path: Path) -> No
     ]
 
 
-def test_files_of_every_format_become_rows(tmp_path: Path) -> None:
+def test_files_and_folders_become_rows(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     frame(row(1, 1)).write_parquet(tmp_path / "a.parquet")
-    frame(row(2, 2), row(7, None)).write_csv(tmp_path / "b.csv")
-    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row(number, number)) for number in (3, 4)))
-    frame(row(5, 5, "x"), row(6, 6, "y")).write_delta(
-        str(tmp_path / "d"), delta_write_options={"partition_by": "device"}
-    )
-    paths = [str(tmp_path / name) for name in ("a.parquet", "b.csv", "c.jsonl", "d")]
-    assert load(table, *paths) == LoadReport(files=5, rows=7, commits=1)
-    wanted = {("a", number): number for number in (1, 2, 3, 4)}
-    assert table.values() == {**wanted, ("a", 7): None, ("x", 5): 5, ("y", 6): 6}
+    folder = files(tmp_path / "in", frame(row(2, 2), row(3, None)), frame(row(4, 4, "x")))
+    (tmp_path / "in" / "_SUCCESS").write_bytes(b"")
+    assert load(table, str(tmp_path / "a.parquet"), folder) == LoadReport(files=3, rows=4, commits=1)
+    assert table.values() == {("a", 1): 1, ("a", 2): 2, ("a", 3): None, ("x", 4): 4}
     assert table.verified(values=False).ok
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.csv.gz", "README.md"])
+def test_a_file_of_another_format_is_refused_and_not_passed_over(tmp_path: Path, name: str) -> None:
+    folder = files(tmp_path / "in", frame(row(1, 1)))
+    (tmp_path / "in" / name).write_bytes(b"device,number\na,1\n")
+    with pytest.raises(UserError, match=name) as refused:
+        load(Keyed(tmp_path, KEYED), folder)
+    assert "DuckDB" in refused.value.hint
+
+
+def test_delta_tables_and_folders_with_values_are_refused(tmp_path: Path) -> None:
+    """Their files alone have not all rows and values, or have too many."""
+    table = Keyed(tmp_path, KEYED)
+    frame(row(1, 1)).write_delta(str(tmp_path / "delta"))
+    with pytest.raises(UserError, match="Delta table"):
+        load(table, str(tmp_path / "delta"))
+    (tmp_path / "hive").mkdir()
+    folder = files(tmp_path / "hive" / "Device=a", frame(row(1, 1)).drop("device"))
+    for path in (folder, str(tmp_path / "hive")):
+        with pytest.raises(UserError, match="Device=a"):
+            load(table, path)
 
 
 def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     folder = files(tmp_path / "in", frame(*(row(number, number) for number in range(50))), frame(row(99, 9)))
-    load(table, folder, mode=SaveMode.ERROR)
+    load(table, folder)
     version = table.table().version
-    assert load(table, folder, mode=SaveMode.ERROR) == LoadReport(files_known=2)
+    assert load(table, folder) == LoadReport(files_known=2)
     assert table.table().version == version
 
 
@@ -133,8 +150,8 @@ def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pyt
                 raise CrashError
 
     with pytest.raises(CrashError):
-        load(table, folder, mode=SaveMode.ERROR, environment=Environment(reach=crash))
-    report = load(table, folder, mode=SaveMode.ERROR)
+        load(table, folder, environment=Environment(reach=crash))
+    report = load(table, folder)
     assert report.files + report.files_known == 4 and report.files_known in (2, 3)
     assert table.values() == {("a", number): number for number in range(4)}
     assert table.verified(values=False).ok
@@ -159,34 +176,14 @@ def test_records_of_the_log_are_newer_than_every_load(tmp_path: Path) -> None:
     assert table.verified(values=False).ok
 
 
-def test_modes_say_what_becomes_of_rows_that_are_there(tmp_path: Path) -> None:
+def test_an_overwrite_is_one_commit(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1), row(2, 2))))
-    other = files(tmp_path / "two", frame(row(2, 22, "b")))
-    before, version = table.values(), table.table().version
-    with pytest.raises(UserError, match="2 rows"):
-        load(table, other, mode=SaveMode.ERROR)
-    assert load(table, other, mode=SaveMode.IGNORE) == LoadReport()
-    assert (table.values(), table.table().version) == (before, version)
-    load(table, other, mode=SaveMode.OVERWRITE)
+    version = table.table().version
+    load(table, files(tmp_path / "two", frame(row(2, 22, "b"))), mode=SaveMode.OVERWRITE)
     assert table.values() == {("b", 2): 22}
     assert table.table().version == version + 1
     assert not [check.name for check in table.verified().checks if check.name == "rows" and not check.ok]
-
-
-def test_an_overwrite_by_partition_leaves_the_other_partitions(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, KEYED)
-    rows = [row(number, number, device) for number in range(5) for device in "ab"]
-    load(table, files(tmp_path / "one", frame(*rows)))
-    load(table, files(tmp_path / "two", frame(row(1, 100))), mode=SaveMode.OVERWRITE, by_partition=True)
-    assert table.values() == {**{("b", number): number for number in range(5)}, ("a", 1): 100}
-    assert not [check.name for check in table.verified().checks if check.name == "rows" and not check.ok]
-
-
-def test_rows_of_a_log_partition_are_in_many_buckets_and_not_replaced_by_partition(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "partition_keys: [kafka_partition], row_keys: [number], buckets: 3")
-    with pytest.raises(UserError, match="many buckets"):
-        load(table, files(tmp_path / "one", frame(row(1, 1))), mode=SaveMode.OVERWRITE, by_partition=True)
 
 
 def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
@@ -198,24 +195,13 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
     assert table.values() == {("a", 1): 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("letters.csv", b"device,number,value\na,1,x\n"),
-        ("short.csv", b"device,number,value\na,1\n"),
-        ("broken.json", b'{"device": "a", "number": 1, "value": '),
-        ("letters.json", b'{"device": "a", "number": "one", "value": 1}'),
-        ("text.parquet", b"this is no Parquet file"),
-    ],
-)
-def test_files_that_do_not_fit_are_told_and_change_nothing(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
-    (tmp_path / name).write_bytes(content)
-    for mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
-        with pytest.raises(UserError) as refused:
-            load(table, str(tmp_path / name), mode=mode)
-        assert name in str(refused.value)
+    (tmp_path / "text.parquet").write_bytes(b"this is no Parquet file")
+    for mode in SaveMode:
+        with pytest.raises(UserError, match=r"text\.parquet"):
+            load(table, str(tmp_path / "text.parquet"), mode=mode)
     assert table.values() == {("a", 1): 1}
 
 
@@ -238,15 +224,6 @@ def test_new_columns_follow_the_policy(tmp_path: Path) -> None:
     strict = Keyed(tmp_path, KEYED, on="new_column: fail")
     with pytest.raises(UserError, match="shape"):
         load(strict, files(tmp_path / "more", rows.with_columns(pl.lit(1).alias("shape"))))
-
-
-def test_a_bulk_load_does_not_go_on_after_files_were_loaded(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "row_keys: [number], bulk: true")
-    table.put(row(1, 1))
-    table.run()
-    load(table, files(tmp_path / "in", frame(row(2, 2))))
-    with pytest.raises(UserError, match="bulk"):
-        table.open()
 
 
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
@@ -281,15 +258,14 @@ def test_runs_of_a_load_that_died_stay_while_a_commit_could_name_its_files(tmp_p
     assert committable(table) == 1
 
 
-@pytest.mark.parametrize("by_partition", [False, True])
-def test_files_loaded_before_an_overwrite_are_loaded_again(tmp_path: Path, by_partition: bool) -> None:
+def test_files_loaded_before_an_overwrite_are_loaded_again(tmp_path: Path) -> None:
     """The overwrite has removed their rows."""
     table = Keyed(tmp_path, KEYED)
     one = files(tmp_path / "one", frame(row(1, 1), row(9, 9, "b")))
     two = files(tmp_path / "two", frame(row(2, 2)))
     load(table, one)
     for _ in range(2):
-        load(table, two, mode=SaveMode.OVERWRITE, by_partition=by_partition)
+        load(table, two, mode=SaveMode.OVERWRITE)
         assert load(table, two) == LoadReport(files_known=1)
         assert load(table, one).files == 1
         assert table.values() == {("a", 1): 1, ("a", 2): 2, ("b", 9): 9}
@@ -305,64 +281,16 @@ def test_files_loaded_before_an_overwrite_by_another_job_are_loaded_again(tmp_pa
     assert table.values() == {("a", 1): 1, ("a", 2): 2}
 
 
-@pytest.mark.parametrize("mode", [SaveMode.ERROR, SaveMode.IGNORE])
-def test_a_known_file_does_not_let_error_and_ignore_write_to_a_table_with_rows(tmp_path: Path, mode: SaveMode) -> None:
-    table = Keyed(tmp_path, KEYED)
-    one = files(tmp_path / "one", frame(row(1, 1)))
-    load(table, one)
-    files(tmp_path / "two", frame(row(2, 2)))
-    for paths in ((one, str(tmp_path / "two")), (one,)):
-        if mode is SaveMode.ERROR:
-            with pytest.raises(UserError, match="1 rows"):
-                load(table, *paths, mode=mode)
-        else:
-            assert load(table, *paths, mode=mode) == LoadReport()
-    assert table.values() == {("a", 1): 1}
-
-
-@pytest.mark.parametrize("mode", [SaveMode.ERROR, SaveMode.IGNORE])
-def test_rows_that_come_while_files_are_read_stop_error_and_ignore(tmp_path: Path, mode: SaveMode) -> None:
-    table = Keyed(tmp_path, KEYED)
-    other = files(tmp_path / "other", frame(row(1, 1)))
-
-    def load_other(reached: str) -> None:
-        if reached == "runs_staged":
-            load(table, other)
-
-    with pytest.raises(UserError, match="1 rows"):
-        load(table, files(tmp_path / "one", frame(row(2, 2))), mode=mode, environment=Environment(reach=load_other))
-    assert table.values() == {("a", 1): 1}
-
-
-def test_a_load_that_began_before_an_overwrite_does_not_go_on_with_mode_error(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, KEYED)
-    one = files(tmp_path / "one", frame(row(1, 1)))
-    load(table, one, mode=SaveMode.ERROR)
-    load(table, files(tmp_path / "two", frame(row(2, 2))), mode=SaveMode.OVERWRITE)
-    with pytest.raises(UserError, match="1 rows"):
-        load(table, one, mode=SaveMode.ERROR)
-
-
-@pytest.mark.parametrize("by_partition", [False, True])
-def test_a_key_that_an_overwrite_restored_is_replaced_by_later_loads(tmp_path: Path, by_partition: bool) -> None:
+def test_a_key_that_an_overwrite_restored_is_replaced_by_later_loads(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED + ", delete: gone")
     table.put(row(1, 1), row(1, None, gone=True), row(2, 2), row(2, None, gone=True), row(3, 3))
     table.run()
-    load(table, files(tmp_path / "one", frame(row(1, 10))), mode=SaveMode.OVERWRITE, by_partition=by_partition)
+    load(table, files(tmp_path / "one", frame(row(1, 10))), mode=SaveMode.OVERWRITE)
     load(table, files(tmp_path / "two", frame(row(1, 11), row(2, 21))))
     assert table.values() == {("a", 1): 11}, "the key that was not restored stays deleted"
     table.put(row(1, None, gone=True))
     table.run()
     assert table.values() == {}
-
-
-def test_an_overwrite_in_a_bulk_job_restores_deleted_keys(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, KEYED + ", delete: gone")
-    table.put(row(1, 1), row(1, None, gone=True))
-    table.run()
-    table.keyed = KEYED + ", bulk: true"
-    load(table, files(tmp_path / "one", frame(row(1, 10))), mode=SaveMode.OVERWRITE)
-    assert table.values() == {("a", 1): 10}
 
 
 def test_an_update_older_than_the_delete_does_not_replace_a_restored_row(tmp_path: Path) -> None:

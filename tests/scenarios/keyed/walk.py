@@ -23,7 +23,7 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.subject import Sample
 from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.keyed.proof import OPEN
-from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify
 from tests.scenarios.local_spark import local_session
@@ -159,8 +159,7 @@ class Walk:
         pl.DataFrame(rows).write_parquet(file)
         kind = kind_of(self.job)
         assert isinstance(kind, Loading)
-        wish = LoadWish((str(file),), SaveMode.APPEND)
-        load = partial(kind.load, self.job, wish, local_session())
+        load = partial(kind.load, self.job, [str(file)], SaveMode.APPEND, local_session())
         if not self._dying(self.decks.of_load, load):
             load(Environment())
         for row in rows:
