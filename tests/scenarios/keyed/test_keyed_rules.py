@@ -346,7 +346,7 @@ def test_a_table_of_an_earlier_format_is_refused_and_stays_as_it_is(tmp_path: Pa
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(1, 1))
     table.run()
-    earlier = encode_layout(job_of(table.job, KeyedSpec).table.layout).replace('"version":3', '"version":2')
+    earlier = encode_layout(job_of(table.job, KeyedSpec).table.layout).replace('"version":4', '"version":3')
     DeltaTable(table.path).alter.set_table_properties({LAYOUT_PROPERTY: earlier}, raise_if_not_exists=False)
     before = table.table().version
     with pytest.raises(UserError, match=LAYOUT_PROPERTY):
