@@ -36,8 +36,7 @@ from penstock.tables.keyed.layout import (
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.proof import prove_keyed
-from penstock.tables.keyed.section import KeyedSection
-from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout, encode_layout
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSection, KeyedSpec, decode_layout, encode_layout
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
 from penstock.tables.kind import CompactWish, ReadWish, SaveMode, VacuumWish

@@ -1,20 +1,28 @@
-"""The model of `table.keyed` in a job file, and what of it a table remembers."""
+"""The section `table.keyed` of a job file: keys, sequence, deletes and sizes; and what of it a table keeps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import msgspec
+import pyarrow as pa
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import folded
+from penstock.job.faults import KeyPath, nearest, shown
+from penstock.job.reader import Reader
+from penstock.job.rows import Output, complete_rows
+from penstock.job.sections import KindSection
+from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
-from penstock.tables.keyed.layout import BUCKET, Layout
+from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property that keeps the keys with which a table was made, so that it can be read without its job."""
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
+AT: KeyPath = ("table", "keyed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +68,72 @@ def decode_layout(text: str) -> Layout:
             hint="was the table made by another version of Penstock?",
         ) from error
     return Layout(kept.partition_keys, kept.row_keys, kept.sequence, buckets=kept.buckets)
+
+
+class KeyedSection(KindSection[KeyedSpec]):
+    """One Delta table with one row for each key."""
+
+    spec = KeyedSpec
+    phrase = "one table with one row for each key"
+
+    def complete(self, job: JobSpec[KeyedSpec], reader: Reader) -> JobSpec[KeyedSpec]:
+        job, output = complete_rows(job, reader)
+        _check_keys(job.table.layout, output, reader)
+        _check_settings(job.table, output, reader)
+        stated = job.on.tombstone if reader.states("on", "tombstone") else None
+        if stated not in (None, TombstonePolicy.FILTER):
+            hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
+            reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
+        if reader.findings:
+            return job
+        properties = {LAYOUT_PROPERTY: encode_layout(job.table.layout)}
+        return replace(job, table=replace(job.table, properties=properties, filter_tombstones=stated is not None))
+
+
+def _check_keys(layout: Layout, output: Output, reader: Reader) -> None:
+    if reader.states(*AT, "row_keys") and not layout.row_keys:
+        reader.note((*AT, "row_keys"), "names no column")
+    names: set[str] = set()
+    parts = [((*AT, "partition_keys", index), name) for index, name in enumerate(layout.partition_keys)]
+    parts += [((*AT, "row_keys", index), name) for index, name in enumerate(layout.row_keys or ())]
+    for at, name in parts:
+        if name.casefold() in names:
+            reader.note(at, f"{shown(name)} is named twice")
+        else:
+            kind = _column(name, output, at, reader)
+            if kind is not None and not is_key_type(kind):
+                reason = "it is no whole number, text, bytes, boolean, date or time"
+                reader.note(at, f"{shown(name)} cannot be part of a key: {reason}")
+        names.add(name.casefold())
+    for name in output.types:
+        if folded(name) in RESERVED:
+            reader.note(AT, f"the job has a column {name}, which keyed tables keep for themselves", "rename it")
+
+
+def _column(name: str, output: Output, at: KeyPath, reader: Reader) -> pa.DataType | None:
+    """The type of a column where it is known."""
+    if not output.has(name):
+        computed = "keys are columns: compute it under `columns`" if "(" in name else ""
+        reader.note(at, f"the table has no column {shown(name)}", computed or nearest(name, output.types))
+    return output.types.get(name)
+
+
+def _is_value(value: object, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(value).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return False
+    return True
+
+
+def _check_settings(table: KeyedSpec, output: Output, reader: Reader) -> None:
+    sequence, delete = table.layout.sequence, table.layout.delete
+    if sequence is not None:
+        kind = _column(sequence, output, (*AT, "sequence"), reader)
+        if kind is not None and not is_key_type(kind):
+            reader.note((*AT, "sequence"), "a sequence is a column of whole numbers, text, dates or times")
+    if delete is not None:
+        kind = _column(delete.column, output, (*AT, "delete"), reader)
+        if kind is not None and not _is_value(delete.value, kind):
+            message = f"{shown(delete.column)} is compared with {delete.value!r}, which is no value of it"
+            reader.note((*AT, "delete"), message)

@@ -90,17 +90,9 @@ class Incoming:
     source: Places
     """Of each row the number of its source."""
 
-    def filter(self, kept: pl.Series | pl.Expr) -> Incoming:
-        return replace(self, frame=self.frame.filter(kept))
 
-
-@dataclass(frozen=True, slots=True)
-class _Rewrite:
-    """A file of which rows may be replaced: the keys that meet it, and beside each the number of its row there."""
-
-    path: str
-    keys: Places
-    old: Places
+Met = list[tuple[str, pl.DataFrame]]
+"""The files of which rows may be replaced, each with the keys that are in it and the numbers of their rows (`old`)."""
 
 
 def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
@@ -112,8 +104,8 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     if plan.tombstones:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
         incoming = _after_tombstones(flow, plan, dead, incoming)
-    incoming, rewrites = _met(flow, plan, incoming)
-    files, removed, used = _written(flow, plan, incoming, rewrites)
+    incoming, met = _met(flow, plan, incoming)
+    files, removed, used = _written(flow, plan, incoming, met)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
     dead_now = deleted_now(deletes, flow.store.layout, flow.now)
     tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
@@ -164,7 +156,7 @@ def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tup
         if len(places) in sizes:
             content = Content(len(places), digest_of(incoming.rows.take(places.to_arrow())))
             known[first : first + len(places)] = content in contents
-    return incoming.filter(pl.Series(~known)), int(known.sum())
+    return replace(incoming, frame=frame.filter(pl.Series(~known))), int(known.sum())
 
 
 def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, incoming: Incoming) -> Incoming:
@@ -185,7 +177,7 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
 
-def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
+def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, Met]:
     """The rows that are newer than those that are there, and the files of which rows are replaced.
 
     With partial updates an older row may have a value that the row there lacks: which ones count is seen later.
@@ -193,7 +185,7 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
     frame, merges = incoming.frame, flow.store.layout.merge
     stays = older(flow.store.layout, "_old") if flow.ties_replace else ~newer(flow.store.layout, "_old")
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
-    rewrites: list[_Rewrite] = []
+    met: Met = []
     for file in plan.files:
         pairs = _old_rows(flow.store, file, last)
         if not merges and len(pairs):
@@ -201,8 +193,8 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
             frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
             pairs = pairs.filter(~stays)
         if len(pairs):
-            rewrites.append(_Rewrite(file.path, pairs["key"].to_numpy(), pairs["old"].to_numpy()))
-    return replace(incoming, frame=frame), rewrites
+            met.append((file.path, pairs.select("key", "old")))
+    return replace(incoming, frame=frame), met
 
 
 def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
@@ -234,7 +226,7 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
 
 
 def _written(
-    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, rewrites: list[_Rewrite]
+    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, met: Met
 ) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
     """Write what changes: files whose rows are replaced, and new keys.
 
@@ -244,15 +236,16 @@ def _written(
     files: list[StagedFile] = []
     removed: list[str] = []
     used: list[Places] = []
-    for rewrite in rewrites:
-        before = flow.store.read(rewrite.path)
-        rows, effective = _replaced(flow, incoming, puts, rewrite, before)
+    new = puts
+    for path, pairs in met:
+        new = new.join(pairs, on="key", how="anti", maintain_order="left")
+        before = flow.store.read(path)
+        rows, effective = _replaced(flow, incoming, puts.join(pairs, on="key", maintain_order="left"), before)
         used.append(effective)
         if rows is not before:
-            removed.append(rewrite.path)
+            removed.append(path)
             files += flow.store.write(rows, plan.bucket, flow.name)
-    placed = np.concatenate([np.array([], np.int64), *(each.keys for each in rewrites)])
-    fresh = _combined(flow, incoming, puts.filter(pl.Series(~np.isin(puts["key"].to_numpy(), placed))))
+    fresh = _combined(flow, incoming, new)
     used.append(fresh.used)
     rows = fresh.rows if fresh.alive.all() else fresh.rows.filter(pa.array(fresh.alive))
     files += flow.store.write(rows, plan.bucket, flow.name)
@@ -265,22 +258,17 @@ def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.
     return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=flow.ties_replace)
 
 
-def _replaced(
-    flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rewrite: _Rewrite, rows: pa.Table
-) -> tuple[pa.Table, Places]:
-    """The rows of a file, with others in the places of those that the batch replaces; deleted ones are gone.
+def _replaced(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.Table) -> tuple[pa.Table, Places]:
+    """The rows of a file, with others in the places (`old`) of those that the batch replaces; deleted ones are gone.
 
     Without a change they are the same object. Also returns the records that had an effect.
     """
-    kept = np.ones(rows.num_rows, np.bool_)
-    kept[rewrite.old] = False
-    met = pl.DataFrame({"key": rewrite.keys, "old": rewrite.old})
-    puts = puts.join(met, on="key", how="inner", maintain_order="left")
     old = puts["old"].to_numpy()
     base = rows.take(pa.array(old)) if flow.store.layout.merge else None
     fresh = _combined(flow, incoming, puts, base)
     if not fresh.changed.any():
         return rows, fresh.used
+    kept = np.ones(rows.num_rows, np.bool_)
     kept[old] = fresh.alive
     places = np.arange(rows.num_rows)
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
