@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.spark.jars import JarSet, resolve
-from penstock.spark.java import java_command
+from penstock.spark.jars import JarSet, java_command, resolve
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 20.0

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from penstock.embedded.layout import Broker, Layout, log4j_properties, server_properties
 from penstock.errors import TransientError
-from penstock.spark.jars import JarSet, resolve
-from penstock.spark.java import java_command
+from penstock.spark.jars import JarSet, java_command, resolve
 
 HEAP_MIB_MAX = 512
 FORMAT_SECONDS_MAX = 120

@@ -1,41 +1,63 @@
 """The Java libraries of Delta, of the embedded broker and of what benchmarks compare with: fetched once, then kept.
 
-`python -m penstock.spark.jars [SET ...]` fetches the named sets, or those that every user needs.
+They are fetched with the Ivy that Spark ships. `python -m penstock.spark.jars [SET ...]` fetches the named sets, or
+those that every user needs.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import assert_never
+from xml.sax.saxutils import quoteattr
 
-import msgspec
-
-from penstock.errors import PenstockError, TransientError, UserError
-from penstock.spark import ivy
+from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
-from penstock.spark.ivy import Coordinate, Request
 
 ATTEMPTS_MAX = 6
+ATTEMPT_SECONDS_MAX = 900
 PAUSE_SECONDS_FIRST = 2.0
 LOCK_SECONDS_MAX = 3600.0
-MANIFEST_NAME = "manifest.json"
+OUTPUT_CHARACTERS_SHOWN = 1500
+JAVA_MAJOR_MIN = 17
 
 SCALA = "2.13"
 KAFKA_REVISION = "4.1.2"
 LOG4J_REVISION = "2.25.3"
 HADOOP_REVISION = "3.4.1"
 DELTA_REVISIONS: Mapping[str, str] = {"4.0": "4.0.0"}
+
+_JAVA_HINT = f"install a Java runtime of version {JAVA_MAJOR_MIN} or later and put it on PATH, or set JAVA_HOME to it"
+# A missing descriptor must fail: Ivy would otherwise take the jar alone and forget what it depends on.
+_IVY_SETTINGS = """<ivysettings>
+  <settings defaultResolver="public"/>
+  <timeout-constraints>
+    <timeout-constraint name="bounded" connectionTimeout="20000" readTimeout="60000"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="public" m2compatible="true" useMavenMetadata="false" descriptor="required"
+             checksums="sha1" timeoutConstraint="bounded"/>
+  </resolvers>
+</ivysettings>
+"""
+_IVY_MODULE = """<ivy-module version="2.0">
+  <info organisation="penstock" module={name}/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
 
 
 class JarSet(StrEnum):
@@ -49,8 +71,28 @@ class JarSet(StrEnum):
 
 SETS_FOR_EVERYONE = (JarSet.DELTA, JarSet.BROKER)
 
-Fetch = Callable[[Request, Path], None]
-"""One attempt to put all jars of a request into a folder that is there and empty."""
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A Maven artifact: `organisation:module:revision`."""
+
+    organisation: str
+    module: str
+    revision: str
+    alone: bool = False
+    """Without its dependencies: they are present, or not used."""
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.module}:{self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Artifacts to fetch with their dependencies, without the modules that are present already."""
+
+    name: str
+    coordinates: tuple[Coordinate, ...]
+    excluded_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +108,10 @@ class Spark:
         distribution = metadata.distribution("pyspark")
         return cls(distribution.version, Path(str(distribution.locate_file("pyspark"))) / "jars")
 
-    def ivy_jar(self) -> Path:
-        """The Ivy that comes with Spark."""
-        found = sorted(self.jars_folder.glob("ivy-*.jar"))
-        if not found:
-            raise UserError(
-                "Spark's own Ivy was not found", detail=f"no ivy-*.jar in {self.jars_folder}", hint="run `make setup`"
-            )
-        return found[-1]
-
     def modules(self) -> tuple[str, ...]:
-        """The module names of the jars that Spark ships."""
-        return tuple(sorted({_module_name(path.name) for path in self.jars_folder.glob("*.jar")}))
+        """The module names of the jars that Spark ships: of `name-1.2.3.jar` the part before the version."""
+        names = (path.name.removesuffix(".jar") for path in self.jars_folder.glob("*.jar"))
+        return tuple(sorted({re.split(r"-(?=\d[^-]*\.)", name)[0] for name in names}))
 
 
 def home() -> Path:
@@ -86,71 +120,61 @@ def home() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "penstock"
 
 
-def resolve(jar_set: JarSet, cache: Path | None = None) -> tuple[Path, ...]:
+def java_command() -> Path:
+    """The `java` of JAVA_HOME, else of PATH, once its version is known to be enough."""
+    java_home = os.environ.get("JAVA_HOME")
+    command = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
+    try:
+        answer = subprocess.run(
+            [command or "java", "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        detail = f"{command or 'neither JAVA_HOME nor PATH leads to it'}: {error}"
+        raise UserError("Java does not run", detail=detail, hint=_JAVA_HINT) from error
+    text = answer.stderr + answer.stdout
+    major = parse_major(text)
+    if major is None or major < JAVA_MAJOR_MIN:
+        detail = f"{command} said: {text.strip()}"
+        raise UserError(f"Java {JAVA_MAJOR_MIN} or later is needed", detail=detail, hint=_JAVA_HINT)
+    return Path(str(command))
+
+
+def parse_major(version_text: str) -> int | None:
+    """The major version in what `java -version` printed; `1.8` counts as 8."""
+    version = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return None if version is None else int(version[1])
+
+
+def resolve(jar_set: JarSet) -> tuple[Path, ...]:
     """The jars of a set: at once if they are here, else fetched with a bounded number of attempts."""
-    root = cache or home() / "jars"
+    root = home() / "jars"
     spark = Spark.installed()
 
     def fetch(request: Request, target: Path) -> None:
-        ivy.fetch(request, ivy_jar=spark.ivy_jar(), work_folder=root / "ivy", target=target)
+        _fetch_with_ivy(request, spark, root / "ivy", target)
 
     return resolve_with(request_for(jar_set, spark), root, fetch)
 
 
 def resolve_with(
-    request: Request, root: Path, fetch: Fetch, *, pause: Callable[[float], None] = time.sleep
+    request: Request,
+    root: Path,
+    fetch: Callable[[Request, Path], None],
+    *,
+    pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Path, ...]:
-    """The jars of a request below `root`, fetched by `fetch` unless a whole set is there already."""
+    """The jars of a request below `root`. Their folder appears with all of them, or not at all."""
     folder = root / f"{request.name}-{request.coordinates[0].revision}"
-    kept = _read_complete(folder, request)
-    if kept is not None:
-        return kept
-    with exclusive(root / ".lock", wait_seconds_max=LOCK_SECONDS_MAX):
-        kept = _read_complete(folder, request)
-        return kept if kept is not None else _fetch_all(request, folder, fetch, pause)
+    if not folder.exists():
+        with exclusive(root / ".lock", wait_seconds_max=LOCK_SECONDS_MAX):
+            if not folder.exists():
+                _fetch_all(request, folder, fetch, pause)
+    return tuple(sorted(folder.glob("*.jar")))
 
 
-def request_for(jar_set: JarSet, spark: Spark) -> Request:
-    """What a set consists of for this Spark; the Spark sets leave out what Spark ships."""
-    match jar_set:
-        case JarSet.KAFKA_SOURCE:
-            source = Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark.version)
-            return Request(jar_set, (source,), spark.modules())
-        case JarSet.DELTA:
-            delta = Coordinate("io.delta", f"delta-spark_{SCALA}", _delta_revision(spark.version))
-            return Request(jar_set, (delta,), spark.modules())
-        case JarSet.BROKER:
-            broker = Coordinate("org.apache.kafka", f"kafka_{SCALA}", KAFKA_REVISION)
-            # Without a binding Kafka would log nowhere.
-            binding = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_REVISION)
-            # Kafka's own command line, such as kafka-consumer-groups; with all it names the set would double.
-            tools = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_REVISION, alone=True)
-            return Request(jar_set, (broker, binding, tools), ())
-        case JarSet.HDFS:
-            modules = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
-            hadoop = tuple(Coordinate("org.apache.hadoop", module, HADOOP_REVISION) for module in modules)
-            logging = (
-                Coordinate("org.slf4j", "slf4j-api", "1.7.36"),
-                Coordinate("commons-logging", "commons-logging", "1.2"),
-            )
-            return Request(jar_set, (*hadoop, *logging), ())
-        case _:
-            assert_never(jar_set)
-
-
-def _delta_revision(spark_version: str) -> str:
-    line = ".".join(spark_version.split(".")[:2])
-    if line not in DELTA_REVISIONS:
-        known = ", ".join(f"{spark}.x" for spark in DELTA_REVISIONS)
-        raise UserError(
-            f"no Delta release is known for Spark {spark_version}",
-            detail=f"known are Spark {known}",
-            hint="install a pyspark of a known line",
-        )
-    return DELTA_REVISIONS[line]
-
-
-def _fetch_all(request: Request, folder: Path, fetch: Fetch, pause: Callable[[float], None]) -> tuple[Path, ...]:
+def _fetch_all(
+    request: Request, folder: Path, fetch: Callable[[Request, Path], None], pause: Callable[[float], None]
+) -> None:
     arriving = folder.with_name(f".{folder.name}.arriving")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         shutil.rmtree(arriving, ignore_errors=True)
@@ -164,58 +188,92 @@ def _fetch_all(request: Request, folder: Path, fetch: Fetch, pause: Callable[[fl
                 raise
             _say(f"jars: {error.primary}; trying again")
             pause(PAUSE_SECONDS_FIRST * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
-    sizes = {jar.name: jar.stat().st_size for jar in sorted(arriving.glob("*.jar"))}
-    if not sizes:
+    if not any(arriving.glob("*.jar")):
         raise TransientError(f"nothing was fetched for {request.name}", detail=f"{arriving} holds no jar")
-    manifest = _Manifest(1, [str(each) for each in request.coordinates], sizes)
-    (arriving / MANIFEST_NAME).write_bytes(msgspec.json.encode(manifest))
-    shutil.rmtree(folder, ignore_errors=True)
     arriving.rename(folder)
-    _say(f"jars: {request.name} is here, {len(sizes)} jars in {folder}")
-    return tuple(folder / name for name in sizes)
 
 
-class _Manifest(msgspec.Struct):
-    """Of a whole set: its jars with their sizes."""
-
-    version: Literal[1]
-    coordinates: list[str]
-    jars: dict[str, int]
-
-
-def _read_complete(folder: Path, request: Request) -> tuple[Path, ...] | None:
-    """The jars that the manifest lists if it fits the request and every file has its size, else None."""
+def _fetch_with_ivy(request: Request, spark: Spark, work_folder: Path, target: Path) -> None:
+    """One attempt to put every jar of the request into `target`; what has arrived is kept for the next one."""
+    ivy_jar = next(spark.jars_folder.glob("ivy-*.jar"), None)
+    if ivy_jar is None:
+        raise UserError("Spark's own Ivy was not found", detail=f"no ivy-*.jar in {spark.jars_folder}")
+    work_folder.mkdir(parents=True, exist_ok=True)
+    settings, descriptor = work_folder / "settings.xml", work_folder / f"{request.name}.xml"
+    settings.write_text(_IVY_SETTINGS, encoding="utf-8")
+    descriptor.write_text(_ivy_module(request), encoding="utf-8")
+    output = work_folder / f"{request.name}.log"
+    command = [
+        str(java_command()),
+        f"-Divy.default.ivy.user.dir={work_folder}",
+        *("-jar", str(ivy_jar)),
+        *("-settings", str(settings), "-cache", str(work_folder / "cache"), "-ivy", str(descriptor)),
+        *("-confs", "default", "-types", "jar", "bundle"),
+        *("-retrieve", f"{target}/[organisation]_[artifact]-[revision](-[classifier]).[ext]"),
+    ]
     try:
-        found = msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=_Manifest)
-        whole = all((folder / name).stat().st_size == size for name, size in found.jars.items())
-    except (OSError, ValueError):
-        return None
-    fits = whole and found.jars and found.coordinates == [str(each) for each in request.coordinates]
-    return tuple(folder / name for name in sorted(found.jars)) if fits else None
+        with output.open("w", encoding="utf-8") as log:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=ATTEMPT_SECONDS_MAX, check=True
+            )
+    except subprocess.SubprocessError as error:
+        last_lines = output.read_text(encoding="utf-8", errors="replace")[-OUTPUT_CHARACTERS_SHOWN:]
+        raise TransientError(
+            f"the jars of {request.name} could not be fetched",
+            detail=f"Ivy: {error}; its last lines:\n{last_lines}",
+            hint=f"try again: what has arrived is kept; the whole output is in {output}",
+        ) from error
 
 
-def _module_name(jar_name: str) -> str:
-    """The part of `name-1.2.3-classifier.jar` before its version."""
-    return re.split(r"-(?=\d[^-]*\.)", jar_name.removesuffix(".jar"))[0]
+def _ivy_module(request: Request) -> str:
+    lines = [
+        f"    <dependency org={quoteattr(c.organisation)} name={quoteattr(c.module)} rev={quoteattr(c.revision)}"
+        f' transitive="{str(not c.alone).lower()}" conf="default->default"/>'
+        for c in request.coordinates
+    ]
+    lines += [f"    <exclude module={quoteattr(module)}/>" for module in request.excluded_modules]
+    return _IVY_MODULE.format(name=quoteattr(request.name), dependencies="\n".join(lines))
+
+
+def request_for(jar_set: JarSet, spark: Spark) -> Request:
+    """The artifacts of a set for this Spark; the Spark sets leave out what Spark ships."""
+    match jar_set:
+        case JarSet.KAFKA_SOURCE:
+            source = Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark.version)
+            return Request(jar_set, (source,), spark.modules())
+        case JarSet.DELTA:
+            delta = Coordinate("io.delta", f"delta-spark_{SCALA}", _delta_revision(spark.version))
+            return Request(jar_set, (delta,), spark.modules())
+        case JarSet.BROKER:
+            broker = Coordinate("org.apache.kafka", f"kafka_{SCALA}", KAFKA_REVISION)
+            # Without a binding Kafka would log nowhere.
+            binding = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_REVISION)
+            # Kafka's own command line, such as kafka-consumer-groups; with all it names the set would double.
+            tools = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_REVISION, alone=True)
+            return Request(jar_set, (broker, binding, tools))
+        case JarSet.HDFS:
+            modules = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
+            hadoop = tuple(Coordinate("org.apache.hadoop", module, HADOOP_REVISION) for module in modules)
+            slf4j = Coordinate("org.slf4j", "slf4j-api", "1.7.36")
+            return Request(jar_set, (*hadoop, slf4j, Coordinate("commons-logging", "commons-logging", "1.2")))
+        case _:
+            assert_never(jar_set)
+
+
+def _delta_revision(spark_version: str) -> str:
+    line = ".".join(spark_version.split(".")[:2])
+    if line not in DELTA_REVISIONS:
+        raise UserError(
+            f"no Delta release is known for Spark {spark_version}",
+            hint=f"install a pyspark of one of these lines: {', '.join(DELTA_REVISIONS)}",
+        )
+    return DELTA_REVISIONS[line]
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetches the named sets; the exit code follows the error's branch."""
-    parser = argparse.ArgumentParser("python -m penstock.spark.jars", description="Fetch the Java libraries.")
-    parser.add_argument("sets", nargs="*", type=JarSet, metavar="SET", help=", ".join(JarSet))
-    chosen = parser.parse_args(arguments).sets or SETS_FOR_EVERYONE
-    try:
-        for jar_set in chosen:
-            resolve(jar_set)
-    except PenstockError as error:
-        _say(str(error))
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    for name in sys.argv[1:] or SETS_FOR_EVERYONE:
+        resolve(JarSet(name))

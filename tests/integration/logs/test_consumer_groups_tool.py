@@ -8,8 +8,7 @@ import subprocess
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
-from penstock.spark.jars import JarSet, resolve
-from penstock.spark.java import java_command
+from penstock.spark.jars import JarSet, java_command, resolve
 from tests.support.kafka import Produce, Topics
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
-from penstock.spark.ivy import Coordinate, Request
-from penstock.spark.jars import ATTEMPTS_MAX, MANIFEST_NAME, JarSet, Spark, request_for, resolve_with
-from penstock.spark.java import parse_major
+from penstock.spark.jars import (
+    ATTEMPTS_MAX,
+    Coordinate,
+    JarSet,
+    Request,
+    Spark,
+    parse_major,
+    request_for,
+    resolve_with,
+)
 
 REQUEST = Request("pumps", (Coordinate("org.example", "pump", "1.2"),), ())
 
@@ -64,34 +70,6 @@ def test_attempts_end_and_leave_nothing_that_looks_whole(tmp_path: Path) -> None
     sound = Registry()
     assert len(resolve_with(REQUEST, tmp_path, sound)) == 2
     assert sound.asked == 1
-
-
-DAMAGES = ["missing jar", "short jar", "no manifest", "cut manifest", "odd bytes", "no jars", "other coordinates"]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_an_incomplete_set_is_fetched_again(tmp_path: Path, damage: str) -> None:
-    jars = resolve_with(REQUEST, tmp_path, Registry())
-    manifest = jars[0].parent / MANIFEST_NAME
-    match damage:
-        case "missing jar":
-            jars[0].unlink()
-        case "short jar":
-            jars[0].write_bytes(b"pum")
-        case "no manifest":
-            manifest.unlink()
-        case "cut manifest":
-            manifest.write_text(manifest.read_text()[:20])
-        case "odd bytes":
-            manifest.write_bytes(manifest.read_bytes().replace(b".jar", b"\xff.jar"))
-        case "no jars":
-            manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "jars": {}}))
-        case "other coordinates":
-            manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "coordinates": ["org.example:pump:1"]}))
-    registry = Registry()
-    mended = resolve_with(REQUEST, tmp_path, registry)
-    assert registry.asked == 1
-    assert [jar.read_bytes() for jar in mended] == [b"pump!", b"valve"]
 
 
 def test_a_registry_that_delivers_nothing_is_an_error(tmp_path: Path) -> None:
