@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import sides
+from benchmarks.events import events, export_job, type_names, type_schema
 from benchmarks.meters import BenchResult, Say
-from penstock.embedded.sample_events import events, export_job, type_names, type_schema
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 

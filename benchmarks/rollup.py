@@ -18,8 +18,15 @@ from pyspark.sql import functions as F
 
 from benchmarks import sides
 from benchmarks.meters import BenchResult, Say
-from penstock.embedded.sample import produce_keyed, produce_values
-from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
+from penstock.embedded.sample import (
+    WINDOWS,
+    MetricSample,
+    end_markers,
+    metric_records,
+    produce_keyed,
+    produce_values,
+    rollup_job,
+)
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
@@ -38,16 +45,16 @@ _MERGED_BY = {"count": F.sum, "sum": F.sum, "min": F.min, "max": F.max}
 
 def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResult:
     """Both sides roll up the same points, and their windows are equal in every value, or there is no result."""
-    sample = MetricSample(records, series)
+    sample = MetricSample(records, hosts=max(1, series // 3))
 
     def fill(bootstrap: str) -> None:
         produce_keyed(bootstrap, sides.TOPIC, metric_records(sample))
         produce_values(bootstrap, sides.TOPIC, end_markers(sample, sides.PARTITIONS), sides.PARTITIONS)
 
-    say(f"producing {records:,} records of {series:,} series")
+    say(f"producing {records:,} records of {sample.series:,} series")
     look = partial(_look, sample.points)
     compared = sides.Comparison("rollup", records, penstock, baseline, BASELINE_NAME, BASELINE_SPARK, look)
-    result = sides.compare_sides(compared, fill, rounds, say, series=series)
+    result = sides.compare_sides(compared, fill, rounds, say, series=sample.series)
     speeds = {
         "records_per_s": round(records / result.penstock.wall_s),
         "records_per_cpu_s": round(records / result.penstock.cpu_s),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from penstock.embedded.sample_events import events, export_job, type_names
+from benchmarks.events import events, export_job, type_names
 from tests.support.exports import data_files, places_in
 from tests.support.kafka import Produce, Topics
 from tests.support.processes import command_json, penstock

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.embedded.broker import Cluster, write_state
-from penstock.embedded.kafka import new_cluster_id
-from penstock.embedded.layout import HOST, Layout, new_brokers
+from penstock.embedded.kafka import HOST, Layout, new_brokers, new_cluster_id
 
 
 @dataclass(frozen=True, slots=True)

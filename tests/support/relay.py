@@ -13,7 +13,7 @@ from typing import Self
 
 from penstock.embedded import kafka, process
 from penstock.embedded.broker import Cluster
-from penstock.embedded.layout import Broker, Layout, new_brokers
+from penstock.embedded.kafka import Broker, Layout, new_brokers
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 65_536
@@ -83,7 +83,7 @@ def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker
             "controller.quorum.voters": f"{controller.number}@{HOST}:{relay.port}",
         }
         kafka.prepare(Layout(cluster.layout.cluster_id, (broker,)), folder, settings)
-        started = process.spawn(kafka.server_command(broker, folder), kafka.output_file(broker, folder))
+        started = process.spawn(kafka.server_command(broker, folder), broker.output_file(folder))
         try:
             yield broker, relay
         finally:

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.layout import Broker, Layout, is_free, new_brokers
+from penstock.embedded.kafka import Broker, Layout, is_free, new_brokers
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
@@ -131,7 +131,7 @@ class Cluster:
                 silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
                 raise TransientError(
                     f"embedded broker {ended[0]} ended while it started" if ended else silent,
-                    detail=kafka.last_lines(self.layout.broker(ended[0] if ended else 1), self.folder),
+                    detail=self.layout.broker(ended[0] if ended else 1).last_lines(self.folder),
                     hint=f"its logs are below {self.folder}",
                 )
             time.sleep(_POLL_SECONDS)
@@ -155,7 +155,7 @@ class Cluster:
         return True
 
     def _spawn(self, broker: Broker) -> None:
-        started = process.spawn(kafka.server_command(broker, self.folder), kafka.output_file(broker, self.folder))
+        started = process.spawn(kafka.server_command(broker, self.folder), broker.output_file(self.folder))
         write_state(self.folder, self.layout, {**self._processes(), broker.number: started})
 
     def _stop_all(self) -> None:

@@ -5,9 +5,12 @@ The second start runs two jobs in one process: the killed one, and a rollup.
 
 from __future__ import annotations
 
-import signal
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -15,9 +18,19 @@ import polars as pl
 from deltalake import DeltaTable
 
 from penstock.embedded.broker import Cluster
-from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, job_file, produce_keyed, produce_values, web_requests
-from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
+from penstock.embedded.sample import (
+    WINDOWS,
+    MetricSample,
+    Sample,
+    create_topic,
+    end_markers,
+    job_file,
+    metric_records,
+    produce_keyed,
+    produce_values,
+    rollup_job,
+    web_requests,
+)
 from penstock.errors import TransientError
 from penstock.lake.delta.table import open_table
 from penstock.spark.delta_spark import open_delta_spark
@@ -32,7 +45,7 @@ SMALL_BATCHES = "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB"
 """Several batches out of a small topic, so that there is a middle to be killed in."""
 METRICS_TOPIC = "telegraf"
 METRICS_PARTITIONS = 2
-METRICS = MetricSample(records=20_000, series=300)
+METRICS = MetricSample(records=20_000, hosts=100)
 METRICS_JOB = "rollups.yaml"
 _RUN_SECONDS_MAX = 150.0
 _POLL_SECONDS = 0.02
@@ -164,24 +177,41 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
 
 def _run_and_kill(job_path: Path, table: Path) -> int:
     """Kill the process once its second batch has staged a file; return how many files no commit names."""
-    with penstock_run(job_path) as process:
-        wait_for_event(process, "batch committed")
-        wait_for_event(process, "batch planned")
-        known = _staged_files(table)
+    with _penstock_run(job_path) as process:
+        _wait_for_event(process, "batch committed")
+        _wait_for_event(process, "batch planned")
+        before = _staged_files(table)
         deadline = time.monotonic() + _RUN_SECONDS_MAX
-        while _staged_files(table) <= known and process.poll() is None and time.monotonic() < deadline:
+        while _staged_files(table) <= before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
     named = {Path(path).name for path in DeltaTable(str(table)).file_uris()}
     return len({path.name for path in _staged_files(table)} - named)
 
 
-def _run_to_end(job_path: Path, *others: Path) -> None:
-    with penstock_run(job_path, *map(str, others), "--once") as process:
+def _run_to_end(*job_paths: Path) -> None:
+    with _penstock_run(*job_paths, "--once") as process:
         out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
         if process.returncode:
             raise TransientError("penstock run failed", detail=(out or "")[-1500:])
+
+
+@contextmanager
+def _penstock_run(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A running `penstock run`; killed with `kill -9` at the end if it still runs."""
+    command = [sys.executable, "-m", "penstock.cli", "run", "--json", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for_event(process: subprocess.Popen[str], name: str) -> None:
+    """Read the process's events up to one of that name; TransientError if it ends before."""
+    for line in process.stdout or ():
+        if line.startswith("{") and json.loads(line).get("event") == name:
+            return
+    raise TransientError(f"penstock run ended before '{name}'")
 
 
 def _staged_files(table: Path) -> set[Path]:

@@ -1,22 +1,148 @@
-"""How Kafka's own programs are called: formatting the storage, and the server."""
+"""An embedded Kafka: its brokers, their ports and settings, and how Kafka's own programs are called."""
 
 from __future__ import annotations
 
 import os
+import random
 import secrets
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from penstock.embedded.layout import Broker, Layout, log4j_properties, server_properties
-from penstock.errors import TransientError
+from penstock.errors import TransientError, UserError
 from penstock.spark.jars import JarSet, java_command, resolve
 
+HOST = "127.0.0.1"
+# Below the range that systems hand to outgoing connections: a stopped broker finds its port free again.
+PORTS = range(15_000, 32_000)
+PORT_ATTEMPTS_MAX = 200
+BROKER_COUNTS = (1, 3)
 HEAP_MIB_MAX = 512
 FORMAT_SECONDS_MAX = 120
-LOG_LINES_SHOWN = 12
-_META = "meta.properties"
+LOG_LINES_SHOWN = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One Kafka process, broker and controller at once."""
+
+    number: int
+    port: int
+    controller_port: int
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def folder(self, root: Path) -> Path:
+        """Where its data, its settings and its logs are."""
+        return root / f"broker-{self.number}"
+
+    def data_folder(self, root: Path) -> Path:
+        return self.folder(root) / "data"
+
+    def settings_file(self, root: Path) -> Path:
+        return self.folder(root) / "server.properties"
+
+    def output_file(self, root: Path) -> Path:
+        """What Kafka prints: warnings and errors."""
+        return self.folder(root) / "output.txt"
+
+    def last_lines(self, root: Path) -> str:
+        """The end of what it printed, for an error text."""
+        path = self.output_file(root)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        return "\n    ".join(["its last lines:", *lines[-LOG_LINES_SHOWN:]]) if lines else "it printed nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The brokers that form one cluster; it outlives their processes."""
+
+    cluster_id: str
+    brokers: tuple[Broker, ...]
+
+    @property
+    def bootstrap(self) -> str:
+        """The plain listeners, for any client."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple(port for broker in self.brokers for port in (broker.port, broker.controller_port))
+
+    def broker(self, number: int) -> Broker:
+        """The broker with this number, counted from 1."""
+        return self.brokers[number - 1]
+
+
+def new_brokers(count: int) -> tuple[Broker, ...]:
+    """Brokers on ports that are free now."""
+    if count not in BROKER_COUNTS:
+        hint = "1 broker, or 3 for a cluster that survives the loss of one"
+        raise UserError(f"{count} brokers are not offered", hint=hint)
+    ports = iter(_free_ports(count * 2))
+    return tuple(Broker(number, next(ports), next(ports)) for number in range(1, count + 1))
+
+
+def server_properties(layout: Layout, broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
+    """The text of Kafka's settings file; `settings` come last and win."""
+    plain = f"PLAIN://{broker.address}"
+    copies, in_sync = str(len(layout.brokers)), str(2 if len(layout.brokers) > 1 else 1)
+    entries = {
+        "process.roles": "broker,controller",
+        "node.id": str(broker.number),
+        "controller.quorum.voters": ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in layout.brokers),
+        "log.dirs": str(broker.data_folder(root)),
+        "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port}",
+        "advertised.listeners": plain,
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAIN",
+        "controller.listener.names": "CONTROLLER",
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed broker may register again only after its session: shorter than Kafka's 9 s, long for a busy machine.
+        "broker.session.timeout.ms": "6000",
+        "broker.heartbeat.interval.ms": "1000",
+        "log.retention.check.interval.ms": "5000",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "log.cleaner.dedupe.buffer.size": "33554432",
+        **settings,
+    }
+    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in entries.items()}
+    return "".join(f"{key}={value}\n" for key, value in escaped.items())
+
+
+def _free_ports(count: int) -> list[int]:
+    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), count))
+    if len(free) < count:
+        tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
+        raise TransientError("no free port was found", detail=tried)
+    return free
+
+
+def is_free(port: int) -> bool:
+    """Whether a process could listen on this loopback port now."""
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def new_cluster_id() -> str:
@@ -33,35 +159,20 @@ def prepare(layout: Layout, root: Path, settings: Mapping[str, str]) -> None:
         properties = broker.settings_file(root)
         properties.touch(mode=0o600)
         properties.write_text(server_properties(layout, broker, root, settings), encoding="utf-8")
-        _log4j_file(broker, root).write_text(log4j_properties(broker, root), encoding="utf-8")
-    unformatted = [one for one in layout.brokers if not (one.data_folder(root) / _META).exists()]
+    unformatted = [one for one in layout.brokers if not (one.data_folder(root) / "meta.properties").exists()]
     with ThreadPoolExecutor(max_workers=len(layout.brokers)) as pool:
         list(pool.map(lambda broker: _format(layout.cluster_id, broker, root), unformatted))
 
 
 def server_command(broker: Broker, root: Path) -> list[str]:
-    return [*_java(broker, root), f"-Xmx{HEAP_MIB_MAX}m", "kafka.Kafka", str(broker.settings_file(root))]
-
-
-def output_file(broker: Broker, root: Path) -> Path:
-    """What the Java process prints before Kafka's own log begins."""
-    return broker.folder(root) / "output.txt"
-
-
-def last_lines(broker: Broker, root: Path) -> str:
-    """The end of what a broker printed and logged, for an error text."""
-    lines: list[str] = []
-    for path in (output_file(broker, root), broker.log_file(root)):
-        if path.exists():
-            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-    return "\n    ".join(["its last lines:", *lines]) if lines else "it printed nothing"
+    return [*_java(), f"-Xmx{HEAP_MIB_MAX}m", "kafka.Kafka", str(broker.settings_file(root))]
 
 
 def _format(cluster_id: str, broker: Broker, root: Path) -> None:
     arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(broker.settings_file(root))]
     try:
         answer = subprocess.run(
-            [*_java(broker, root), *arguments],
+            [*_java(), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -78,16 +189,7 @@ def _format(cluster_id: str, broker: Broker, root: Path) -> None:
         )
 
 
-def _java(broker: Broker, root: Path) -> Sequence[str]:
+def _java() -> list[str]:
     jars = os.pathsep.join(str(jar) for jar in resolve(JarSet.BROKER))
-    return [
-        str(java_command()),
-        # A small broker on a shared machine: fewer collector threads, and no wait for entropy or a display.
-        *("-XX:+UseSerialGC", "-Djava.awt.headless=true"),
-        f"-Dlog4j2.configurationFile={_log4j_file(broker, root).as_uri()}",
-        *("-cp", jars),
-    ]
-
-
-def _log4j_file(broker: Broker, root: Path) -> Path:
-    return broker.folder(root) / "log4j2.properties"
+    # A small broker on a shared machine: one collector thread, and warnings only, so that its output stays small.
+    return [str(java_command()), "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dlog4j2.level=WARN", "-cp", jars]

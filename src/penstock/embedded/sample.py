@@ -1,4 +1,4 @@
-"""Sample data: a topic of web requests, some of them bad, the same for the same seed."""
+"""Sample data: a topic of web requests, some of them bad, and one of metrics; the same for the same seed."""
 
 from __future__ import annotations
 
@@ -139,3 +139,70 @@ def job_file(
     """The text of a job file for the sample topic."""
     path = json.dumps(table)
     return JOB_FILE.format(bootstrap=bootstrap, topic=topic, table=path, sizes=sizes, bad_share=bad_share)
+
+
+WINDOWS = ("1m", "10m", "1h", "24h")
+_CENTRES = ("eu", "us", "ap")
+_METRIC_FIELDS = ("usage_idle", "usage_system", "usage_user")
+_METRIC_STEPS = 6400
+_MARKER_SECONDS = 3 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """Hosts report in turn, as Telegraf writes it: three values each, every ten seconds from `start` on."""
+
+    records: int
+    hosts: int = 5_334
+    start: int = 1_700_000_400
+    """The time of the first record, in seconds since 1970."""
+    seed: int = 20260301
+
+    @property
+    def series(self) -> int:
+        return self.hosts * len(_METRIC_FIELDS)
+
+    @property
+    def points(self) -> int:
+        """The values in all records."""
+        return self.records * len(_METRIC_FIELDS)
+
+    def at(self, number: int) -> int:
+        """The time of a record."""
+        return self.start + number // self.hosts * 10
+
+
+def metric_records(sample: MetricSample) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, in order of time. The key is the host.
+
+    Values are multiples of 1/64, so that sums are exact in any order.
+    """
+    rng = random.Random(sample.seed)
+    for number in range(sample.records):
+        host = number % sample.hosts
+        fields = ",".join(f'"{name}":{rng.randrange(_METRIC_STEPS) / 64}' for name in _METRIC_FIELDS)
+        tags = f'"dc":"{_CENTRES[host % len(_CENTRES)]}","host":"host-{host:05}"'
+        value = f'{{"fields":{{{fields}}},"name":"cpu","tags":{{{tags}}},"timestamp":{sample.at(number)}}}'
+        yield f"host-{host:05}".encode(), value.encode()
+
+
+def end_markers(sample: MetricSample, count: int) -> list[bytes]:
+    """Values to send after all others, one to each partition: so far ahead that all windows before them close."""
+    at = sample.at(sample.records) + _MARKER_SECONDS
+    return [f'{{"fields":{{"reached":1}},"name":"end","tags":{{}},"timestamp":{at}}}'.encode()] * count
+
+
+ROLLUP_JOB = """\
+job: rollups
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
+decode: telegraf
+table:
+  rollup: {{path: "{path}", windows: [{windows}], lateness: 2m, update_grace: {update_grace}}}
+{more}"""
+
+
+def rollup_job(bootstrap: str, topic: str, path: str, update_grace: str = "0s", more: str = "") -> str:
+    """The text of a job file that rolls such a topic up; `more` are further sections."""
+    values = {"bootstrap": bootstrap, "topic": topic, "path": path, "update_grace": update_grace, "more": more}
+    return ROLLUP_JOB.format(windows=", ".join(WINDOWS), **values)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.embedded.layout import new_brokers
+from penstock.embedded.kafka import new_brokers
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.embedded.broker import Cluster, write_state
-from penstock.embedded.layout import Layout, new_brokers
+from penstock.embedded.kafka import Layout, new_brokers
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer

@@ -13,13 +13,13 @@ from deltalake import write_deltalake
 
 from benchmarks.rollup import our_job, outcome
 from benchmarks.sides import check_same
-from penstock.embedded.sample_metrics import MetricSample, metric_records
+from penstock.embedded.sample import MetricSample, metric_records
 from penstock.errors import TransientError
 from penstock.tables.registry import load_job
 from penstock.tables.rollup.spec import RollupSpec
 from tests.support.metric_windows import SECONDS, expected_windows
 
-SAMPLE = MetricSample(60, series=7)
+SAMPLE = MetricSample(60, hosts=3)
 _INSTANT = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
     [

@@ -6,9 +6,7 @@ import json
 from fractions import Fraction
 from itertools import groupby
 
-import pytest
-
-from penstock.embedded.sample_metrics import MetricSample, end_markers, metric_records
+from penstock.embedded.sample import MetricSample, end_markers, metric_records
 from tests.support.metric_windows import SECONDS, Aggregate, Window, expected_windows
 
 
@@ -16,53 +14,49 @@ def values(sample: MetricSample) -> list[bytes]:
     return [value for _, value in metric_records(sample)]
 
 
-@pytest.mark.parametrize(
-    ("series", "fields", "hosts"), [(7, 3, 3), (9, 3, 3), (1, 3, 1), (2, 1, 2), (12, 12, 1), (16_000, 3, 5_334)]
-)
-def test_there_are_exactly_so_many_series(series: int, fields: int, hosts: int) -> None:
-    sample = MetricSample(hosts * 2 + hosts // 2, series, fields)
+def test_there_are_exactly_so_many_series_and_points() -> None:
+    sample = MetricSample(25, hosts=10)
     records = [json.loads(value) for value in values(sample)]
-    found = {(record["tags"]["host"], field) for record in records for field in record["fields"]}
-    assert (len(records), len(found), sample.hosts) == (sample.records, series, hosts)
+    series = {(record["tags"]["host"], field) for record in records for field in record["fields"]}
+    assert (len(records), len(series), sample.series) == (25, 30, 30)
     assert sample.points == sum(len(record["fields"]) for record in records)
 
 
 def test_a_record_is_compact_and_its_keys_are_sorted() -> None:
-    for text in values(MetricSample(100, series=20, fields=9)):
+    for text in values(MetricSample(100, hosts=7)):
         record = json.loads(text)
         assert json.dumps(record, sort_keys=True, separators=(",", ":")).encode() == text
         assert list(record) == ["fields", "name", "tags", "timestamp"]
 
 
 def test_the_key_is_the_host() -> None:
-    for key, text in metric_records(MetricSample(10, series=9)):
+    for key, text in metric_records(MetricSample(10, hosts=3)):
         assert json.loads(text)["tags"]["host"] == key.decode()
 
 
 def test_hosts_report_in_turn_and_time_goes_on_with_each_turn() -> None:
-    sample = MetricSample(7, series=9, interval_seconds=15, start=1_000)
+    sample = MetricSample(7, hosts=3, start=1_000)
     times = [json.loads(text)["timestamp"] for text in values(sample)]
-    assert [(at, len(list(same))) for at, same in groupby(times)] == [(1_000, 3), (1_015, 3), (1_030, 1)]
-    assert sample.end == 1_030
+    assert [(at, len(list(same))) for at, same in groupby(times)] == [(1_000, 3), (1_010, 3), (1_020, 1)]
 
 
 def test_values_are_exact_in_binary() -> None:
-    for text in values(MetricSample(500, series=30)):
+    for text in values(MetricSample(500, hosts=10)):
         for value in json.loads(text, parse_float=Fraction)["fields"].values():
             assert (value * 64).denominator == 1
             assert 0 <= value < 100
 
 
 def test_a_seed_gives_the_same_records_again_and_another_seed_others() -> None:
-    sample = MetricSample(50, series=30)
+    sample = MetricSample(50, hosts=10)
     assert values(sample) == values(sample)
-    assert values(sample) != values(MetricSample(50, series=30, seed=1))
+    assert values(sample) != values(MetricSample(50, hosts=10, seed=1))
 
 
 def test_end_markers_are_later_than_any_window_of_the_sample_and_its_lateness() -> None:
-    sample = MetricSample(50, series=30)
+    sample = MetricSample(50, hosts=10)
     longest_seconds = max(SECONDS.values())
-    last_end = (sample.end // longest_seconds + 1) * longest_seconds
+    last_end = (sample.at(49) // longest_seconds + 1) * longest_seconds
     markers = [json.loads(text) for text in end_markers(sample, 4)]
     assert len(markers) == 4
     assert all(marker["timestamp"] > last_end + 3600 for marker in markers)
