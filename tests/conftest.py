@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
-from penstock.spark.file_lock import exclusive
-from penstock.spark.jars import JarSet
+from penstock.spark.jars import JarSet, exclusive
 from penstock.spark.session import LIGHT, open_spark
 from tests.support import class_archive, forked, worker_daemon
 from tests.support.exports import ExportPipe

@@ -22,8 +22,7 @@ from penstock.embedded import kafka, process
 from penstock.embedded.kafka import Broker, Layout, is_free, new_brokers
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
-from penstock.spark.file_lock import exclusive
-from penstock.spark.jars import home
+from penstock.spark.jars import exclusive, home
 
 STATE_NAME = "cluster.json"
 READY_SECONDS_MAX = 120.0

@@ -21,8 +21,7 @@ from penstock.failpoints import Failpoint, noop
 from penstock.job.spark import merged_spark
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.spark.failures import SparkGoneError
-from penstock.spark.gateway import jvm_exit_code
-from penstock.spark.session import SharedSession, open_spark
+from penstock.spark.session import SharedSession, jvm_exit_code, open_spark
 
 _JOIN_SECONDS = 0.2
 

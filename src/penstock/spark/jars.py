@@ -6,6 +6,7 @@ those that every user needs.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -13,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -22,12 +24,12 @@ from typing import assert_never
 from xml.sax.saxutils import quoteattr
 
 from penstock.errors import TransientError, UserError
-from penstock.spark.file_lock import exclusive
 
 ATTEMPTS_MAX = 6
 ATTEMPT_SECONDS_MAX = 900
 PAUSE_SECONDS_FIRST = 2.0
 LOCK_SECONDS_MAX = 3600.0
+LOCK_POLL_SECONDS = 0.2
 OUTPUT_CHARACTERS_SHOWN = 1500
 JAVA_MAJOR_MIN = 17
 
@@ -170,6 +172,24 @@ def resolve_with(
             if not folder.exists():
                 _fetch_all(request, folder, fetch, pause)
     return tuple(sorted(folder.glob("*.jar")))
+
+
+@contextmanager
+def exclusive(path: Path, *, wait_seconds_max: float) -> Iterator[None]:
+    """Hold a lock file, which the operating system releases when its holder dies; `TransientError` after the wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + wait_seconds_max
+    with path.open("w") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    waited = f"waited {wait_seconds_max:g} s"
+                    raise TransientError(f"{path} is locked by another process", detail=waited) from None
+            time.sleep(LOCK_POLL_SECONDS)
+        yield
 
 
 def _fetch_all(

@@ -1,22 +1,28 @@
-"""The Spark session of a process, with the settings that the flow relies on."""
+"""The Spark session of a process and its JVM, with the settings that the flow relies on."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
 from penstock.job.spec import SparkSpec
 from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
-from penstock.spark.gateway import given_master, may_be_given_a_master, start_jvm
 from penstock.spark.jars import JarSet, resolve
 
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -40,6 +46,11 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
 }
+_UNSTATED_MASTER = "local[*]"
+"""What Spark says where nobody stated a master."""
+_JVM_OPTIONS = "spark.driver.defaultJavaOptions"
+_KEEPS_SIGNAL_MASK = "-Xrs"
+"""Without it a JVM unblocks SIGTERM, and ends by it."""
 _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master must either be")
 
 
@@ -52,15 +63,15 @@ def open_spark(
     """
     if spark.master:
         _check_reachable(spark.master)
-    if is_local(spark.master) if spark.master else not may_be_given_a_master():
+    if is_local(spark.master) if spark.master else not _may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_SETTINGS, **(LIGHT if light else {}), **spark.conf}
     jars = [str(jar) for jar_set in jar_sets for jar in resolve(jar_set)]
     if jars:
         settings["spark.jars"] = ",".join([*jars, *filter(None, [spark.conf.get("spark.jars")])])
-    start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
-    master = chosen_master(spark.master, _running_master() or given_master())
+    _start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
+    master = chosen_master(spark.master, _running_master() or _given_master())
     if not spark.master:
         _check_reachable(master)
     builder = SparkSession.builder.appName(name).master(master)
@@ -72,6 +83,51 @@ def open_spark(
     except SPARK_ERRORS as error:
         raise _opening_error(error, master) from error
     return session
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process, unless there is one: of an earlier session, or of `spark-submit`.
+
+    A service manager and `timeout` send SIGTERM to every process of a service or group. The current batch has to
+    finish first, so the JVM and the Python workers that it starts do not take part: they are a session of their own
+    and block the signal. They end with this process, however it ends, because the JVM reads a pipe from it.
+    """
+    if SparkContext._gateway is not None:
+        return
+    # It prints a stack trace for what is raised anyway, and then told in our words.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    options = f"{settings.get(_JVM_OPTIONS, '')} {_KEEPS_SIGNAL_MASK}".strip()
+    conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise UserError(
+            "Spark's JVM did not start",
+            detail="what it said is above" if error.getCondition() == "JAVA_GATEWAY_EXITED" else str(error),
+            hint="Spark needs Java 17 or later (JAVA_HOME); check the settings of the job file's spark section",
+        ) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _given_master() -> str | None:
+    """The master that `spark-submit`, its settings or the environment give; None if they are silent."""
+    master = SparkConf().get("spark.master")
+    return None if master == _UNSTATED_MASTER else master
+
+
+def _may_be_given_a_master() -> bool:
+    """Whether something may state a master that is known only once the JVM runs."""
+    named = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "MASTER")
+    return any(name in os.environ for name in named) or (Path(_find_spark_home()) / "conf").exists()  # type: ignore[no-untyped-call]
+
+
+def jvm_exit_code() -> int | None:
+    """How the JVM that this process started has ended; None while it runs, or if it is not ours."""
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    return None if process is None else process.poll()
 
 
 def chosen_master(stated: str | None, given: str | None) -> str:

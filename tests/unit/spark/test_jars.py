@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import TransientError, UserError
-from penstock.spark.file_lock import exclusive
 from penstock.spark.jars import (
     ATTEMPTS_MAX,
     Coordinate,
     JarSet,
     Request,
     Spark,
+    exclusive,
     parse_major,
     request_for,
     resolve_with,
