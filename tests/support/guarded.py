@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.embedded.broker import Cluster, write_state
-from penstock.embedded.kafka import HOST, Layout, new_brokers, new_cluster_id
+from penstock.embedded.kafka import HOST, new_brokers, new_cluster_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Guarded:
 def guarded_cluster(folder: Path, users: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Guarded]:
     """One broker for users by name and password; `settings` win."""
     broker, spare, _ = new_brokers(3)
-    write_state(folder, Layout(new_cluster_id(), (broker,)), {})
+    write_state(folder, new_cluster_id(), (broker,), {})
     plain, sasl = f"PLAIN://{broker.address}", f"SASL://{spare.address}"
     passwords = " ".join(f"user_{name}={_quote(password)}" for name, password in users.items())
     guards = {

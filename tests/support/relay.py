@@ -13,7 +13,7 @@ from typing import Self
 
 from penstock.embedded import kafka, process
 from penstock.embedded.broker import Cluster
-from penstock.embedded.kafka import Broker, Layout, new_brokers
+from penstock.embedded.kafka import Broker, new_brokers
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 65_536
@@ -73,7 +73,7 @@ def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker
 
     It is no controller itself: those write to each other, and would tell it an address that leads around the relay.
     """
-    [controller] = cluster.layout.brokers
+    [controller] = cluster.brokers
     [new] = new_brokers(1)
     broker = replace(new, number=2)
     with Relay(controller.controller_port) as relay:
@@ -82,7 +82,7 @@ def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker
             "listeners": f"PLAIN://{broker.address}",
             "controller.quorum.voters": f"{controller.number}@{HOST}:{relay.port}",
         }
-        kafka.prepare(Layout(cluster.layout.cluster_id, (broker,)), folder, settings)
+        kafka.prepare(cluster.cluster_id, (broker,), folder, settings)
         started = process.spawn(kafka.server_command(broker, folder), broker.output_file(folder))
         try:
             yield broker, relay

@@ -84,7 +84,7 @@ def _print(cluster: Cluster | None, folder: Path, json: bool) -> None:
         content = {
             "running": running > 0,
             "bootstrap": cluster.bootstrap if cluster is not None and running else None,
-            "cluster_id": cluster.layout.cluster_id if cluster is not None else None,
+            "cluster_id": cluster.cluster_id if cluster is not None else None,
             "folder": str(folder.absolute()),
             "brokers": [{"number": one.number, "port": one.port, "pid": one.pid} for one in brokers],
         }

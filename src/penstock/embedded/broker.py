@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.kafka import Broker, Layout, is_free, new_brokers
+from penstock.embedded.kafka import Broker, Brokers, are_free, new_brokers
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.spark.jars import exclusive, home
@@ -55,7 +55,8 @@ class Cluster:
     """One or three brokers below one folder; as a context it stops them at the end."""
 
     folder: Path
-    layout: Layout
+    cluster_id: str
+    brokers: Brokers
 
     @classmethod
     def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
@@ -66,14 +67,14 @@ class Cluster:
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            known = read_state(folder)
-            running = {} if known is None else {n: one for n, one in known.processes.items() if process.is_running(one)}
-            layout = _layout(known, brokers, folder, in_use=bool(running))
-            cluster = cls(folder, layout)
-            missing = [broker for broker in layout.brokers if broker.number not in running]
+            state = read_state(folder)
+            running = {} if state is None else {n: one for n, one in state.processes.items() if process.is_running(one)}
+            cluster_id = kafka.new_cluster_id() if state is None else state.cluster_id
+            cluster = cls(folder, cluster_id, _brokers(state, brokers, folder, in_use=bool(running)))
+            missing = [broker for broker in cluster.brokers if broker.number not in running]
             if missing:
-                kafka.prepare(layout, folder, settings or {})
-                write_state(folder, layout, running)
+                kafka.prepare(cluster_id, cluster.brokers, folder, settings or {})
+                cluster._write(running)
             try:
                 for broker in missing:
                     cluster._spawn(broker)
@@ -88,17 +89,17 @@ class Cluster:
     def open(cls, folder: Path) -> Cluster | None:
         """The cluster that was started in the folder, running or not; None if there never was one."""
         state = read_state(folder.absolute())
-        return None if state is None else cls(folder.absolute(), state.layout)
+        return None if state is None else cls(folder.absolute(), state.cluster_id, state.brokers)
 
     @property
     def bootstrap(self) -> str:
         """The plain listeners, for `bootstrap.servers`."""
-        return self.layout.bootstrap
+        return bootstrap_of(self.brokers)
 
     def status(self) -> tuple[BrokerStatus, ...]:
         """Every broker, and which of them run."""
         running = {number: one.pid for number, one in self._processes().items() if process.is_running(one)}
-        return tuple(BrokerStatus(one.number, one.port, running.get(one.number)) for one in self.layout.brokers)
+        return tuple(BrokerStatus(one.number, one.port, running.get(one.number)) for one in self.brokers)
 
     def stop(self) -> None:
         """Stops all brokers, by force those that do not end in time; the data stays."""
@@ -117,7 +118,7 @@ class Cluster:
             known = self._processes().get(number)
             if known is not None:
                 process.stop([known], grace_seconds=STOP_SECONDS_MAX)
-            self._spawn(self.layout.broker(number))
+            self._spawn(self.brokers[number - 1])
             self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -130,7 +131,7 @@ class Cluster:
                 silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
                 raise TransientError(
                     f"embedded broker {ended[0]} ended while it started" if ended else silent,
-                    detail=self.layout.broker(ended[0] if ended else 1).last_lines(self.folder),
+                    detail=self.brokers[ended[0] - 1 if ended else 0].last_lines(self.folder),
                     hint=f"its logs are below {self.folder}",
                 )
             time.sleep(_POLL_SECONDS)
@@ -144,7 +145,7 @@ class Cluster:
     def _answers(self, expected: set[int]) -> bool:
         """Whether each expected broker itself names all of them: then it also serves them."""
         for number in expected:
-            admin = AdminClient({"bootstrap.servers": self.layout.broker(number).address, "log_level": 0})
+            admin = AdminClient({"bootstrap.servers": self.brokers[number - 1].address, "log_level": 0})
             try:
                 metadata = admin.list_topics(timeout=_METADATA_SECONDS_MAX)
             except KafkaException:
@@ -155,15 +156,18 @@ class Cluster:
 
     def _spawn(self, broker: Broker) -> None:
         started = process.spawn(kafka.server_command(broker, self.folder), broker.output_file(self.folder))
-        write_state(self.folder, self.layout, {**self._processes(), broker.number: started})
+        self._write({**self._processes(), broker.number: started})
 
     def _stop_all(self) -> None:
         process.stop(list(self._processes().values()), grace_seconds=STOP_SECONDS_MAX)
-        write_state(self.folder, self.layout, {})
+        self._write({})
 
     def _processes(self) -> Mapping[int, ProcessId]:
         state = read_state(self.folder)
-        return {} if state is None or state.layout != self.layout else state.processes
+        return {} if state is None or state.brokers != self.brokers else state.processes
+
+    def _write(self, processes: Mapping[int, ProcessId]) -> None:
+        write_state(self.folder, self.cluster_id, self.brokers, processes)
 
 
 class State(msgspec.Struct, frozen=True):
@@ -173,17 +177,13 @@ class State(msgspec.Struct, frozen=True):
     cluster_id: str
     bootstrap: str
     """For people who look into the file."""
-    brokers: tuple[Broker, ...]
+    brokers: Brokers
     processes: Mapping[int, ProcessId]
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.cluster_id, self.brokers)
 
-
-def write_state(folder: Path, layout: Layout, processes: Mapping[int, ProcessId]) -> None:
-    """Replaces the state file in one act."""
-    content = State(1, layout.cluster_id, layout.bootstrap, layout.brokers, processes)
+def write_state(folder: Path, cluster_id: str, brokers: Brokers, processes: Mapping[int, ProcessId]) -> None:
+    """Replace the state file in one act."""
+    content = State(1, cluster_id, bootstrap_of(brokers), brokers, processes)
     aside = folder / f"{STATE_NAME}.{os.getpid()}"
     aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
     aside.replace(folder / STATE_NAME)
@@ -208,16 +208,17 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
 
 
-def _layout(known: State | None, brokers: int, folder: Path, *, in_use: bool) -> Layout:
-    """The layout of the folder, or a new one; on other ports if its own are taken and not by its own brokers."""
-    if known is None:
-        return Layout(kafka.new_cluster_id(), new_brokers(brokers))
-    if len(known.layout.brokers) != brokers:
+def bootstrap_of(brokers: Brokers) -> str:
+    """The plain listeners, for any client."""
+    return ",".join(broker.address for broker in brokers)
+
+
+def _brokers(state: State | None, count: int, folder: Path, *, in_use: bool) -> Brokers:
+    """The brokers of the folder, or new ones; on other ports if theirs are taken and not by themselves."""
+    if state is not None and len(state.brokers) != count:
         raise UserError(
-            f"the folder holds a cluster of {len(known.layout.brokers)}, not of {brokers}",
+            f"the folder holds a cluster of {len(state.brokers)}, not of {count}",
             detail=str(folder),
             hint="choose another folder, or delete this one with its data",
         )
-    if in_use or all(map(is_free, known.layout.ports)):
-        return known.layout
-    return Layout(known.layout.cluster_id, new_brokers(brokers))
+    return state.brokers if state is not None and (in_use or are_free(state.brokers)) else new_brokers(count)

@@ -59,28 +59,11 @@ class Broker:
         return "\n    ".join(["its last lines:", *lines[-LOG_LINES_SHOWN:]]) if lines else "it printed nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The brokers that form one cluster; it outlives their processes."""
-
-    cluster_id: str
-    brokers: tuple[Broker, ...]
-
-    @property
-    def bootstrap(self) -> str:
-        """The plain listeners, for any client."""
-        return ",".join(broker.address for broker in self.brokers)
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        return tuple(port for broker in self.brokers for port in (broker.port, broker.controller_port))
-
-    def broker(self, number: int) -> Broker:
-        """The broker with this number, counted from 1."""
-        return self.brokers[number - 1]
+Brokers = tuple[Broker, ...]
+"""Those that form one cluster; they outlive their processes."""
 
 
-def new_brokers(count: int) -> tuple[Broker, ...]:
+def new_brokers(count: int) -> Brokers:
     """Brokers on ports that are free now."""
     if count not in BROKER_COUNTS:
         hint = "1 broker, or 3 for a cluster that survives the loss of one"
@@ -89,14 +72,14 @@ def new_brokers(count: int) -> tuple[Broker, ...]:
     return tuple(Broker(number, next(ports), next(ports)) for number in range(1, count + 1))
 
 
-def server_properties(layout: Layout, broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
+def server_properties(brokers: Brokers, broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
     """The text of Kafka's settings file; `settings` come last and win."""
     plain = f"PLAIN://{broker.address}"
-    copies, in_sync = str(len(layout.brokers)), str(2 if len(layout.brokers) > 1 else 1)
+    copies, in_sync = str(len(brokers)), str(2 if len(brokers) > 1 else 1)
     entries = {
         "process.roles": "broker,controller",
         "node.id": str(broker.number),
-        "controller.quorum.voters": ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in layout.brokers),
+        "controller.quorum.voters": ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in brokers),
         "log.dirs": str(broker.data_folder(root)),
         "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port}",
         "advertised.listeners": plain,
@@ -136,6 +119,11 @@ def _free_ports(count: int) -> list[int]:
     return free
 
 
+def are_free(brokers: Brokers) -> bool:
+    """Whether the ports of all brokers can be listened on now."""
+    return all(is_free(port) for broker in brokers for port in (broker.port, broker.controller_port))
+
+
 def is_free(port: int) -> bool:
     """Whether a process could listen on this loopback port now."""
     try:
@@ -152,16 +140,16 @@ def new_cluster_id() -> str:
     return text
 
 
-def prepare(layout: Layout, root: Path, settings: Mapping[str, str]) -> None:
+def prepare(cluster_id: str, brokers: Brokers, root: Path, settings: Mapping[str, str]) -> None:
     """Writes the settings of every broker, and formats the storage of those that have none."""
-    for broker in layout.brokers:
+    for broker in brokers:
         broker.folder(root).mkdir(parents=True, exist_ok=True)
         properties = broker.settings_file(root)
         properties.touch(mode=0o600)
-        properties.write_text(server_properties(layout, broker, root, settings), encoding="utf-8")
-    unformatted = [one for one in layout.brokers if not (one.data_folder(root) / "meta.properties").exists()]
-    with ThreadPoolExecutor(max_workers=len(layout.brokers)) as pool:
-        list(pool.map(lambda broker: _format(layout.cluster_id, broker, root), unformatted))
+        properties.write_text(server_properties(brokers, broker, root, settings), encoding="utf-8")
+    unformatted = [one for one in brokers if not (one.data_folder(root) / "meta.properties").exists()]
+    with ThreadPoolExecutor(max_workers=len(brokers)) as pool:
+        list(pool.map(lambda broker: _format(cluster_id, broker, root), unformatted))
 
 
 def server_command(broker: Broker, root: Path) -> list[str]:

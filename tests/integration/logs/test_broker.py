@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.embedded.broker import Cluster, write_state
-from penstock.embedded.kafka import Layout, new_brokers
+from penstock.embedded.broker import Cluster, bootstrap_of, write_state
+from penstock.embedded.kafka import new_brokers
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer
@@ -203,7 +203,7 @@ def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> Non
 def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:
     """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
     stranger = ProcessId(os.getpid(), started_at=1.0)
-    write_state(tmp_path, Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1)), {1: stranger})
+    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1), {1: stranger})
     cluster = Cluster.open(tmp_path)
     assert cluster is not None
     assert [one.running for one in cluster.status()] == [False]
@@ -211,16 +211,16 @@ def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Pat
 
 
 def test_a_folder_keeps_its_number_of_brokers(tmp_path: Path) -> None:
-    write_state(tmp_path, Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3)), {})
+    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3), {})
     with pytest.raises(UserError):
         Cluster.start(tmp_path, brokers=1)
 
 
 def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
-    layout = Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1))
-    write_state(tmp_path, layout, {})
-    with socket.create_server(("127.0.0.1", layout.brokers[0].port)), Cluster.start(tmp_path) as cluster:
-        assert cluster.bootstrap != layout.bootstrap
+    brokers = new_brokers(1)
+    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", brokers, {})
+    with socket.create_server(("127.0.0.1", brokers[0].port)), Cluster.start(tmp_path) as cluster:
+        assert cluster.bootstrap != bootstrap_of(brokers)
 
 
 def sasl_client(cluster: Guarded, user: str, password: str) -> AdminClient:

@@ -55,7 +55,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
 
 
 def test_the_cluster_is_known_by_the_id_that_it_keeps(open_log: OpenLog, cluster: Cluster) -> None:
-    assert open_log("any").admin.cluster().cluster_id == cluster.layout.cluster_id
+    assert open_log("any").admin.cluster().cluster_id == cluster.cluster_id
 
 
 def test_partitions_of_several_topics_come_sorted_and_with_the_id_of_their_topic(

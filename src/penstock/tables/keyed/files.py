@@ -74,9 +74,5 @@ def commits_by_bucket(table: Table) -> dict[int, int]:
     return commits
 
 
-def row_count(table: Table) -> int:
-    return sum(file.rows or 0 for file in table.active_files())
-
-
 def _fingerprints(files: Iterable[_Named]) -> int:
     return sum(fingerprint(file.path) for file in files)

@@ -21,7 +21,7 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import table_properties
 from penstock.status.model import JobStatus, Section
-from penstock.tables.keyed.files import files_by_bucket, row_count
+from penstock.tables.keyed.files import files_by_bucket
 from penstock.tables.keyed.layout import (
     BUCKET,
     HIDDEN,
@@ -29,14 +29,13 @@ from penstock.tables.keyed.layout import (
     SEQUENCE,
     SEQUENCES,
     TIEBREAK,
-    Layout,
     is_key_type,
     sequences_type,
 )
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.proof import prove_keyed
-from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSection, KeyedSpec, decode_layout, encode_layout
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSection, KeyedSpec, decode_layout, encode_layout, is_value
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
 from penstock.tables.kind import CompactWish, ReadWish, SaveMode, VacuumWish
@@ -76,7 +75,8 @@ class KeyedKind(SingleKind):
         table = find_table(job.table, job.name)
         if table is None:
             return status
-        rows, chunks = row_count(table), [len(files) for files in files_by_bucket(table.active_files()).values()]
+        files = table.active_files()
+        rows, chunks = sum(file.rows or 0 for file in files), [len(held) for held in files_by_bucket(files).values()]
         most = max(chunks, default=0)
         values = {"rows": rows, "buckets": len(chunks), "chunks": sum(chunks), "chunks_max": most}
         line = f"{rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {most} in one"
@@ -119,7 +119,10 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     for name in layout.keys:
         if not is_key_type(columns.field(name).type):
             raise UserError(f"{name} cannot be part of a key: it is {columns.field(name).type}")
-    _check_delete(layout, columns)
+    rule = layout.delete
+    if rule is not None and not is_value(rule.value, columns.field(rule.column).type):
+        kind = columns.field(rule.column).type
+        raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}")
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [each for each in columns if each not in first]
     schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
@@ -142,17 +145,6 @@ def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:
                 f"{where} has a column {column.name}, a name that keyed tables keep for themselves",
                 hint="rename the column, or write to a new table",
             )
-
-
-def _check_delete(layout: Layout, columns: pa.Schema) -> None:
-    rule = layout.delete
-    if rule is None:
-        return
-    kind = columns.field(rule.column).type
-    try:
-        pa.scalar(rule.value).cast(kind)
-    except pa.ArrowException:
-        raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}") from None
 
 
 def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:

@@ -55,10 +55,9 @@ from penstock.tables.keyed.merging.chunks import ChunkStore, digest_of
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import read_incoming
 from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_bucket
-from penstock.tables.keyed.merging.tombstones import newest
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
 from penstock.tables.keyed.table import told_by_key, tombstone_policy
-from penstock.tables.keyed.tombstones import find_tombstones, tombstones_faults
+from penstock.tables.keyed.tombstones import find_tombstones, newest, tombstones_faults
 from penstock.tables.single.facts import TableFacts, read_table, recorded_gaps
 
 

@@ -118,10 +118,10 @@ def _column(name: str, output: Output, at: KeyPath, reader: Reader) -> pa.DataTy
     return output.types.get(name)
 
 
-def _is_value(value: object, kind: pa.DataType) -> bool:
+def is_value(value: object, kind: pa.DataType) -> bool:
     try:
         pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.ArrowException:
         return False
     return True
 
@@ -134,6 +134,6 @@ def _check_settings(table: KeyedSpec, output: Output, reader: Reader) -> None:
             reader.note((*AT, "sequence"), "a sequence is a column of whole numbers, text, dates or times")
     if delete is not None:
         kind = _column(delete.column, output, (*AT, "delete"), reader)
-        if kind is not None and not _is_value(delete.value, kind):
+        if kind is not None and not is_value(delete.value, kind):
             message = f"{shown(delete.column)} is compared with {delete.value!r}, which is no value of it"
             reader.note((*AT, "delete"), message)

@@ -1,8 +1,12 @@
-"""The table of tombstones next to a keyed table: written before the data commit, kept for a while (RULES K2)."""
+"""Deleted keys with the order of their delete, so that an older update cannot bring a row back (RULES K2).
+
+They are a table next to the keyed one: written before the data commit, and kept for a while.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import polars as pl
@@ -21,10 +25,11 @@ from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, files_number
-from penstock.tables.keyed.layout import BUCKET
-from penstock.tables.keyed.merging.chunks import file_schema, fresh
-from penstock.tables.keyed.merging.tombstones import read_tombstones, retained, tombstone_schema, write_tombstones
+from penstock.tables.keyed.layout import BUCKET, Layout, key_frame, order_columns, order_frame
+from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, file_schema, fresh
 from penstock.tables.keyed.spec import KeyedSpec
+
+DELETED_AT = "deleted_at"
 
 
 class Tombstones:
@@ -89,7 +94,8 @@ class Tombstones:
     def _expire_bucket(self, table: Table, bucket: int, files: tuple[ActiveFile, ...]) -> None:
         store, version_max = chunk_store(self._job.table, table), table.version + VERSIONS_TO_LAND_MAX
         tombstones = pl.concat([read_tombstones(store, file.path) for file in files])
-        kept = retained(store.layout, tombstones, self._environment.now() - self._job.table.tombstone_retention_seconds)
+        oldest = self._environment.now() - self._job.table.tombstone_retention_seconds
+        kept = newest(store.layout, tombstones.filter(pl.col(DELETED_AT).dt.epoch("us") >= oldest * 1_000_000))
         if len(files) == 1 and len(kept) == len(tombstones):
             return
         staged = write_tombstones(store, bucket, kept, partial(fresh, compacted_name, version_max))
@@ -145,3 +151,38 @@ def _change(table: Table, added: Sequence[StagedFile], removed: Sequence[ActiveF
     actions: list[AddAction | RemoveAction] = [table.remove_action(file) for file in removed]
     actions += [table.add_action(file) for file in added]
     return Change(actions, files_number(table, added, removed), Provenance(kind=kind, job=table.job).metadata)
+
+
+def tombstone_schema(layout: Layout, schema: pa.Schema) -> pa.Schema:
+    """The columns of the table of tombstones next to a table of this schema."""
+    empty = schema.empty_table()
+    columns = key_frame(layout, empty).hstack(order_frame(layout, empty)).to_arrow().schema
+    plain = [pa.field(column.name, _plain(column.type)) for column in columns]
+    return pa.schema([*plain, pa.field(DELETED_AT, pa.timestamp("us", "UTC")), pa.field(BUCKET, pa.int32())])
+
+
+def read_tombstones(store: ChunkStore, path: str) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(store.read(path)))
+
+
+def newest(layout: Layout, tombstones: pl.DataFrame) -> pl.DataFrame:
+    """Of each key the newest delete, in the order of the keys."""
+    ordered = tombstones.sort([*layout.key_names, *order_columns(layout)])
+    return ordered.unique(layout.key_names, keep="last", maintain_order=True)
+
+
+def deleted_now(deletes: pl.DataFrame, layout: Layout, now: float) -> pl.DataFrame:
+    """The tombstones of deletes."""
+    at = pl.lit(datetime.fromtimestamp(now, UTC), pl.Datetime("us", "UTC")).alias(DELETED_AT)
+    return deletes.select(*layout.key_names, *order_columns(layout)).with_columns(at)
+
+
+def write_tombstones(store: ChunkStore, bucket: int, tombstones: pl.DataFrame, name: NewName) -> tuple[StagedFile, ...]:
+    return tuple(store.write(tombstones.to_arrow().cast(store.schema), bucket, name))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type as Delta has it: Polars has large texts and views."""
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(kind) or kind == pa.binary_view() else kind

@@ -24,7 +24,7 @@ from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of,
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.runs import RunPart, read_part
-from penstock.tables.keyed.merging.tombstones import (
+from penstock.tables.keyed.tombstones import (
     DELETED_AT,
     deleted_now,
     newest,
