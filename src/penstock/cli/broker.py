@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.maintenance import Json
 from penstock.embedded.broker import Cluster, default_folder
 from penstock.embedded.sample import produce_lines
 from penstock.errors import UserError
@@ -16,7 +17,6 @@ from penstock.errors import UserError
 app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
 
 Folder = Annotated[Path | None, typer.Option(help="Where its data is kept (default: a folder in the user's cache).")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

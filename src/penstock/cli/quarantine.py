@@ -8,12 +8,11 @@ import re
 import sys
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance import environment
+from penstock.cli.maintenance import Job, Json, environment
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
@@ -27,9 +26,6 @@ from penstock.tables.registry import kind_of, load_job
 from penstock.watch.listeners import JsonLines
 
 app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
-
-Job = Annotated[Path, typer.Argument(help="The job file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 LIMIT = 20
 _PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>\d+)/(?P<offset>\d+)")
