@@ -10,12 +10,10 @@ from penstock.cli import broker, quarantine, wal
 from penstock.cli.check import check
 from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
-from penstock.cli.load import load
-from penstock.cli.maintenance import compact, rebuild, vacuum
+from penstock.cli.maintenance import compact, load, rebuild, vacuum
 from penstock.cli.run import run
-from penstock.cli.status import status
+from penstock.cli.status import status, windows
 from penstock.cli.verify import verify
-from penstock.cli.windows import windows
 from penstock.errors import PenstockError
 
 EXIT_INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""`penstock compact`, `vacuum` and `rebuild`: merge small files, delete unused ones, restore lost logs."""
+"""`penstock load`, `compact`, `vacuum` and `rebuild`: rows of files, and care for the files of a table."""
 
 from __future__ import annotations
 
@@ -11,16 +11,37 @@ from typing import Annotated
 import typer
 
 from penstock.environment import Environment
+from penstock.errors import UserError
 from penstock.job.values import QuantityError, parse_size
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import Report
 from penstock.logs.registry import open_log
-from penstock.tables.kind import CompactWish, VacuumWish
+from penstock.spark.session import open_spark
+from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
 from penstock.tables.registry import failpoint, kind_of, load_job
 
 Job = Annotated[Path, typer.Argument(help="Job file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EXIT_IN_DOUBT = 1
+
+
+def load(
+    job: Job,
+    paths: Annotated[list[str], typer.Argument(help="Parquet files, or folders of them.")],
+    mode: Annotated[SaveMode, typer.Option(help="Add rows and replace by key, or replace all rows.")] = SaveMode.APPEND,
+    json: Json = False,
+) -> None:
+    """Load Parquet files; a load that was interrupted goes on, a repeated one does nothing."""
+    spec = load_job(job)
+    kind = kind_of(spec)
+    if not isinstance(kind, Loading):
+        raise UserError(f"the table of {spec.name} takes no loads", hint="loads are for tables with keys")
+    spark = open_spark(spec.spark, name=f"penstock load {spec.name}", light=True)
+    try:
+        report = kind.load(spec, paths, mode, spark, environment())
+    finally:
+        spark.stop()
+    tell(spec.name, report, json)
 
 
 def compact(
