@@ -31,38 +31,39 @@ def newest_key(job: str, topic: str) -> str:
     return f"{job}/{topic}#generation"
 
 
-def generations_of(known: Transactions, job: str, partition: Partition) -> tuple[tuple[int, int], ...]:
+def generations_of(numbers: Transactions, job: str, partition: Partition) -> tuple[tuple[int, int], ...]:
     """From which offset on a partition is in which generation, ascending."""
     head = position_key(job, partition)
-    found = ((_AT.fullmatch(key, len(head)), number) for key, number in known.items() if key.startswith(f"{head}#"))
-    return tuple(sorted((int(match[1]), number) for match, number in found if match is not None))
+    matches = ((_AT.fullmatch(key, len(head)), number) for key, number in numbers.items() if key.startswith(f"{head}#"))
+    return tuple(sorted((int(match[1]), number) for match, number in matches if match is not None))
 
 
 def with_generations(
-    proposal: Proposal, accepted: Iterable[Part], known: Transactions, bounds_of: BoundsOf
+    proposal: Proposal, accepted: Iterable[Part], numbers: Transactions, bounds_of: BoundsOf
 ) -> Proposal:
     """The proposal with the generations that its accepted starts begin, as of a version with these numbers."""
     starts = [part for part in accepted if isinstance(part, StartPart)]
     extra: dict[str, int] = {}
     for topic in sorted({part.partition.topic for part in starts}):
-        mine = [part for part in starts if part.partition.topic == topic]
-        started_before = known.get(topic_key(proposal.job, topic)) is not None
-        number = known.get(newest_key(proposal.job, topic), 0) + int(started_before)
+        fresh = [part for part in starts if part.partition.topic == topic]
+        started_before = numbers.get(topic_key(proposal.job, topic)) is not None
+        number = numbers.get(newest_key(proposal.job, topic), 0) + int(started_before)
         extra[newest_key(proposal.job, topic)] = number
-        extra |= {generation_key(proposal.job, part.partition, part.offset): number for part in mine}
+        extra |= {generation_key(proposal.job, part.partition, part.offset): number for part in fresh}
         if started_before:
-            others = _others(known, proposal.job, mine)
-            extra |= {generation_key(proposal.job, each, held.end): number for each, held in bounds_of(others).items()}
+            others = _others(numbers, proposal.job, fresh)
+            extra |= {
+                generation_key(proposal.job, partition, bounds.end): number
+                for partition, bounds in bounds_of(others).items()
+            }
     return replace(proposal, extra={**proposal.extra, **extra}) if extra else proposal
 
 
-def _others(known: Transactions, job: str, starts: list[StartPart]) -> list[Partition]:
+def _others(numbers: Transactions, job: str, starts: list[StartPart]) -> list[Partition]:
     """The partitions of the same topics that were started before."""
-    fresh = {part.partition for part in starts}
-    found = set()
-    for part in starts:
-        topic, topic_id = part.partition.topic, part.partition.topic_id
+    started = set()
+    for topic, topic_id in {(part.partition.topic, part.partition.topic_id) for part in starts}:
         head = f"{job}/{topic_id}/"
-        numbers = (key.removeprefix(head) for key in known if key.startswith(head))
-        found |= {Partition(topic, topic_id, int(number)) for number in numbers if number.isdecimal()}
-    return sorted(found - fresh)
+        names = (key.removeprefix(head) for key in numbers if key.startswith(head))
+        started |= {Partition(topic, topic_id, int(name)) for name in names if name.isdecimal()}
+    return sorted(started - {part.partition for part in starts})

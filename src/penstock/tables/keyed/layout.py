@@ -186,8 +186,8 @@ def stable_hash(column: pl.Series) -> Numbers:
     if column.dtype in (pl.String, pl.Binary):
         codes = column.to_arrow().dictionary_encode()
         words = [_word_hash(value) for value in codes.dictionary.cast(pa.large_binary()).to_pylist()]
-        found = np.array([*words, 0], np.uint64)
-        taken: Numbers = found[codes.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+        hashes = np.array([*words, 0], np.uint64)
+        taken: Numbers = hashes[codes.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
         return taken
     whole = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy()
     return _mixed(whole.astype(np.int64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
@@ -242,14 +242,14 @@ def tiebreaks(sequence: pa.Array, topic: str, partition: int) -> pa.Array:
 
 def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.Array:
     """Whether each row deletes: by the job's rule, or because its record is a tombstone."""
-    found = pa.repeat(False, rows.num_rows)
+    deletes = pa.repeat(False, rows.num_rows)
     if "value" in kafka.schema.names:
-        found = pc.is_null(kafka.column("value"))
+        deletes = pc.is_null(kafka.column("value"))
     if layout.delete is not None:
         column = rows.column(layout.delete.column)
-        wanted = pa.scalar(layout.delete.value).cast(column.type)
-        found = pc.or_(found, pc.fill_null(pc.equal(column, wanted), False))
-    return found
+        value = pa.scalar(layout.delete.value).cast(column.type)
+        deletes = pc.or_(deletes, pc.fill_null(pc.equal(column, value), False))
+    return deletes
 
 
 def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:
@@ -265,5 +265,5 @@ def _mixed(numbers: Numbers) -> Numbers:
     """The finaliser of splitmix64."""
     mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: Numbers = mixed ^ (mixed >> np.uint64(31))
-    return found
+    final: Numbers = mixed ^ (mixed >> np.uint64(31))
+    return final

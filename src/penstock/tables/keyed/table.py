@@ -152,11 +152,13 @@ def keyed_flow(
     job: JobSpec[KeyedSpec], plain: Flow, numbers: Mapping[str, int], partitions: list[Partition]
 ) -> KeyedFlow:
     """The flow of records into runs; `numbers` are those of the table."""
-    known = {field.name: getattr(plain, field.name) for field in fields(plain)}
-    known["on"] = replace(plain.on, tombstone=tombstone_policy(job, job.table))
-    generations = {(each.topic, each.number): generations_of(numbers, job.name, each) for each in partitions}
+    values = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    values["on"] = replace(plain.on, tombstone=tombstone_policy(job, job.table))
+    generations = {
+        (partition.topic, partition.number): generations_of(numbers, job.name, partition) for partition in partitions
+    }
     by_key = told_by_key(job, job.table)
-    return KeyedFlow(**known, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
+    return KeyedFlow(**values, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
 
 
 def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:

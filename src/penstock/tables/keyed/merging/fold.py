@@ -82,14 +82,14 @@ def merged_rows(
             continue
         column = records.column(name)
         at = np.where(inserts, _newest_values(column, first, last), -1)
-        mine = np.where(at >= 0, ranks.records[at], 0)
-        theirs = np.zeros(len(puts), np.int64) if base is None else ranks.of_values(base, name)
-        kept = np.where(theirs > dead, theirs, 0)
-        takes = (mine >= kept if ties_replace else mine > kept) & (mine > 0)
+        new_ranks = np.where(at >= 0, ranks.records[at], 0)
+        old_ranks = np.zeros(len(puts), np.int64) if base is None else ranks.of_values(base, name)
+        kept = np.where(old_ranks > dead, old_ranks, 0)
+        takes = (new_ranks >= kept if ties_replace else new_ranks > kept) & (new_ranks > 0)
         taken |= takes
-        dropped |= kept < theirs
+        dropped |= kept < old_ranks
         used[at[takes]] = True
-        winner = np.where(takes, mine, kept)
+        winner = np.where(takes, new_ranks, kept)
         both = column if base is None else pa.chunked_array([*column.chunks, *base.column(name).chunks])
         places = np.where(takes, at, np.where(winner > 0, records.num_rows + np.arange(len(puts)), 0))
         columns.append(both.take(pa.array(places, mask=winner == 0)))
@@ -139,16 +139,17 @@ class _Ranks:
 
     def of_values(self, base: pa.Table, name: str) -> Places:
         """The rank of each value in a column of the base; 0 where there is none."""
-        found = self.base.copy()
-        mine = pc.equal(self.older_names, name).to_numpy(zero_copy_only=False)
-        found[self.older_rows[mine]] = self.older[mine]
-        return np.where(base.column(name).is_valid().to_numpy(), found, 0)
+        ranks = self.base.copy()
+        of_column = pc.equal(self.older_names, name).to_numpy(zero_copy_only=False)
+        ranks[self.older_rows[of_column]] = self.older[of_column]
+        return np.where(base.column(name).is_valid().to_numpy(), ranks, 0)
 
     def listed(self, older: list[tuple[str, Places, Places]], count: int, kind: pa.DataType) -> pa.Array:
         """What `_sequences` says of rows: which columns have an older value, and its order."""
-        rows = np.concatenate([each for _, each, _ in older])
-        names = np.repeat(np.array([name for name, _, _ in older], np.object_), [len(each) for _, each, _ in older])
-        orders = self.orders[np.concatenate([each for *_, each in older]) - 1]
+        columns_of, rows_of, ranks_of = zip(*older, strict=True)
+        rows = np.concatenate(rows_of)
+        names = np.repeat(np.array(columns_of, np.object_), [len(held) for held in rows_of])
+        orders = self.orders[np.concatenate(ranks_of) - 1]
         by_row = np.argsort(rows, kind="stable")
         columns = [column.combine_chunks() for column in orders[by_row].to_arrow().columns]
         fields = zip([pa.array(names[by_row], pa.string()), *columns], kind.value_type, strict=True)

@@ -99,7 +99,7 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     """Merge the runs of a bucket into its files; what is written is staged and not yet committed."""
     incoming = read_incoming(flow.store, plan.runs)
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
-    incoming, unread = _without_known(flow, plan, incoming)
+    incoming, unread = _without_present(flow, plan, incoming)
     deletes = incoming.frame.filter("gone").unique("key", keep="last", maintain_order=True)
     if plan.tombstones:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
@@ -139,7 +139,7 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
     return Incoming(rows, frame, sources, source)
 
 
-def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, int]:
+def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, int]:
     """Leave out whole chunks that are there already, by the names of files (RULES K4): nothing is read for them.
 
     Not where rows are deleted or replaced within the batch: then the chunks are not cut as they were.
@@ -150,13 +150,13 @@ def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tup
     if not contents or not is_cut_alike:
         return incoming, 0
     sizes = {content.rows for content in contents}
-    known = np.zeros(len(frame), np.bool_)
+    present = np.zeros(len(frame), np.bool_)
     for first in range(0, len(frame), flow.store.chunk_rows):
         places = frame["place"][first : first + flow.store.chunk_rows]
         if len(places) in sizes:
             content = Content(len(places), digest_of(incoming.rows.take(places.to_arrow())))
-            known[first : first + len(places)] = content in contents
-    return replace(incoming, frame=frame.filter(pl.Series(~known))), int(known.sum())
+            present[first : first + len(places)] = content in contents
+    return replace(incoming, frame=frame.filter(pl.Series(~present))), int(present.sum())
 
 
 def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, incoming: Incoming) -> Incoming:

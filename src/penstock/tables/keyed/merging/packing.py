@@ -42,7 +42,7 @@ def in_order(keys: Numbers, order: Sequence[pl.Series]) -> Places:
     # Most keys come once: only those that do not are put in order.
     shared = np.flatnonzero(~ends | ~np.concatenate([[True], ends[:-1]]))
     rivals = places[shared]
-    age = packed([each.gather(rivals) for each in order])
+    age = packed([column.gather(rivals) for column in order])
     places[shared] = rivals[np.lexsort((age, keys[rivals]))]
     return places
 
@@ -58,15 +58,15 @@ def _codes(column: pl.Series) -> tuple[Numbers, int]:
     """Numbers that compare as the values do, and how many there may be."""
     if not len(column):
         return np.zeros(0, np.uint64), 1
-    known = _known_codes(column.drop_nulls() if column.null_count() else column)
     if not column.null_count():
-        return known
+        return _value_codes(column)
+    values, count = _value_codes(column.drop_nulls())
     codes = np.zeros(len(column), np.uint64)
-    codes[column.is_not_null().to_numpy()] = known[0] + np.uint64(1)
-    return codes, known[1] + 1
+    codes[column.is_not_null().to_numpy()] = values + np.uint64(1)
+    return codes, count + 1
 
 
-def _known_codes(column: pl.Series) -> tuple[Numbers, int]:
+def _value_codes(column: pl.Series) -> tuple[Numbers, int]:
     if not len(column):
         return np.zeros(0, np.uint64), 1
     if column.dtype in (pl.String, pl.Binary):
@@ -80,11 +80,11 @@ def _known_codes(column: pl.Series) -> tuple[Numbers, int]:
 
 def _text_codes(column: pl.Series) -> tuple[Numbers, int]:
     """Each text is looked at once, however many rows have it."""
-    found = column.to_arrow().dictionary_encode()
-    words = pl.Series(pl.from_arrow(found.dictionary))
+    encoded = column.to_arrow().dictionary_encode()
+    words = pl.Series(pl.from_arrow(encoded.dictionary))
     ranks = np.empty(len(words), np.uint64)
     ranks[words.arg_sort().to_numpy()] = np.arange(len(words), dtype=np.uint64)
-    return ranks[found.indices.to_numpy()], len(words)
+    return ranks[encoded.indices.to_numpy()], len(words)
 
 
 def _ranks(values: Numbers | Places) -> tuple[Numbers, int]:
