@@ -19,10 +19,9 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.flow.columns.fitting import folded
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
@@ -126,23 +125,21 @@ class Loader:
         self.data.refresh()
         version_max = self.data.version + VERSIONS_TO_LAND_MAX
         name = partial(fresh, compacted_name, version_max)
-        runs: list[StagedFile] = []
+        reports = self._read(files, name)
+        runs = [run for report in reports for run in report.runs]
         try:
-            reports = self._read(files, name, runs)
-            if self._added_columns(reports):
-                reports = self._read(files, name, runs)
+            _check_readable(reports)
             self.data.environment.reach("runs_staged")
-            in_runs = [run for report in reports for run in report.runs]
             modes = {"ties_replace": not self._overwrites, "overwrites": self._overwrites}
             tombstones = Tombstones(self.job, self.data)
-            merge = Merge(self.job, self.data, tombstones, self.spark, in_runs, name, **modes)
+            merge = Merge(self.job, self.data, tombstones, self.spark, runs, name, **modes)
             self._commit(files, merge, version_max)
         except PenstockError:
             self._delete(runs)
             raise
         self._delete(runs)
         rows = sum(report.rows for report in reports)
-        skipped = rows - sum(run.rows for run in in_runs) + merge.skipped.total()
+        skipped = rows - sum(run.rows for run in runs) + merge.skipped.total()
         return LoadReport(len(files), 0, rows, skipped, sum(report.unread for report in merge.reports), commits=1)
 
     def _delete(self, runs: Iterable[StagedFile]) -> None:
@@ -151,29 +148,11 @@ class Loader:
             for run in runs:
                 storage.delete(run.path)
 
-    def _read(self, files: tuple[SourceFile, ...], name: NewName, runs: list[StagedFile]) -> list[LoadTaskReport]:
+    def _read(self, files: tuple[SourceFile, ...], name: NewName) -> list[LoadTaskReport]:
         """One Spark job, which leaves the rows as runs."""
         columns = pa.schema([field for field in self.data.schema if field.name not in HIDDEN])
         task = LoadTask.of(self.job, chunk_store(self.job.table, self.data), columns, name)
-        reports = run_each(self.spark, task.take, tuple(enumerate(files)), LoadTaskReport, of="files")
-        runs += [run for report in reports for run in report.runs]
-        _check_readable(reports)
-        return reports
-
-    def _added_columns(self, reports: Sequence[LoadTaskReport]) -> bool:
-        """Give the table the columns that files bring, as the policy says; then they are read again."""
-        columns: dict[str, pa.Field] = {}
-        for report in reports:
-            for field in pa.ipc.read_schema(pa.py_buffer(report.new_columns)):
-                columns.setdefault(folded(field.name), field.with_nullable(True).remove_metadata())
-        if not columns or self.job.on.new_column is NewColumnPolicy.IGNORE:
-            return False
-        if self.job.on.new_column is not NewColumnPolicy.ADD:
-            names = ", ".join(field.name for field in columns.values())
-            raise UserError(f"the table has no column for {names}", hint="set `on.new_column: add` or `ignore`")
-        before = self.data.schema
-        self.data.add_columns(pa.schema(list(columns.values())))
-        return not self.data.schema.equals(before)
+        return run_each(self.spark, task.take, tuple(enumerate(files)), LoadTaskReport, of="files")
 
     def _commit(self, files: tuple[SourceFile, ...], merge: Merge, version_max: int) -> None:
         batch, tried = new_batch_id(), False
@@ -216,7 +195,7 @@ class Loader:
 def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
     unreadable = [report.unreadable for report in reports if report.unreadable]
     if unreadable:
-        hint = "columns are read in the types that the table has"
+        hint = "declare new columns under `schema`, or set `on.new_column: ignore`; convert values of other types"
         raise UserError("rows do not fit the table", detail=unreadable[0], hint=hint)
     bad = sum(report.bad for report in reports)
     if bad:

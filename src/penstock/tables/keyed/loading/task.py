@@ -19,7 +19,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import Expression
 from penstock.job.expressions import fields as fields_of
 from penstock.job.kafka_types import RECORD_SCHEMA
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.storage import open_storage
 from penstock.tables.keyed.layout import DELETE, RESERVED, SEQUENCE, deletions, key_faults
@@ -96,8 +96,6 @@ class LoadTaskReport(msgspec.Struct, frozen=True):
     first_fault: str = ""
     unreadable: str = ""
     """Why the rows are not those that the table takes."""
-    new_columns: bytes = b""
-    """The schema of the columns that neither the job nor the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +108,17 @@ class LoadTask:
     fields: pa.Schema
     """That rows of files may have: those of a record, and the columns of the table, computed ones too."""
     expressions: Mapping[str, Expression]
+    ignores_new: bool
+    """Whether columns that are no fields are left out; otherwise they stop the load."""
     name: NewName
 
     @classmethod
     def of(cls, job: JobSpec, store: ChunkStore, columns: pa.Schema, name: NewName) -> LoadTask:
         """If `sql` selects others than records have, files bring the columns of the table."""
+        ignores_new = job.on.new_column is NewColumnPolicy.IGNORE
         if job.sql is not None and job.sql.select:
-            return cls(store, columns, columns, {}, name)
-        return cls(store, columns, grown(job.schema, columns), job.columns, name)
+            return cls(store, columns, columns, {}, ignores_new, name)
+        return cls(store, columns, grown(job.schema, columns), job.columns, ignores_new, name)
 
     def take(self, numbered_file: tuple[int, SourceFile]) -> LoadTaskReport:
         """Leave the rows of a file as runs. Of equal keys the file with the greater number wins."""
@@ -134,7 +135,7 @@ class LoadTask:
         first = ""
         with open_storage(file.folder, file.options).open_reader(file.path) as opened:
             parquet = pq.ParquetFile(opened, pre_buffer=False, coerce_int96_timestamp_unit="us")
-            new_columns = _new_columns(file.name, parquet.schema_arrow, self.fields)
+            self._check_columns(file.name, parquet.schema_arrow)
             for batch in parquet.iter_batches(BATCH_ROWS, use_threads=False):
                 complete, unfit = _computed(_fitted(batch, self.fields), self.expressions)
                 fitted = _fitted(complete, self.columns)
@@ -148,18 +149,19 @@ class LoadTask:
                 gone = deletions(layout, fitted, pa.RecordBatch.from_pydict({}))
                 if not bad:
                     writer.write(fitted.append_column(SEQUENCE, order).append_column(DELETE, gone))
-        return LoadTaskReport(writer.finish(), rows, bad, first, "", new_columns.serialize().to_pybytes())
+        return LoadTaskReport(writer.finish(), rows, bad, first)
 
-
-def _new_columns(name: str, columns: pa.Schema, fields: pa.Schema) -> pa.Schema:
-    """The columns of a file that are no fields; one without any value has no type yet."""
-    excluded = {*map(folded, fields.names), *RESERVED}
-    new = [field for key, field in by_folded_name(columns, name).items() if key not in excluded]
-    return pa.schema([field for field in new if not pa.types.is_null(field.type)])
+    def _check_columns(self, name: str, columns: pa.Schema) -> None:
+        """Refuse columns that have no place; those without any value, or of reserved names, are left out."""
+        fields = {*map(folded, self.fields.names), *RESERVED}
+        new = [field for key, field in by_folded_name(columns, name).items() if key not in fields]
+        names = [field.name for field in new if not pa.types.is_null(field.type)]
+        if names and not self.ignores_new:
+            raise UserError(f"the table has no column for {', '.join(names)}")
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in the columns of the schema; the driver decides about other columns."""
+    """The rows in the columns of the schema; others are left out."""
     if batch.schema.equals(schema):
         return batch
     fields = {folded(field.name): field for field in schema}
