@@ -202,17 +202,12 @@ def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.
 
     Next to it are `key` and the order of the record, and the order of the row with the suffix `_old`.
     """
-    layout, orders = store.layout, order_columns(store.layout)
-    wanted = records.filter(_within(layout, file))
+    layout = store.layout
+    coming = records.filter(_within(layout, file)).select("key", *layout.key_names, *order_columns(layout))
     # Without a key that may be there the file is not read.
-    rows = store.read(file.path, layout.columns) if len(wanted) else store.schema.empty_table()
-    there = key_frame(layout, rows)
-    numbers = packed([wanted[name].append(there[name]) for name in layout.key_names])
-    coming, held = numbers[: len(wanted)], numbers[len(wanted) :]
-    at = np.minimum(np.searchsorted(coming, held), len(coming) - 1)
-    old = np.flatnonzero(coming[at] == held) if len(held) else np.array([], np.int64)
-    order = order_frame(layout, rows).rename({name: f"{name}_old" for name in orders})
-    return wanted.select("key", *orders)[at[old]].hstack(order[old]).with_columns(pl.Series("old", old))
+    rows = store.read(file.path, layout.columns) if len(coming) else store.schema.empty_table()
+    there = key_frame(layout, rows).hstack(order_frame(layout, rows)).with_row_index("old")
+    return coming.join(there, on=layout.key_names, suffix="_old", maintain_order="left")
 
 
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
