@@ -84,7 +84,7 @@ class World:
                 values = [b"%d-%d-%d" % (number, sequence, each) for each in range(rng.choice([1, 1, 3, 40]))]
                 key = f"client-{number}:{sequence}"
                 partition = rng.randrange(PARTITIONS)
-                [answer] = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
+                answer = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
                 assert answer.end - answer.start == len(values)
                 self.acked |= {(partition, answer.start + each): value for each, value in enumerate(values)}
                 sequence += 1
@@ -99,15 +99,15 @@ class World:
                     self._insisting(partial(self._read_on, client, number))
 
     def _read_on(self, client: WalClient, number: int) -> None:
-        topic = client.topic(TOPIC)
-        end = topic.partitions[number].end
+        state = client.partitions(TOPIC)[number]
+        end = state.end
         start = 1 + max((offset for part, offset in self.read if part == number), default=-1)
-        for header, records in client.frames(TOPIC, number, start, end, 10_000):
+        for header, records in client.read(TOPIC, number, start, end):
             for offset, record in enumerate(records, header.offset):
                 if start <= offset < end:
                     assert record.value is not None
                     self.read[number, offset] = record.value
-        client.report("job", "", {(TOPIC, topic.id, number): end})
+        client.report("job", "", {state.partition: end})
 
     def _insisting(self, call: Callable[[], T]) -> T:
         deadline = time.monotonic() + SECONDS_MAX
@@ -240,7 +240,7 @@ def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afte
         served.send_signal(signal.SIGTERM)
         assert served.wait(SECONDS_MAX) == 0, "a connection that stays open holds nothing up"
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
-        [answer] = client.append(TOPIC, [b"a"], client_key="one")
+        answer = client.append(TOPIC, [b"a"], client_key="one")
         assert (answer.start, answer.repeated) == (0, True)
 
 
@@ -254,5 +254,5 @@ def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
             client.append(TOPIC, [b"b"], client_key="two")
         assert process.wait(SECONDS_MAX) == InvariantError.exit_code
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
-        assert client.append(TOPIC, [b"a"], client_key="one")[0].repeated
-        assert not client.append(TOPIC, [b"b"], client_key="two")[0].repeated
+        assert client.append(TOPIC, [b"a"], client_key="one").repeated
+        assert not client.append(TOPIC, [b"b"], client_key="two").repeated

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.server import STEP, WalServer
 from penstock.logs.wal.store import STEPS, WalStore
 

@@ -14,17 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 import structlog
 
 from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.logs.wal.errors import WalDamagedError, WalFullError
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.records import WalDamagedError, WalFullError
 
-VERSION = 2
+VERSION = 3
 FREE_PAGES_KEPT = 4096
 """Free pages that are kept for further appends; others are given back to the file system."""
 PAGES_AT_ONCE = 256
@@ -34,20 +35,36 @@ SETTINGS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FU
 """Deleted pages are not overwritten, which would need as much space as they have."""
 
 _SCHEMA = """
-CREATE TABLE partitions (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, topic_id TEXT, number INTEGER,
-    first INTEGER DEFAULT 0, end INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0, UNIQUE (topic, number));
-CREATE TABLE appends (partition INTEGER, start INTEGER, count INTEGER, at_ms INTEGER, checksum INTEGER, body BLOB,
-    PRIMARY KEY (partition, start)) WITHOUT ROWID;
-CREATE TABLE client_keys (topic_id TEXT, key TEXT, digest BLOB, answer BLOB, uptime REAL,
-    PRIMARY KEY (topic_id, key)) WITHOUT ROWID;
+CREATE TABLE partitions (topic TEXT, topic_id TEXT, number INTEGER, first INTEGER DEFAULT 0, end INTEGER DEFAULT 0,
+    bytes INTEGER DEFAULT 0, PRIMARY KEY (topic, number)) WITHOUT ROWID;
+CREATE TABLE appends (topic_id TEXT, number INTEGER, start INTEGER, count INTEGER, at_ms INTEGER, checksum INTEGER,
+    body BLOB, PRIMARY KEY (topic_id, number, start)) WITHOUT ROWID;
+CREATE TABLE client_keys (id INTEGER PRIMARY KEY, topic_id TEXT, key TEXT, digest BLOB, number INTEGER, start INTEGER,
+    end INTEGER, uptime REAL, UNIQUE (topic_id, key));
 CREATE TABLE positions (job TEXT, owner TEXT, topic_id TEXT, number INTEGER, position INTEGER,
     PRIMARY KEY (job, topic_id, number));
 """
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Database = TypeVar("Database", bound="WalDatabase")
 
 logger = structlog.get_logger("penstock.wal")
+
+
+@dataclass(frozen=True, slots=True)
+class WalLimits:
+    """What the store keeps."""
+
+    partition_bytes_max: int = 4 * 1024**3
+    """With so many unread bytes, a partition refuses appends until jobs have read on."""
+    reserve_bytes: int = 64 * 1024**2
+    """Disk space kept in a file of its own, for positions and trimming once the disk is full."""
+    retention_seconds: float = 86_400.0
+    """How long records stay after every job has committed them, unless their space is needed."""
+    dedup_seconds: float = 3_600.0
+    """How long client keys are remembered."""
 
 
 def end_process(error: BaseException) -> NoReturn:
@@ -71,8 +88,6 @@ class WalDatabase:
         self._folder = folder
         self._reserve = folder / "reserve"
         self._now, self._reach, self._monotonic = now, reach, monotonic
-        self._turn = 0
-        """Of appends without any key, which take turns."""
         self._readers = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()
@@ -105,9 +120,6 @@ class WalDatabase:
             os.close(self._lock)
 
     def _open(self) -> sqlite3.Connection:
-        if any((self._folder / "topics").glob("*/topic.json")):
-            hint = "let its jobs read it to the end with that version, then serve an empty folder"
-            raise UserError(f"{self._folder} holds a WAL of an older version, which this one does not read", hint=hint)
         try:
             db = self._connect()
         except sqlite3.OperationalError as error:
@@ -117,7 +129,8 @@ class WalDatabase:
             db = self._connect()
         [version] = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
-            raise UserError(f"{self._folder}/wal.db is of version {version}, this program reads {VERSION}")
+            hint = "let its jobs read it to the end with that version, then serve an empty folder"
+            raise UserError(f"{self._folder}/wal.db has version {version}, this program reads {VERSION}", hint=hint)
         if not version:
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT")
         # What a killed process wrote may still be in memory of the system only: a checkpoint makes it durable.
@@ -144,7 +157,7 @@ class WalDatabase:
         db: sqlite3.Connection = self._readers.db
         return db.execute(sql, values)
 
-    def _write(self, *acts: Callable[[], T]) -> list[T | PenstockError]:
+    def write(self, *acts: Callable[[], T]) -> list[T | PenstockError]:
         """Do all of it in one transaction; returns once it is durable. What is refused holds up none of the others.
 
         On a full disk it is done once more in the space of the reserve, which appends do not get.
@@ -183,12 +196,6 @@ class WalDatabase:
                 self._db.execute("ROLLBACK")
         self._reach("wal_committed")
         return results
-
-    def _write_one(self, act: Callable[[], T]) -> T:
-        [result] = self._write(act)
-        if isinstance(result, PenstockError):
-            raise result
-        return result
 
     # a full disk
 
@@ -236,6 +243,19 @@ class WalDatabase:
     def _refuse_if_full(self) -> None:
         if not self._appends_allowed:
             raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
+
+
+def durable(method: Callable[Concatenate[Database, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """Make a method one transaction: it returns once what it wrote is durable."""
+
+    @wraps(method)
+    def run(self: Database, *arguments: P.args, **options: P.kwargs) -> T:
+        [result] = self.write(partial(method, self, *arguments, **options))
+        if isinstance(result, PenstockError):
+            raise result
+        return result
+
+    return run
 
 
 def _lock(folder: Path) -> int:
