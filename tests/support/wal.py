@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -29,13 +30,15 @@ def served(
     certificate: tuple[str, str] | None = None,
 ) -> Iterator[WalServer]:
     """A server of the folder while the block runs."""
-    with WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES)) as store:
+    with closing(WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES))) as store:
         server = WalServer(store, "127.0.0.1", 0, tokens=tokens, certificate=certificate)
-        server.start()
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
         try:
             yield server
         finally:
             server.stop()
+            thread.join()
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ import json as json_text
 import os
 import signal
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar
 
@@ -74,15 +74,12 @@ def serve(
     certificate = None if tls_certificate is None else (str(tls_certificate), str(tls_key))
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
     reach = failpoint.reach if failpoint is not None else noop
-    ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    with WalStore(folder, limits, reach=reach) as store:
+        signal.signal(number, lambda *_: None)  # uvicorn ends at them, and raises them again
+    with closing(WalStore(folder, limits, reach=reach)) as store:
         server = WalServer(store, host.strip("[]"), int(port), reach, tokens, allow_host or (), certificate)
-        server.start()
         _print(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
-        ended.wait()
-        server.stop()
+        server.run()
 
 
 @app.command()

@@ -19,7 +19,6 @@ from penstock.logs.wal.records import (
     RECORDS_TYPE,
     Appended,
     PartitionState,
-    Report,
     Reported,
     StoredAppend,
     WalFullError,
@@ -120,9 +119,10 @@ class WalClient:
 
     def report(self, job: str, owner: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
         """Report the committed positions of a job: which moved, and why others did not."""
-        body = msgspec.json.encode(Report(list(positions.items()), owner, reset))
-        reported = self._call(Reported, "PUT", ["jobs", job], body=body)
-        return ShowReport(dict(reported.moved), dict(reported.refused))
+        query = {"owner": owner, "reset": 1} if reset else {"owner": owner}
+        body = msgspec.json.encode(list(positions.items()))
+        moved, refused = self._call(Reported, "PUT", ["jobs", job], query, body)
+        return ShowReport(dict(moved), dict(refused))
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import structlog
 
@@ -74,7 +74,7 @@ def end_process(error: BaseException) -> NoReturn:
 
 
 class WalDatabase:
-    """An open folder; any thread may call. `close` it, or use it in a `with` block."""
+    """An open folder until `close`; any thread may call."""
 
     def __init__(
         self,
@@ -105,12 +105,6 @@ class WalDatabase:
         # Client keys age only while a server runs: a clock that is set forward or back forgets none of them.
         self._started_at = monotonic() - float(newest)
         self._appends_allowed = self._take_reserve()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the folder go."""
@@ -164,14 +158,12 @@ class WalDatabase:
         """
         with self._writing:
             try:
-                try:
-                    return self._transaction(acts)
-                except sqlite3.OperationalError as error:
-                    self._give_reserve(error)
-                    return self._transaction(acts)
-            except sqlite3.OperationalError as error:
-                self._give_reserve(error)
-                return [WalFullError("the disk of the log is full", detail=str(error)) for _ in acts]
+                for _ in range(2):
+                    try:
+                        return self._transaction(acts)
+                    except sqlite3.OperationalError as error:
+                        self._give_reserve(error)
+                return [WalFullError("the disk of the log is full") for _ in acts]
             except sqlite3.Error as error:
                 end_process(error)
             finally:
@@ -196,8 +188,6 @@ class WalDatabase:
                 self._db.execute("ROLLBACK")
         self._reach("wal_committed")
         return results
-
-    # a full disk
 
     def _take_reserve(self) -> bool:
         """Whether the disk has the space of the reserve; only then appends are accepted."""
@@ -249,8 +239,8 @@ def durable(method: Callable[Concatenate[Database, P], T]) -> Callable[Concatena
     """Make a method one transaction: it returns once what it wrote is durable."""
 
     @wraps(method)
-    def run(self: Database, *arguments: P.args, **options: P.kwargs) -> T:
-        [result] = self.write(partial(method, self, *arguments, **options))
+    def run(database: Database, /, *arguments: P.args, **options: P.kwargs) -> T:
+        [result] = database.write(partial(method, database, *arguments, **options))
         if isinstance(result, PenstockError):
             raise result
         return result

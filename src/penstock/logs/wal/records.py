@@ -32,6 +32,8 @@ JSON_COMMAS_MAX = 1_000_000
 class WalFullError(TransientError):
     """No space, or too many requests: nothing was appended, and the same append may be sent again later."""
 
+    status = 503
+
 
 class WalRefusedError(UserError):
     """The request cannot be served as it is, and nothing was changed; `status` is that of the HTTP answer."""
@@ -57,14 +59,10 @@ class StoredAppend(msgspec.Struct, frozen=True, array_like=True):
     """The records of one append in one partition, as a MessagePack array with a checksum (CRC-32)."""
 
     offset: int
-    count: int
+    end: int
     at_ms: int
     checksum: int
     body: bytes
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.count
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -86,20 +84,10 @@ class PartitionState(msgspec.Struct, frozen=True):
     positions: dict[str, int | None]
 
 
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The committed positions of a job: they only advance, unless `reset` states where the job begins again."""
-
-    positions: list[tuple[Partition, int]]
-    owner: str = ""
-    reset: bool = False
-
-
-class Reported(msgspec.Struct, frozen=True):
-    """Which positions moved, and why others did not; equal ones are in neither."""
-
-    moved: list[tuple[Partition, int]]
-    refused: list[tuple[Partition, str]]
-
+Positions = list[tuple[Partition, int]]
+"""What a job has committed, as a body."""
+Reported = tuple[Positions, list[tuple[Partition, str]]]
+"""Which positions moved, and why others did not; equal ones are in neither."""
 
 _decode_record = msgspec.msgpack.Decoder(WalRecord).decode
 _decode_records = msgspec.msgpack.Decoder(list[WalRecord]).decode
@@ -112,7 +100,7 @@ def decode_appends(answer: bytes) -> Iterator[tuple[StoredAppend, list[WalRecord
     try:
         for append in _decode_appends(answer):
             records = _decode_records(append.body) if zlib.crc32(append.body) == append.checksum else []
-            if not 0 < append.count == len(records):
+            if not 0 < append.end - append.offset == len(records):
                 raise WalDamagedError(f"the append at offset {append.offset} is not as it was written")
             yield append, records
     except msgspec.DecodeError as error:

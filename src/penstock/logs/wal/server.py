@@ -10,7 +10,6 @@ import hmac
 import ipaddress
 import re
 import socket
-import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -23,8 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach, noop
 from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.database import end_process
-from penstock.logs.wal.records import JSON_TYPE, Appended, Report, WalFullError, WalRefusedError, read_body
+from penstock.logs.wal.records import Appended, Positions, WalFullError, WalRefusedError, read_body
 from penstock.logs.wal.store import Append, WalStore
 
 STEP = "wal_answering"
@@ -34,7 +32,6 @@ STOP_SECONDS_MAX = 10
 """How long a stop waits for requests that are being answered."""
 REQUEST_SECONDS_MAX = 60
 """From the first byte of a request to the last of its answer, and between requests of a connection."""
-RETRY_AFTER_SECONDS = 5
 CONNECTIONS_MAX = 256
 PIPELINED_MAX = 16
 HEAD_BYTES_MAX = 16 * 1024
@@ -47,6 +44,8 @@ IN_FLIGHT_BYTES_MAX = 256 * 1024 * 1024
 """Of all requests that are being answered: their bodies, and the records that they are sent."""
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_HEADERS = {401: [(b"www-authenticate", b"Bearer")], 503: [(b"retry-after", b"5")]}
+"""Further headers of an answer, by its status."""
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 """A Host header: a name or an address, and perhaps a port."""
 
@@ -89,18 +88,10 @@ class WalServer:
         self._tokens = [token.encode() for token in tokens]
         """If there are any, every request but that for health has to bring one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts}
-        """Names that a Host header may have, besides addresses: a page that a browser shows has another."""
+        """Names that a Host header may have, besides addresses: a page in a browser has another."""
         self._waiting: list[tuple[Append, asyncio.Future[Appended]]] = []
         self._free_bytes = IN_FLIGHT_BYTES_MAX
         self._decoding = asyncio.Lock()
-        try:
-            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise UserError(f"cannot listen on {host}:{port}", detail=str(error)) from error
-        # Connections inherit it: Nagle's algorithm would delay each answer by 40 ms.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name, bound_port = self._socket.getsockname()[:2]
-        self.url = f"http{'s' if certificate else ''}://{f'[{name}]' if ':' in name else name}:{bound_port}"
         config = uvicorn.Config(
             self._application,
             http=_Connection,
@@ -109,8 +100,6 @@ class WalServer:
             ws="none",
             lifespan="off",
             proxy_headers=False,
-            server_header=False,
-            date_header=False,
             access_log=False,
             log_config=None,
             log_level="error",
@@ -123,30 +112,27 @@ class WalServer:
         )
         try:
             config.load()
+            self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
-            self._socket.close()
-            raise UserError("the certificate or its key cannot be read", detail=str(error)) from None
+            hint = "check the address, and the certificate and its key if there are any"
+            raise UserError(f"cannot serve {host}:{port}", detail=str(error), hint=hint) from error
+        # Connections inherit it: Nagle's algorithm would delay each answer by 40 ms.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name, bound_port = self._socket.getsockname()[:2]
+        self.url = f"http{'s' if certificate else ''}://{f'[{name}]' if ':' in name else name}:{bound_port}"
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, name="wal server", daemon=True)
 
-    def start(self) -> None:
-        """Answer in a thread of its own."""
-        self._thread.start()
+    def run(self) -> None:
+        """Answer until `stop`, or until a signal if this is the main thread."""
+        self._server.run([self._socket])
 
-    def _serve(self) -> None:
-        try:
-            self._server.run([self._socket])
-        except BaseException as error:  # noqa: BLE001, the top of a thread: a server that does not answer must not look alive
-            end_process(error)
+    def stop(self) -> None:
+        """Accept no more connections, and end `run` once what has arrived is answered."""
+        self._server.should_exit = True
 
     async def _trim(self) -> None:
         with suppress(PenstockError):
             await asyncio.to_thread(self.store.trim)
-
-    def stop(self) -> None:
-        """Accept no more connections, answer what has arrived, and let the port go."""
-        self._server.should_exit = True
-        self._thread.join()
 
     async def _application(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -154,7 +140,7 @@ class WalServer:
         held = head.body_bytes + (ANSWER_BYTES_MAX if head.method == "GET" else 0)
         refusal = self._refusal(head, held)
         held = 0 if refusal else held
-        status, headers = 200, {"Content-Type": JSON_TYPE}
+        status = 200
         self._free_bytes -= held
         try:
             # A connection that is closed while its body is still being sent would lose the answer.
@@ -162,22 +148,24 @@ class WalServer:
             if body is None:
                 return
             if refusal:
-                headers["Connection"] = "close"
                 raise refusal
-            answer = await self._answer(head, body)
+            match head.method, head.path:
+                case "POST", ["topics", topic, "append"]:
+                    answer = await self._append(topic, head, body)
+                case _:
+                    answer = await asyncio.to_thread(self._content, head, body)
         except PenstockError as error:
-            fields = {"primary": error.primary, "detail": error.detail, "hint": error.hint}
-            status, answer = _status(error), msgspec.json.encode(fields)
+            status = 410 if isinstance(error, SliceShrankError) else getattr(error, "status", 500)
+            answer = msgspec.json.encode({"primary": error.primary, "detail": error.detail, "hint": error.hint})
         finally:
             self._free_bytes += held
-        if status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        if status == 503:
-            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-        headers["Content-Length"] = str(len(answer))
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        kind = b"application/msgpack" if head.path[-1] == "records" and status == 200 else b"application/json"
+        length = str(len(answer)).encode()
+        headers = [(b"content-type", kind), (b"content-length", length), *_HEADERS.get(status, ())]
+        if refusal:
+            headers.append((b"connection", b"close"))
         self._reach(STEP)
-        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
     def _refusal(self, head: _Head, held: int) -> PenstockError | None:
@@ -212,14 +200,6 @@ class WalServer:
         sent = token.strip().encode("latin-1")
         # Every token is compared, and each in constant time: how long it takes reveals nothing.
         return sum(hmac.compare_digest(sent, token) for token in self._tokens) > 0 and kind.lower() == "bearer"
-
-    async def _answer(self, head: _Head, body: bytes) -> bytes:
-        """The body of the answer."""
-        match head.method, head.path:
-            case "POST", ["topics", topic, "append"]:
-                return await self._append(topic, head, body)
-            case _:
-                return await asyncio.to_thread(self._content, head, body)
 
     async def _append(self, topic: str, head: _Head, body: bytes) -> bytes:
         key = head.query.get("key", "")
@@ -270,10 +250,10 @@ class WalServer:
                 return store.read(name, head.number("partition", 0), start, end, ANSWER_BYTES_MAX)
             case "PUT", ["jobs", job]:
                 try:
-                    report = msgspec.json.decode(body, type=Report)
+                    positions = msgspec.json.decode(body, type=Positions)
                 except msgspec.DecodeError as error:
                     raise WalRefusedError("the body holds no positions", detail=str(error), status=400) from None
-                answer = store.report(job, report)
+                answer = store.report(job, positions, head.query.get("owner", ""), "reset" in head.query)
             case "DELETE", ["jobs", job]:
                 answer = store.forget_job(job)
             case method, path:
@@ -334,17 +314,6 @@ async def _read(receive: Receive, kept: bool) -> bytes | None:
         if kept:
             chunks.append(message["body"])
     return b"".join(chunks)
-
-
-def _status(error: PenstockError) -> int:
-    match error:
-        case WalRefusedError():
-            return error.status
-        case WalFullError():
-            return 503
-        case SliceShrankError():
-            return 410
-    return 500
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -22,7 +22,7 @@ from penstock.logs.wal.records import (
     NAME,
     Appended,
     PartitionState,
-    Report,
+    Positions,
     Reported,
     StoredAppend,
     WalFullError,
@@ -31,10 +31,11 @@ from penstock.logs.wal.records import (
 
 STEPS = ("wal_trimmed", "wal_written", "wal_committed")
 """Where a fault test may end the process: after deletions, before a commit, and after it."""
-TOPICS_MAX, PARTITIONS_MAX, JOBS_MAX = 1_000, 256, 1_000
+PARTITIONS_MAX = 256
+"""Of a topic."""
 CLIENT_KEYS_MAX = 1_000_000
 """Older client keys are forgotten, also within their time."""
-CLIENT_KEY_BYTES_MAX = 255
+ANY_TIME_MS = 2**62
 APPEND_BYTES = 64
 """What an append costs on disk besides its records, about."""
 
@@ -64,7 +65,7 @@ class WalStore(WalDatabase):
             if job is not None:
                 state.positions[job] = position
         if topic and not states:
-            raise _unknown_topic(topic)
+            raise WalRefusedError(f"there is no topic {topic}", hint="penstock wal create URL TOPIC", status=404)
         return list(states.values())
 
     @durable
@@ -78,8 +79,6 @@ class WalStore(WalDatabase):
             hint = "their number is fixed: a key would move to another partition"
             raise WalRefusedError(f"topic {name} has {counts[name]} partitions", hint=hint)
         if name not in counts:
-            if len(counts) >= TOPICS_MAX:
-                raise WalRefusedError(f"there are {TOPICS_MAX} topics already")
             self._refuse_if_full()
             topic_id = uuid.uuid4().hex
             rows = [(name, topic_id, number) for number in range(partitions)]
@@ -102,25 +101,21 @@ class WalStore(WalDatabase):
 
         A client key that is known gets the offsets of its first append, wherever that went.
         """
-        if len(client_key.encode()) > CLIENT_KEY_BYTES_MAX:
-            raise WalRefusedError(f"a client key has at most {CLIENT_KEY_BYTES_MAX} bytes")
         sql = "SELECT topic_id, end, bytes FROM partitions WHERE topic = ? ORDER BY number"
         partitions = self._query(sql, (topic,)).fetchall()
-        if not partitions:
-            raise _unknown_topic(topic)
         if number is None:
             chosen_by = key or client_key
-            number = (zlib.crc32(chosen_by.encode()) if chosen_by else next(self._turns)) % len(partitions)
+            number = (zlib.crc32(chosen_by.encode()) if chosen_by else next(self._turns)) % max(1, len(partitions))
         if number >= len(partitions):
+            self.partitions(topic)
             raise WalRefusedError(f"topic {topic} has no partition {number}", status=404)
         topic_id, start, filled_bytes = partitions[number]
-        digest = hashlib.blake2b(body, digest_size=16).digest()
-        if client_key and (repeated := self._repeated(topic_id, client_key, digest)):
+        if client_key and (repeated := self._repeated(topic_id, client_key, body)):
             return repeated
         self._refuse_if_full()
         size = len(body) + APPEND_BYTES
-        needed_bytes = filled_bytes + size - self.limits.partition_bytes_max
-        if needed_bytes > 0 and self._trim(self.partitions(topic)[number], needed_bytes) < needed_bytes:
+        excess = filled_bytes + size - self.limits.partition_bytes_max
+        if excess > 0 and self._trim(self.partitions(topic)[number], ANY_TIME_MS) < excess:
             hint = "send again later; the jobs that read it must go on, or be unregistered"
             raise WalFullError(f"partition {number} is full of records that some job has not read", hint=hint)
         row = (topic_id, number, start, count, int(self._now() * 1000), zlib.crc32(body), body)
@@ -128,7 +123,7 @@ class WalStore(WalDatabase):
         grown = (count, size, topic, number)
         self._db.execute("UPDATE partitions SET end = end + ?, bytes = bytes + ? WHERE topic = ? AND number = ?", grown)
         if client_key:
-            entry = (topic_id, client_key, digest, number, start, start + count, self._uptime())
+            entry = (topic_id, _digest(client_key), _digest(body), number, start, start + count, self._uptime())
             self._db.execute("INSERT OR REPLACE INTO client_keys VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", entry)
         return Appended(number, start, start + count)
 
@@ -136,15 +131,15 @@ class WalStore(WalDatabase):
         """Seconds that servers of this folder have run since the first client key that is kept."""
         return self._monotonic() - self._started_at
 
-    def _repeated(self, topic_id: str, client_key: str, digest: bytes) -> Appended | None:
+    def _repeated(self, topic_id: str, client_key: str, body: bytes) -> Appended | None:
         """The offsets of an earlier append with this key, if there is one within the window."""
         sql = "SELECT number, start, end, digest FROM client_keys WHERE topic_id = ? AND key = ? AND uptime >= ?"
         oldest = self._uptime() - self.limits.dedup_seconds
-        row = self._query(sql, (topic_id, client_key, oldest)).fetchone()
+        row = self._query(sql, (topic_id, _digest(client_key), oldest)).fetchone()
         if row is None:
             return None
-        number, start, end, first_digest = row
-        if first_digest != digest:
+        number, start, end, digest = row
+        if digest != _digest(body):
             detail = f"those in [{start}, {end}) of partition {number}"
             hint = "give each append a key of its own, and send exactly the same records when you repeat it"
             raise WalRefusedError(f"the key {client_key!r} was used for other records", detail=detail, hint=hint)
@@ -161,9 +156,9 @@ class WalStore(WalDatabase):
             raise SliceShrankError(f"offset {start} of {topic}/{number} is no longer in the log")
         appends: list[StoredAppend] = []
         query = self._query(
-            "SELECT start, count, at_ms, checksum, body FROM appends WHERE topic_id = ?1 AND number = ?2 AND start < ?3"
-            " AND start >= (SELECT max(start) FROM appends WHERE topic_id = ?1 AND number = ?2 AND start <= ?4)"
-            " ORDER BY start",
+            "SELECT start, start + count, at_ms, checksum, body FROM appends WHERE topic_id = ?1 AND number = ?2"
+            " AND start < ?3 AND start + count > ?4 AND start >="
+            " (SELECT max(start) FROM appends WHERE topic_id = ?1 AND number = ?2 AND start <= ?4) ORDER BY start",
             (topic_id, number, end, start),
         )
         with closing(query):
@@ -172,41 +167,39 @@ class WalStore(WalDatabase):
                 bytes_max -= len(append.body)
                 if appends and bytes_max < 0:
                     break
-                if append.end > start:
-                    appends.append(append)
+                appends.append(append)
         return msgspec.msgpack.encode(appends)
 
     @durable
-    def report(self, job: str, report: Report) -> Reported:
-        """Note committed positions, durably, and trim below them.
+    def report(self, job: str, positions: Positions, owner: str = "", reset: bool = False) -> Reported:
+        """Note committed positions, and trim below them: they only advance, unless the job begins again (`reset`).
 
         A job holds every partition of a topic from its first position there on: one without a position counts as
         unread. A name belongs to one table (`owner`): each of two jobs would trim what the other has not read.
         """
         _refuse_name(job, "job")
-        owners = dict(self._query("SELECT DISTINCT job, owner FROM positions"))
-        if owners.get(job, report.owner) != report.owner:
+        [others] = self._query("SELECT count(*) FROM positions WHERE job = ? AND owner != ?", (job, owner)).fetchone()
+        if others:
             hint = "give one of both another name or group; if its table was moved, unregister the job first"
             raise WalRefusedError(f"the job {job} is registered for another table", hint=hint)
-        if job not in owners and len(owners) >= JOBS_MAX:
-            raise WalRefusedError(f"there are {JOBS_MAX} jobs already", hint="unregister some of them")
         states = {state.partition: state for state in self.partitions()}
-        reported = Reported([], [])
-        for partition, position in report.positions:
+        moved: Positions = []
+        refused = []
+        for partition, position in positions:
             state = states.get(partition)
             if state is None or not 0 <= position <= state.end:
                 detail = "the topic was deleted or recreated" if state is None else f"it ends at {state.end}"
                 raise WalRefusedError(f"there is no offset {position} in partition {partition}", detail=detail)
             before = state.positions.get(job)
-            if before is None or report.reset or position > before:
-                reported.moved.append((partition, position))
+            if before is None or reset or position > before:
+                moved.append((partition, position))
             elif position < before:
-                reported.refused.append((partition, f"already at {before}"))
-        rows = [(job, report.owner, place.topic_id, place.number, position) for place, position in reported.moved]
+                refused.append((partition, f"already at {before}"))
+        rows = [(job, owner, partition.topic_id, partition.number, position) for partition, position in moved]
         self._db.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)", rows)
-        for topic in {partition.topic for partition, _ in reported.moved}:
+        for topic in {partition.topic for partition, _ in moved}:
             self._trim_all(topic)
-        return reported
+        return moved, refused
 
     @durable
     def forget_job(self, job: str) -> None:
@@ -232,36 +225,31 @@ class WalStore(WalDatabase):
         )
 
     def _trim_all(self, topic: str = "") -> None:
+        expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
         for state in self.partitions(topic):
-            self._trim(state)
+            self._trim(state, expired_ms)
 
-    def _trim(self, state: PartitionState, needed_bytes: int = 0) -> int:
-        """Delete what every job has committed, if its retention is over or its space is needed: how many bytes."""
+    def _trim(self, state: PartitionState, expired_ms: int) -> int:
+        """Delete what every job has committed, up to the first append that is not yet expired: how many bytes."""
         committed = min((position or 0 for position in state.positions.values()), default=0)
         place = (state.partition.topic_id, state.partition.number)
-        expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
-        first, freed = 0, 0
-        query = self._query(
-            "SELECT start + count, at_ms, length(body) FROM appends WHERE topic_id = ?1 AND number = ?2"
-            " AND start < ?3 AND start + count <= ?3 ORDER BY start",
-            (*place, committed),
-        )
-        with closing(query):
-            for end, at_ms, size in query:
-                if at_ms > expired_ms and freed >= needed_bytes:
-                    break
-                first, freed = end, freed + size + APPEND_BYTES
-        if first:
-            self._db.execute("DELETE FROM appends WHERE topic_id = ? AND number = ? AND start < ?", (*place, first))
-            sql = "UPDATE partitions SET first = ?, bytes = bytes - ? WHERE topic_id = ? AND number = ?"
-            self._db.execute(sql, (first, freed, *place))
-            self._reach("wal_trimmed")
-        return freed
+        of_partition = "FROM appends WHERE topic_id = ? AND number = ?"
+        sql = f"SELECT start {of_partition} AND (start + count > ? OR at_ms > ?) ORDER BY start LIMIT 1"
+        kept = self._query(sql, (*place, committed, expired_ms)).fetchone()
+        first = state.end if kept is None else kept[0]
+        if first == state.first:
+            return 0
+        sql = f"SELECT sum(length(body) + {APPEND_BYTES}) {of_partition} AND start < ?"
+        [freed] = self._query(sql, (*place, first)).fetchone()
+        self._db.execute(f"DELETE {of_partition} AND start < ?", (*place, first))
+        sql = "UPDATE partitions SET first = ?, bytes = bytes - ? WHERE topic_id = ? AND number = ?"
+        self._db.execute(sql, (first, freed, *place))
+        self._reach("wal_trimmed")
+        return int(freed)
 
 
-def _unknown_topic(name: str) -> WalRefusedError:
-    hint = "create it first: penstock wal create URL TOPIC; penstock wal status URL lists topics"
-    return WalRefusedError(f"there is no topic {name}", hint=hint, status=404)
+def _digest(data: str | bytes) -> bytes:
+    return hashlib.blake2b(data.encode() if isinstance(data, str) else data, digest_size=16).digest()
 
 
 def _refuse_name(name: str, what: str) -> None:

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.failpoints import Reach, noop
 from penstock.logs.log import Bounds
 from penstock.logs.wal.database import WalLimits
-from penstock.logs.wal.records import Appended, Report, WalRecord, decode_appends
+from penstock.logs.wal.records import Appended, WalRecord, decode_appends
 from penstock.logs.wal.store import Append, WalStore
 
 TOPIC = "orders"
@@ -85,4 +85,4 @@ def abandon(store: WalStore) -> None:
 
 def commit(store: WalStore, job: str, offsets: dict[int, int] | Iterable[tuple[int, int]]) -> None:
     places = [state.partition for state in store.partitions(TOPIC)]
-    store.report(job, Report([(places[number], offset) for number, offset in dict(offsets).items()], "table"))
+    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()], "table")

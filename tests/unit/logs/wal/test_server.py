@@ -27,7 +27,6 @@ from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     SPLITTERS,
-    Report,
     WalFullError,
     WalRecord,
     WalRefusedError,
@@ -354,7 +353,7 @@ def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does
         assert (status, answer["Retry-After"]) == (503, "5")
 
         def read_on(_: float) -> None:
-            server.store.report("job", Report([(state.partition, end)]))
+            server.store.report("job", [(state.partition, end)])
 
         with WalClient(server.url, Patience(sleep=read_on)) as patient:
             assert patient.append(TOPIC, [b"x" * 1_000]).start == end

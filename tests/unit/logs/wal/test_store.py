@@ -14,7 +14,6 @@ from penstock.logs.wal import store as store_module
 from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     Appended,
-    Report,
     WalDamagedError,
     WalFullError,
     WalRefusedError,
@@ -283,14 +282,13 @@ def test_a_position_never_moves_back_nor_beyond_the_end_and_a_name_belongs_to_on
     append(store, b"a", b"b", b"c")
     place = store.partitions(TOPIC)[0].partition
     commit(store, "job", {0: 2})
-    reported = store.report("job", Report([(place, 1)], "table"))
-    assert (reported.moved, reported.refused) == ([], [(place, "already at 2")])
+    assert store.report("job", [(place, 1)], "table") == ([], [(place, "already at 2")])
     recreated = Partition(TOPIC, "0" * 32, 0)
     for owner, partition, offset in (("table", place, 4), ("other", place, 3), ("table", recreated, 3)):
         with pytest.raises(WalRefusedError):
-            store.report("job", Report([(partition, offset)], owner))
+            store.report("job", [(partition, offset)], owner)
     assert store.partitions()[0].positions == {"job": 2}
-    store.report("job", Report([(place, 1)], "table", reset=True))
+    store.report("job", [(place, 1)], "table", reset=True)
     assert store.partitions()[0].positions == {"job": 1}, "a job that begins again states where"
 
 
@@ -317,7 +315,7 @@ def test_an_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(WalRefusedError):
         store.create_topic(name, 1)
     with pytest.raises(WalRefusedError):
-        store.report(name, Report([]))
+        store.report(name, [])
 
 
 def test_one_process_serves_a_folder(tmp_path: Path) -> None:
