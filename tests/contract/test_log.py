@@ -143,7 +143,6 @@ def test_positions_are_shown_and_never_move_back(filled: tuple[World, str, Log, 
     assert log.show({partition: 3}).moved == {}
     assert set(log.show({partition: 2}).refused) == {partition}
     assert log.shown([partition]) == {partition: 3}
-    log.trim({partition: 3})
 
 
 def test_a_position_of_zero_is_shown_and_every_group_has_its_own(filled: tuple[World, str, Log, Partition]) -> None:

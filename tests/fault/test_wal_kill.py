@@ -24,7 +24,7 @@ import pytest
 
 from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import ENVIRONMENT_NAME
-from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.server import STEP
 from penstock.logs.wal.store import STEPS
 from tests.support.forked import Forked
@@ -78,7 +78,7 @@ class World:
     def append(self, number: int) -> None:
         """Append numbered records until told to stop; an append without an answer is repeated until it has one."""
         rng = random.Random(number)
-        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+        with WalClient(self.url, tries_max=1) as client:
             sequence = 0
             while not self.stopping.is_set():
                 values = [b"%d-%d-%d" % (number, sequence, each) for each in range(rng.choice([1, 1, 3, 40]))]
@@ -91,7 +91,7 @@ class World:
 
     def job(self) -> None:
         """Read both partitions to their ends over and over, and commit each time: the server trims below that."""
-        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+        with WalClient(self.url, tries_max=1) as client:
             ended = False
             while not ended:
                 ended = not any(each.is_alive() for each in self.threads[:CLIENTS])
@@ -246,7 +246,7 @@ def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afte
 
 def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
     """The system refuses every write beyond the first kilobyte of a file: an error that is no full disk."""
-    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), Patience(tries_max=1)) as client:
+    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), tries_max=1) as client:
         client.create_topic(TOPIC)
         client.append(TOPIC, [b"a"], client_key="one")
         psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (1_024, 1_024))

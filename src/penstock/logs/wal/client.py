@@ -7,7 +7,6 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -30,33 +29,35 @@ from penstock.logs.wal.records import (
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 
+CALL_SECONDS_MAX = 60.0
+
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to try; the pauses between tries double."""
-
-    tries_max: int = 8
-    call_seconds_max: float = 60.0
-    sleep: Callable[[float], None] = time.sleep
+_appended = msgspec.json.Decoder(Appended)
+_states = msgspec.json.Decoder(list[PartitionState])
+_reported: msgspec.json.Decoder[Reported] = msgspec.json.Decoder(Reported)
 
 
 class WalClient:
-    """One connection to a server, for one thread; closed by `close` or by the end of a `with` block."""
+    """One connection to a server, for one thread; closed by `close` or by the end of a `with` block.
 
-    def __init__(self, url: str, patience: Patience | None = None, token: str = "") -> None:
+    A request is tried `tries_max` times, with pauses that double.
+    """
+
+    def __init__(
+        self, url: str, token: str = "", tries_max: int = 8, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         if not is_address(url):
             raise UserError(f"{url!r} is no address of a WAL server", hint="write http://HOST:PORT")
         if token and not is_token(token):
             hint = "remove the end of the line, if it was read from a file"
             raise UserError("the token contains blanks, line ends or characters beyond ASCII", hint=hint)
         self.url = url.rstrip("/")
-        self._patience = patience or Patience()
+        self._tries_max, self._sleep = tries_max, sleep
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         split = urlsplit(url)
         kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(split.hostname or "", split.port, timeout=self._patience.call_seconds_max)
+        self._connection = kind(split.hostname or "", split.port, timeout=CALL_SECONDS_MAX)
         self._producer = uuid.uuid4().hex
         self._sequence = itertools.count()
 
@@ -92,19 +93,19 @@ class WalClient:
         query = {"key": key} if partition is None else {"partition": partition}
         headers = {"Content-Type": content_type}
         headers["Idempotency-Key"] = client_key or f"{self._producer}:{next(self._sequence)}"
-        return self._call(Appended, "POST", ["topics", topic, "append"], query, body, headers)
+        return self._call(_appended, "POST", ["topics", topic, "append"], query, body, headers)
 
     def partitions(self, topic: str = "") -> list[PartitionState]:
         """The partitions of a topic, or all."""
-        return self._call(list[PartitionState], "GET", ["topics", topic])
+        return self._call(_states, "GET", ["topics", topic])
 
     def create_topic(self, name: str, partitions: int = 1) -> list[PartitionState]:
         """A new topic, or the one that there is if it has as many partitions."""
-        return self._call(list[PartitionState], "PUT", ["topics", name], {"partitions": partitions})
+        return self._call(_states, "PUT", ["topics", name], {"partitions": partitions})
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records, read or not."""
-        self._call(None, "DELETE", ["topics", name])
+        self._answer("DELETE", ["topics", name])
 
     def read(self, topic: str, number: int, start: int, end: int) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
         """The appends with the records `[start, end)`, which must be durable; asks again until all have come."""
@@ -121,17 +122,17 @@ class WalClient:
         """Report the committed positions of a job: which moved, and why others did not."""
         query = {"owner": owner, "reset": 1} if reset else {"owner": owner}
         body = msgspec.json.encode(list(positions.items()))
-        moved, refused = self._call(Reported, "PUT", ["jobs", job], query, body)
+        moved, refused = self._call(_reported, "PUT", ["jobs", job], query, body)
         return ShowReport(dict(moved), dict(refused))
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""
-        self._call(None, "DELETE", ["jobs", job])
+        self._answer("DELETE", ["jobs", job])
 
-    def _call(self, kind: Callable[..., T] | None, *arguments: Any, **options: Any) -> T:
-        """Send a request; the answer is JSON of this type."""
+    def _call(self, decoder: msgspec.json.Decoder[T], *arguments: Any) -> T:
+        """Send a request whose answer is JSON."""
         try:
-            return msgspec.json.decode(self._answer(*arguments, **options), type=kind)
+            return decoder.decode(self._answer(*arguments))
         except msgspec.DecodeError as error:
             raise WalRefusedError("the answer is not that of a WAL server", detail=str(error)) from None
 
@@ -146,9 +147,9 @@ class WalClient:
         """Send a request until it is answered; every request may be sent twice, appends because of their keys."""
         target = f"/{'/'.join(quote(part, safe='') for part in path)}?{urlencode(query or {})}"
         error: PenstockError = InvariantError("no try was allowed")
-        for attempt in range(self._patience.tries_max):
+        for attempt in range(self._tries_max):
             if attempt:
-                self._patience.sleep(min(PAUSE_SECONDS * 2 ** (attempt - 1), PAUSE_SECONDS_MAX))
+                self._sleep(min(PAUSE_SECONDS * 2 ** (attempt - 1), PAUSE_SECONDS_MAX))
             try:
                 self._connection.request(method, target, body, {**self._headers, **(headers or {})})
                 response = self._connection.getresponse()

@@ -94,14 +94,14 @@ class WalDatabase:
         self._writer: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(folder)
+        # Its space is there for opening the database on a full disk.
+        self._reserve.unlink(missing_ok=True)
         try:
             self._db = self._open()
             [newest] = self._db.execute("SELECT coalesce(max(uptime), 0) FROM client_keys").fetchone()
-        except BaseException as error:
+        except sqlite3.DatabaseError as error:
             self.close()
-            if isinstance(error, sqlite3.DatabaseError):
-                raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
-            raise
+            raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
         # Client keys age only while a server runs: a clock that is set forward or back forgets none of them.
         self._started_at = monotonic() - float(newest)
         self._appends_allowed = self._take_reserve()
@@ -114,13 +114,7 @@ class WalDatabase:
             os.close(self._lock)
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            db = self._connect()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in _FULL:
-                raise
-            self._reserve.unlink(missing_ok=True)
-            db = self._connect()
+        db = self._connect()
         [version] = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
             hint = "let its jobs read it to the end with that version, then serve an empty folder"

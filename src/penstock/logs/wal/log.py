@@ -21,8 +21,7 @@ from penstock.job.values import Parsed, Pattern, Texts, text
 from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
-    EpochMark,
-    LostTail,
+    Log,
     Offsets,
     Partition,
     Piece,
@@ -32,7 +31,7 @@ from penstock.logs.log import (
     pieces_of,
     start_offset,
 )
-from penstock.logs.wal.client import Patience, WalClient, is_address, is_token
+from penstock.logs.wal.client import WalClient, is_address, is_token
 from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX, WalRecord
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
@@ -99,7 +98,7 @@ class WalSource:
     token: str = field(default="", repr=False)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with WalClient(self.url, token=self.token) as client:
+        with WalClient(self.url, self.token) as client:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
                     yield from read_piece(client, self.pieces[number], self.batch_bytes)
@@ -137,12 +136,15 @@ def _batch(piece: Piece, first: int, rows: Sequence[tuple[WalRecord, int]]) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
-class WalLog:
-    """The topics of one job. The job is registered before it reads: nothing that it needs is trimmed from then on."""
+class WalLog(Log):
+    """The topics of one job. The job is registered before it reads: nothing that it needs is trimmed from then on.
 
-    def __init__(self, spec: WalLogSpec, patience: Patience | None = None) -> None:
+    It has no epochs, no holes and no lost tails: a durable record that cannot be read is an error.
+    """
+
+    def __init__(self, spec: WalLogSpec) -> None:
         self.spec = spec
-        self._client = WalClient(spec.url, patience, spec.token)
+        self._client = WalClient(spec.url, spec.token)
 
     def partitions(self) -> tuple[Partition, ...]:
         partitions = sorted(state.partition for state in self._client.partitions())
@@ -174,18 +176,8 @@ class WalLog:
         self._client.report(self.spec.group, self.spec.owner, starts, reset=True)
         return starts
 
-    def compacted(self, topic: str) -> bool | None:
-        return False
-
     def record_bytes_max(self, topic: str) -> int:
         return RECORD_BYTES_MAX
-
-    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
-        return dict.fromkeys(partitions)
-
-    def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
-        """A durable record is never lost: one that is makes the server refuse to start."""
-        return []
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> WalSource:
         """What lies below the slices is committed: this registers a job that the server has forgotten."""
@@ -220,10 +212,6 @@ class WalLog:
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         positions = {state.partition: state.positions.get(self.spec.group) for state in self._client.partitions()}
         return {partition: at for partition in partitions if (at := positions.get(partition)) is not None}
-
-    def trim(self, positions: Mapping[Partition, int]) -> None:
-        """What is shown is what is committed: the server trims below it by itself, as its retention says."""
-        self.show(positions)
 
     def close(self) -> None:
         self._client.close()

@@ -46,8 +46,8 @@ IN_FLIGHT_BYTES_MAX = 256 * 1024 * 1024
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _HEADERS = {401: [(b"www-authenticate", b"Bearer")], 503: [(b"retry-after", b"5")]}
 """Further headers of an answer, by its status."""
-_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
-"""A Host header: a name or an address, and perhaps a port."""
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+|(?P<name>[^:]*))(:[0-9]*)?")
+"""A Host header: an address or a name, and perhaps a port."""
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -89,7 +89,7 @@ class WalServer:
         """If there are any, every request but that for health has to bring one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts}
         """Names that a Host header may have, besides addresses: a page in a browser has another."""
-        self._waiting: list[tuple[Append, asyncio.Future[Appended]]] = []
+        self._waiting: list[tuple[Append, asyncio.Future[Appended | PenstockError]]] = []
         self._free_bytes = IN_FLIGHT_BYTES_MAX
         self._decoding = asyncio.Lock()
         config = uvicorn.Config(
@@ -192,8 +192,7 @@ class WalServer:
 
     def _is_own_name(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
-        name = match[1].strip("[]") if match else ""
-        return name in self._hosts or _address(name) is not None
+        return match is not None and (match["name"] is None or match["name"] in self._hosts)
 
     def _is_valid(self, authorization: str) -> bool:
         kind, _, token = authorization.partition(" ")
@@ -211,23 +210,22 @@ class WalServer:
                 count, records = await asyncio.to_thread(read_body, *arguments)
         number = head.number("partition", 0) if "partition" in head.query else None
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Appended] = loop.create_future()
+        done: asyncio.Future[Appended | PenstockError] = loop.create_future()
         append = (topic, count, records, head.headers.get("idempotency-key", ""), key, number)
         self._waiting.append((append, done))
         if len(self._waiting) == 1:
             loop.call_soon(self._append_all)
-        return msgspec.json.encode(await done)
+        result = await done
+        if isinstance(result, PenstockError):
+            raise result
+        return msgspec.json.encode(result)
 
     def _append_all(self) -> None:
         """Append everything that has arrived, with one fsync, and let the requests answer."""
         waiting, self._waiting = self._waiting, []
         results = self.store.append_all([append for append, _ in waiting])
         for (_, done), result in zip(waiting, results, strict=True):
-            if done.cancelled():
-                continue
-            if isinstance(result, PenstockError):
-                done.set_exception(result)
-            else:
+            if not done.cancelled():
                 done.set_result(result)
 
     def _content(self, head: _Head, body: bytes) -> bytes:
@@ -316,14 +314,9 @@ async def _read(receive: Receive, kept: bool) -> bytes | None:
     return b"".join(chunks)
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this computer reaches a server that listens there."""
-    address = _address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

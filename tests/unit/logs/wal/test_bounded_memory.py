@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.records import RECORDS_TYPE, WalRefusedError
 from tests.unit.logs.wal.stores import TOPIC
 
@@ -69,7 +69,7 @@ def test_a_body_that_stands_for_more_than_its_bytes_is_refused_cheaply(
     assert len(body) <= BODY
     reset_peak(server)
     before = peak_bytes(server)
-    with WalClient(url, Patience(tries_max=1)) as client, pytest.raises(WalRefusedError):
+    with WalClient(url, tries_max=1) as client, pytest.raises(WalRefusedError):
         client.append_body(TOPIC, body, content_type)
     assert peak_bytes(server) - before < GROWTH_BYTES_MAX
 

@@ -22,7 +22,7 @@ from penstock.errors import TransientError, UserError
 from penstock.logs.log import Bounds, SliceShrankError
 from penstock.logs.wal import records as records_module
 from penstock.logs.wal import server as server_module
-from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
@@ -54,7 +54,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WalServe
 
 @pytest.fixture
 def client(server: WalServer) -> Iterator[WalClient]:
-    with WalClient(server.url, Patience(tries_max=1)) as made:
+    with WalClient(server.url, tries_max=1) as made:
         yield made
 
 
@@ -258,7 +258,7 @@ def test_idle_connections_make_way_and_busy_ones_do_not(server: WalServer) -> No
     """Silent ones and half-sent heads go first, then those that wait for their next request; half-sent bodies stay."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(raw(server)) for _ in range(3 * CONNECTIONS_MAX)]
-        with WalClient(server.url, Patience(tries_max=1)) as client:
+        with WalClient(server.url, tries_max=1) as client:
             client.partitions()
             half_heads = [stack.enter_context(raw(server)) for _ in range(CONNECTIONS_MAX)]
             for connection in half_heads:
@@ -269,7 +269,7 @@ def test_idle_connections_make_way_and_busy_ones_do_not(server: WalServer) -> No
         for connection in busy:
             connection.sendall(HEAD + b"Content-Length: 10\r\nExpect: 100-continue\r\n\r\n")
             assert b" 100 " in connection.recv(4096)
-        with WalClient(server.url, Patience(tries_max=1)) as late, pytest.raises(WalFullError):
+        with WalClient(server.url, tries_max=1) as late, pytest.raises(WalFullError):
             late.partitions()
     finally:
         for connection in busy:
@@ -344,7 +344,7 @@ def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does
     limits = WalLimits(partition_bytes_max=4_000, reserve_bytes=1024)
     with served(tmp_path, limits) as server:
         [state] = server.store.create_topic(TOPIC, 1)
-        with WalClient(server.url, Patience(tries_max=1)) as hasty, pytest.raises(WalFullError):
+        with WalClient(server.url, tries_max=1) as hasty, pytest.raises(WalFullError):
             for _ in range(10):
                 hasty.append(TOPIC, [b"x" * 1_000])
         end = bounds_of(server.store).end
@@ -355,7 +355,7 @@ def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does
         def read_on(_: float) -> None:
             server.store.report("job", [(state.partition, end)])
 
-        with WalClient(server.url, Patience(sleep=read_on)) as patient:
+        with WalClient(server.url, sleep=read_on) as patient:
             assert patient.append(TOPIC, [b"x" * 1_000]).start == end
 
 
@@ -377,7 +377,7 @@ def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None
 
 def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not() -> None:
     slept: list[float] = []
-    client = WalClient("http://127.0.0.1:9", Patience(tries_max=3, sleep=slept.append))
+    client = WalClient("http://127.0.0.1:9", tries_max=3, sleep=slept.append)
     with pytest.raises(TransientError):
         client.partitions()
     assert slept == [0.1, 0.2]
