@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_text
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -86,7 +85,7 @@ def serve(
 def append(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic; it must exist.")],
-    file: Annotated[str, typer.Argument(help="The file, or - for standard input.")] = "-",
+    file: Annotated[typer.FileBinaryRead, typer.Argument(help="The file, or - for standard input.")] = "-",  # type: ignore[assignment]
     format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.")] = "json",
     partition: Annotated[int | None, typer.Option(min=0, help="All records into this one.")] = None,
     key: Annotated[
@@ -100,8 +99,8 @@ def append(
         raise UserError(f"there is no format {format}", hint=f"use one of {', '.join(FORMATS)}")
     run = key or uuid.uuid4().hex
     records = repeated = 0
-    with _client(url, token_file) as client, _opened(file) as source:
-        for number, (body, kind) in enumerate(_bodies(source, FORMATS[format])):
+    with _client(url, token_file) as client:
+        for number, (body, kind) in enumerate(_bodies(file, FORMATS[format])):
             answer = client.append_body(topic, body, kind, partition=partition, client_key=f"{run}:{number}")
             records += answer.end - answer.start
             repeated += answer.end - answer.start if answer.repeated else 0
@@ -178,15 +177,6 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
         return parse(text)
     except QuantityError as error:
         raise UserError(f"{option}: {text!r} is not understood", hint=str(error)) from None
-
-
-def _opened(file: str) -> BinaryIO:
-    if file == "-":
-        return sys.stdin.buffer
-    try:
-        return Path(file).open("rb")
-    except OSError as error:
-        raise UserError(f"{file} cannot be read", detail=str(error)) from None
 
 
 def _bodies(source: BinaryIO, kind: str) -> Iterator[tuple[bytes, str]]:

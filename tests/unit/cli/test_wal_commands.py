@@ -96,7 +96,6 @@ def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None
 
 def test_what_is_wrong_is_said(url: str, tmp_path: Path) -> None:
     for arguments in (
-        ("append", url, TOPIC, str(tmp_path / "none")),
         ("append", url, TOPIC, "--format", "xml"),
         ("append", "localhost", TOPIC),
         ("serve", "--folder", str(tmp_path / "other"), "--listen", "7070"),
@@ -105,6 +104,7 @@ def test_what_is_wrong_is_said(url: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError):
             wal(*arguments)
+    assert wal("append", url, TOPIC, str(tmp_path / "none")).exit_code == 2
     with pytest.raises(WalRefusedError):
         wal("append", url, TOPIC, stdin=b'{"id": 1}\nbroken\n')
     assert values(url) == []

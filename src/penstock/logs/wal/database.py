@@ -21,7 +21,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import structlog
 
-from penstock.errors import InvariantError, PenstockError, UserError
+from penstock.errors import InvariantError, UserError
 from penstock.failpoints import Reach, noop
 from penstock.logs.wal.records import WalDamagedError, WalFullError
 
@@ -145,8 +145,8 @@ class WalDatabase:
         db: sqlite3.Connection = self._readers.db
         return db.execute(sql, values)
 
-    def write(self, *acts: Callable[[], T]) -> list[T | PenstockError]:
-        """Do all of it in one transaction; returns once it is durable. What is refused holds up none of the others.
+    def write(self, act: Callable[[], T]) -> T:
+        """Do it in one transaction; returns once it is durable.
 
         On a full disk it is done once more in the space of the reserve, which appends do not get.
         """
@@ -154,26 +154,21 @@ class WalDatabase:
             try:
                 for _ in range(2):
                     try:
-                        return self._transaction(acts)
+                        return self._transaction(act)
                     except sqlite3.OperationalError as error:
                         self._give_reserve(error)
-                return [WalFullError("the disk of the log is full") for _ in acts]
+                raise WalFullError("the disk of the log is full")
             except sqlite3.Error as error:
                 end_process(error)
             finally:
                 if not self._appends_allowed:
                     self._recover_space()
 
-    def _transaction(self, acts: Sequence[Callable[[], T]]) -> list[T | PenstockError]:
-        results: list[T | PenstockError] = []
+    def _transaction(self, act: Callable[[], T]) -> T:
         self._writer = threading.get_ident()
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for act in acts:
-                try:
-                    results.append(act())
-                except (UserError, WalFullError) as error:
-                    results.append(error)
+            result = act()
             self._reach("wal_written")
             self._db.execute("COMMIT")
         finally:
@@ -181,7 +176,7 @@ class WalDatabase:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         self._reach("wal_committed")
-        return results
+        return result
 
     def _take_reserve(self) -> bool:
         """Whether the disk has the space of the reserve; only then appends are accepted."""
@@ -204,25 +199,20 @@ class WalDatabase:
 
     def _recover_space(self) -> None:
         """Give free pages back to the file system, and accept appends again once the reserve fits."""
-        while self._give_back_pages(0):
-            pass
+        self._give_back_pages(0)
         self._appends_allowed = self._take_reserve()
         if self._appends_allowed:
             logger.info("the disk has space again, appends are accepted")
 
-    def _give_back_pages(self, kept: int) -> bool:
-        """Shorten the database by some free pages; False if there are no more than are kept."""
-        [free] = self._db.execute("PRAGMA freelist_count").fetchone()
-        if free <= kept:
-            return False
+    def _give_back_pages(self, kept: int) -> None:
+        """Shorten the database until it has no more free pages than these."""
         try:
-            # `execute` would free a single page.
-            self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            while (free := self._db.execute("PRAGMA freelist_count").fetchone()[0]) > kept:
+                # `execute` would free a single page.
+                self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
             self._give_reserve(error)
-            return False
-        return True
 
     def _refuse_if_full(self) -> None:
         if not self._appends_allowed:
@@ -234,10 +224,7 @@ def durable(method: Callable[Concatenate[Database, P], T]) -> Callable[Concatena
 
     @wraps(method)
     def run(database: Database, /, *arguments: P.args, **options: P.kwargs) -> T:
-        [result] = database.write(partial(method, database, *arguments, **options))
-        if isinstance(result, PenstockError):
-            raise result
-        return result
+        return database.write(partial(method, database, *arguments, **options))
 
     return run
 

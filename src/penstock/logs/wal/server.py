@@ -223,7 +223,11 @@ class WalServer:
     def _append_all(self) -> None:
         """Append everything that has arrived, with one fsync, and let the requests answer."""
         waiting, self._waiting = self._waiting, []
-        results = self.store.append_all([append for append, _ in waiting])
+        results: list[Appended | PenstockError]
+        try:
+            results = self.store.append_all([append for append, _ in waiting])
+        except PenstockError as error:
+            results = [error] * len(waiting)
         for (_, done), result in zip(waiting, results, strict=True):
             if not done.cancelled():
                 done.set_result(result)

@@ -11,11 +11,10 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserError
 from penstock.logs.log import Partition, SliceShrankError
 from penstock.logs.wal.database import FREE_PAGES_KEPT, WalDatabase, durable
 from penstock.logs.wal.records import (
@@ -92,9 +91,16 @@ class WalStore(WalDatabase):
         for table in ("partitions", "appends", "client_keys", "positions"):
             self._db.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic_id,))
 
+    @durable
     def append_all(self, appends: Sequence[Append]) -> list[Appended | PenstockError]:
-        """Do several appends with one fsync, each all or nothing; returns once they are durable."""
-        return self.write(*(partial(self._append, *append) for append in appends))
+        """Do several appends with one fsync, each all or nothing; one that is refused holds up none of the others."""
+        results: list[Appended | PenstockError] = []
+        for append in appends:
+            try:
+                results.append(self._append(*append))
+            except (UserError, WalFullError) as error:
+                results.append(error)
+        return results
 
     def _append(self, topic: str, count: int, body: bytes, client_key: str, key: str, number: int | None) -> Appended:
         """Append to the given partition, to that of the key or client key, or to the next one.
@@ -212,8 +218,7 @@ class WalStore(WalDatabase):
         """Remove what is no longer needed, and give its space back to the file system."""
         self._remove_old()
         with self._writing:
-            while self._give_back_pages(FREE_PAGES_KEPT):
-                pass
+            self._give_back_pages(FREE_PAGES_KEPT)
 
     @durable
     def _remove_old(self) -> None:
