@@ -18,8 +18,7 @@ from penstock.logs.batches import mark_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.logs.memory import MemoryLog
-from penstock.logs.wal.log import WalLog
-from penstock.logs.wal.section import WalLogSpec
+from penstock.logs.wal.log import WalLog, WalLogSpec
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
 from tests.support.kafka import Produce, Topics
 from tests.support.wal import EAGER, WalProduce, WalTopics, served
@@ -144,7 +143,6 @@ def test_positions_are_shown_and_never_move_back(filled: tuple[World, str, Log, 
     assert log.show({partition: 3}).moved == {}
     assert set(log.show({partition: 2}).refused) == {partition}
     assert log.shown([partition]) == {partition: 3}
-    log.trim({partition: 3})
 
 
 def test_a_position_of_zero_is_shown_and_every_group_has_its_own(filled: tuple[World, str, Log, Partition]) -> None:

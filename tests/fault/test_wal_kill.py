@@ -24,7 +24,7 @@ import pytest
 
 from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import ENVIRONMENT_NAME
-from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.server import STEP
 from penstock.logs.wal.store import STEPS
 from tests.support.forked import Forked
@@ -78,20 +78,20 @@ class World:
     def append(self, number: int) -> None:
         """Append numbered records until told to stop; an append without an answer is repeated until it has one."""
         rng = random.Random(number)
-        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+        with WalClient(self.url, tries_max=1) as client:
             sequence = 0
             while not self.stopping.is_set():
                 values = [b"%d-%d-%d" % (number, sequence, each) for each in range(rng.choice([1, 1, 3, 40]))]
                 key = f"client-{number}:{sequence}"
                 partition = rng.randrange(PARTITIONS)
-                [answer] = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
+                answer = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
                 assert answer.end - answer.start == len(values)
                 self.acked |= {(partition, answer.start + each): value for each, value in enumerate(values)}
                 sequence += 1
 
     def job(self) -> None:
         """Read both partitions to their ends over and over, and commit each time: the server trims below that."""
-        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+        with WalClient(self.url, tries_max=1) as client:
             ended = False
             while not ended:
                 ended = not any(each.is_alive() for each in self.threads[:CLIENTS])
@@ -99,15 +99,15 @@ class World:
                     self._insisting(partial(self._read_on, client, number))
 
     def _read_on(self, client: WalClient, number: int) -> None:
-        topic = client.topic(TOPIC)
-        end = topic.partitions[number].end
+        state = client.partitions(TOPIC)[number]
+        end = state.end
         start = 1 + max((offset for part, offset in self.read if part == number), default=-1)
-        for header, records in client.frames(TOPIC, number, start, end, 10_000):
+        for header, records in client.read(TOPIC, number, start, end):
             for offset, record in enumerate(records, header.offset):
                 if start <= offset < end:
                     assert record.value is not None
                     self.read[number, offset] = record.value
-        client.report("job", "", {(TOPIC, topic.id, number): end})
+        client.report("job", "", {state.partition: end})
 
     def _insisting(self, call: Callable[[], T]) -> T:
         deadline = time.monotonic() + SECONDS_MAX
@@ -240,13 +240,13 @@ def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afte
         served.send_signal(signal.SIGTERM)
         assert served.wait(SECONDS_MAX) == 0, "a connection that stays open holds nothing up"
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
-        [answer] = client.append(TOPIC, [b"a"], client_key="one")
+        answer = client.append(TOPIC, [b"a"], client_key="one")
         assert (answer.start, answer.repeated) == (0, True)
 
 
 def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
     """The system refuses every write beyond the first kilobyte of a file: an error that is no full disk."""
-    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), Patience(tries_max=1)) as client:
+    with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), tries_max=1) as client:
         client.create_topic(TOPIC)
         client.append(TOPIC, [b"a"], client_key="one")
         psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (1_024, 1_024))
@@ -254,5 +254,5 @@ def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
             client.append(TOPIC, [b"b"], client_key="two")
         assert process.wait(SECONDS_MAX) == InvariantError.exit_code
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip()) as client:
-        assert client.append(TOPIC, [b"a"], client_key="one")[0].repeated
-        assert not client.append(TOPIC, [b"b"], client_key="two")[0].repeated
+        assert client.append(TOPIC, [b"a"], client_key="one").repeated
+        assert not client.append(TOPIC, [b"b"], client_key="two").repeated

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import WalRecord
 from penstock.logs.wal.server import WalServer
 from penstock.logs.wal.store import WalStore
@@ -29,13 +30,15 @@ def served(
     certificate: tuple[str, str] | None = None,
 ) -> Iterator[WalServer]:
     """A server of the folder while the block runs."""
-    with WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES)) as store:
+    with closing(WalStore(folder, limits or WalLimits(reserve_bytes=RESERVE_BYTES))) as store:
         server = WalServer(store, "127.0.0.1", 0, tokens=tokens, certificate=certificate)
-        server.start()
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
         try:
             yield server
         finally:
             server.stop()
+            thread.join()
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class WalTopics:
     def cut(self, name: str, offset: int, partition: int = 0) -> None:
         """A job that has committed so much lets the server, if it keeps nothing longer, delete it."""
         with WalClient(self.url) as client:
-            client.report("cutter", "", {(name, client.topic(name).id, partition): offset})
+            client.report("cutter", "", {client.partitions(name)[partition].partition: offset})
 
 
 @dataclass(slots=True)
@@ -85,11 +88,11 @@ class WalProduce:
         assert not transactional and timestamp_ms is None, "a WAL knows no transactions, and stamps records itself"
         places = []
         with WalClient(self.url) as client:
-            partitions = len(client.topic(topic).partitions)
+            partitions = len(client.partitions(topic))
             for value in values:
                 record = WalRecord(_bytes(value), _bytes(key), tuple(headers or ()))
                 number = next(self._turn) % partitions if partition is None else partition
-                [answer] = client.append(topic, [record], partition=number)
+                answer = client.append(topic, [record], partition=number)
                 places.append((answer.partition, answer.start))
         return places
 

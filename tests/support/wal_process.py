@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
+from contextlib import closing
 from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.server import STEP, WalServer
 from penstock.logs.wal.store import STEPS, WalStore
 
@@ -20,15 +20,12 @@ from penstock.logs.wal.store import STEPS, WalStore
 def main(folder: str, port: str, reserve_bytes: str) -> None:
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
     reach = noop if failpoint is None else failpoint.reach
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    signal.signal(signal.SIGTERM, lambda *_: None)
     limits = WalLimits(reserve_bytes=int(reserve_bytes), retention_seconds=0)
-    with WalStore(Path(folder), limits, reach=reach) as store:
+    with closing(WalStore(Path(folder), limits, reach=reach)) as store:
         server = WalServer(store, "127.0.0.1", int(port), reach)
-        server.start()
         print(server.url, flush=True)
-        ended.wait()
-        server.stop()
+        server.run()
 
 
 if __name__ == "__main__":

@@ -350,7 +350,6 @@ class Rounds(Generic[S]):
         self.seen.mirrored |= positions
         try:
             report = self.log.show(positions)
-            self.log.trim(positions)
         except PenstockError as error:
             self.listener.event(events.MirrorFailed(reason=error.primary, detail=error.detail))
             return

@@ -153,15 +153,18 @@ class Log(Protocol):
 
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if that is not known."""
+        return False
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of the topic may be."""
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
         """The epochs of the partitions' present leaders; None where the log keeps none."""
+        return dict.fromkeys(partitions)
 
     def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
         """The marks whose records the log has lost otherwise than by retention or compaction."""
+        return ()
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> Source:
         """The slices cut into pieces, enough for so many tasks if that is worth it."""
@@ -179,13 +182,13 @@ class Log(Protocol):
         """
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        """Show positions to tools that measure lag; best effort, never read back as truth (RULES P5)."""
+        """Show positions to tools that measure lag; best effort, never read back as truth (RULES P5).
+
+        A WAL deletes what every job has shown as committed.
+        """
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """The positions that tools see now; a partition without one is absent."""
-
-    def trim(self, positions: Mapping[Partition, int]) -> None:
-        """Let go of what lies below committed positions, if the log is ours to trim."""
 
     def close(self) -> None:
         """Let go of connections; the log cannot be used afterwards."""

@@ -69,7 +69,6 @@ class MemoryLog:
     positions_shown: dict[Partition, int] = field(default_factory=dict)
     groups: dict[str, dict[Partition, int]] = field(default_factory=dict)
     """The positions that each job shows."""
-    trimmed: dict[Partition, int] = field(default_factory=dict)
 
     # what a test does to it
 
@@ -191,9 +190,6 @@ class MemoryLog:
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         return {each: self.positions_shown[each] for each in partitions if each in self.positions_shown}
-
-    def trim(self, positions: Mapping[Partition, int]) -> None:
-        self.trimmed |= positions
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -10,8 +10,7 @@ from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.section import KafkaLogSection
 from penstock.logs.log import Log
-from penstock.logs.wal.log import WalLog
-from penstock.logs.wal.section import WalLogSection, WalLogSpec
+from penstock.logs.wal.log import WalLog, WalLogSection, WalLogSpec
 
 OpenLog = Callable[[JobSpec], Log]
 

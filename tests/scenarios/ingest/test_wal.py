@@ -47,7 +47,7 @@ def describe(pipe: Pipe, name: str = "pipe") -> None:
 
 
 def bounds(server: WalServer) -> list[Bounds]:
-    return [Bounds(view.first, view.end) for view in server.store.topic(TOPIC).partitions]
+    return [Bounds(state.first, state.end) for state in server.store.partitions(TOPIC)]
 
 
 def test_records_arrive_once_and_are_trimmed_after_their_commit(
@@ -102,7 +102,7 @@ def test_a_job_reads_a_server_that_wants_a_token(tmp_path: Path, spark: SparkSes
     with served(tmp_path / "wal", EAGER, tokens=["hidden-word"]) as server:
         server.store.create_topic(TOPIC, 1)
         with WalClient(server.url, token="hidden-word") as client:
-            client.append(TOPIC, ids(range(3)))
+            client.append(TOPIC, map(str.encode, ids(range(3))))
         pipe = Pipe(tmp_path, server.url, spark)
         describe(pipe)
         text = pipe.path.read_text()
@@ -167,6 +167,6 @@ def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, 
             if each.is_dir():
                 each.rename(tmp_path / f"old-{each.name}")
         held: list[object] = []
-        pipe.run_to_end(reach=once_at("planned", lambda: held.append(server.store.jobs()["pipe"])))
-        assert held == [{TOPIC: {0: 0}}], "the server keeps everything from the new beginning on"
+        pipe.run_to_end(reach=once_at("planned", lambda: held.append(server.store.partitions(TOPIC)[0].positions)))
+        assert held == [{"pipe": 0}], "the server keeps everything from the new beginning on"
         assert pipe.column("id") == list(range(4))

@@ -15,7 +15,7 @@ from penstock.failpoints import COMPACT_STEPS, VACUUM_STEPS
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.store import WalStore
 from tests.scenarios.keyed.walk import LOAD_STEPS, NOWHERE, RUN_STEPS, Decks, Walk
 from tests.support.keyed_tables import ONE, ZERO
@@ -78,8 +78,7 @@ class WalWalk(Walk):
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     with served(folder, KEPT) as server:
-        if "events" not in server.store.topics():
-            server.store.create_topic("events", 2)
+        server.store.create_topic("events", 2)
         yield server.url
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import StartAt, kafka_of
-from penstock.logs.wal.section import WalLogSpec
+from penstock.logs.wal.log import WalLogSpec
 from tests.unit.job.conftest import BASE, Faults, Load
 
 KAFKA = 'kafka: {bootstrap: "kafka-1:9092", topics: [web_requests]}'

@@ -63,9 +63,6 @@ class KafkaLog(KafkaTopics):
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         return mirrored(self, self.spec.group, partitions) if self.spec.group else {}
 
-    def trim(self, positions: Mapping[Partition, int]) -> None:
-        """Kafka keeps records as its topics say."""
-
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close()

@@ -14,17 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import structlog
 
-from penstock.errors import InvariantError, PenstockError, UserError
+from penstock.errors import InvariantError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.logs.wal.errors import WalDamagedError, WalFullError
-from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.records import WalDamagedError, WalFullError
 
-VERSION = 2
+VERSION = 3
 FREE_PAGES_KEPT = 4096
 """Free pages that are kept for further appends; others are given back to the file system."""
 PAGES_AT_ONCE = 256
@@ -34,20 +35,36 @@ SETTINGS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FU
 """Deleted pages are not overwritten, which would need as much space as they have."""
 
 _SCHEMA = """
-CREATE TABLE partitions (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, topic_id TEXT, number INTEGER,
-    first INTEGER DEFAULT 0, end INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0, UNIQUE (topic, number));
-CREATE TABLE appends (partition INTEGER, start INTEGER, count INTEGER, at_ms INTEGER, checksum INTEGER, body BLOB,
-    PRIMARY KEY (partition, start)) WITHOUT ROWID;
-CREATE TABLE client_keys (topic_id TEXT, key TEXT, digest BLOB, answer BLOB, uptime REAL,
-    PRIMARY KEY (topic_id, key)) WITHOUT ROWID;
+CREATE TABLE partitions (topic TEXT, topic_id TEXT, number INTEGER, first INTEGER DEFAULT 0, end INTEGER DEFAULT 0,
+    bytes INTEGER DEFAULT 0, PRIMARY KEY (topic, number)) WITHOUT ROWID;
+CREATE TABLE appends (topic_id TEXT, number INTEGER, start INTEGER, count INTEGER, at_ms INTEGER, checksum INTEGER,
+    body BLOB, PRIMARY KEY (topic_id, number, start)) WITHOUT ROWID;
+CREATE TABLE client_keys (id INTEGER PRIMARY KEY, topic_id TEXT, key TEXT, digest BLOB, number INTEGER, start INTEGER,
+    end INTEGER, uptime REAL, UNIQUE (topic_id, key));
 CREATE TABLE positions (job TEXT, owner TEXT, topic_id TEXT, number INTEGER, position INTEGER,
     PRIMARY KEY (job, topic_id, number));
 """
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Database = TypeVar("Database", bound="WalDatabase")
 
 logger = structlog.get_logger("penstock.wal")
+
+
+@dataclass(frozen=True, slots=True)
+class WalLimits:
+    """What the store keeps."""
+
+    partition_bytes_max: int = 4 * 1024**3
+    """With so many unread bytes, a partition refuses appends until jobs have read on."""
+    reserve_bytes: int = 64 * 1024**2
+    """Disk space kept in a file of its own, for positions and trimming once the disk is full."""
+    retention_seconds: float = 86_400.0
+    """How long records stay after every job has committed them, unless their space is needed."""
+    dedup_seconds: float = 3_600.0
+    """How long client keys are remembered."""
 
 
 def end_process(error: BaseException) -> NoReturn:
@@ -57,7 +74,7 @@ def end_process(error: BaseException) -> NoReturn:
 
 
 class WalDatabase:
-    """An open folder; any thread may call. `close` it, or use it in a `with` block."""
+    """An open folder until `close`; any thread may call."""
 
     def __init__(
         self,
@@ -71,31 +88,23 @@ class WalDatabase:
         self._folder = folder
         self._reserve = folder / "reserve"
         self._now, self._reach, self._monotonic = now, reach, monotonic
-        self._turn = 0
-        """Of appends without any key, which take turns."""
         self._readers = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()
         self._writer: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(folder)
+        # Its space is there for opening the database on a full disk.
+        self._reserve.unlink(missing_ok=True)
         try:
             self._db = self._open()
             [newest] = self._db.execute("SELECT coalesce(max(uptime), 0) FROM client_keys").fetchone()
-        except BaseException as error:
+        except sqlite3.DatabaseError as error:
             self.close()
-            if isinstance(error, sqlite3.DatabaseError):
-                raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
-            raise
+            raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
         # Client keys age only while a server runs: a clock that is set forward or back forgets none of them.
         self._started_at = monotonic() - float(newest)
         self._appends_allowed = self._take_reserve()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the folder go."""
@@ -105,19 +114,11 @@ class WalDatabase:
             os.close(self._lock)
 
     def _open(self) -> sqlite3.Connection:
-        if any((self._folder / "topics").glob("*/topic.json")):
-            hint = "let its jobs read it to the end with that version, then serve an empty folder"
-            raise UserError(f"{self._folder} holds a WAL of an older version, which this one does not read", hint=hint)
-        try:
-            db = self._connect()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in _FULL:
-                raise
-            self._reserve.unlink(missing_ok=True)
-            db = self._connect()
+        db = self._connect()
         [version] = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
-            raise UserError(f"{self._folder}/wal.db is of version {version}, this program reads {VERSION}")
+            hint = "let its jobs read it to the end with that version, then serve an empty folder"
+            raise UserError(f"{self._folder}/wal.db has version {version}, this program reads {VERSION}", hint=hint)
         if not version:
             db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT")
         # What a killed process wrote may still be in memory of the system only: a checkpoint makes it durable.
@@ -144,37 +145,30 @@ class WalDatabase:
         db: sqlite3.Connection = self._readers.db
         return db.execute(sql, values)
 
-    def _write(self, *acts: Callable[[], T]) -> list[T | PenstockError]:
-        """Do all of it in one transaction; returns once it is durable. What is refused holds up none of the others.
+    def write(self, act: Callable[[], T]) -> T:
+        """Do it in one transaction; returns once it is durable.
 
         On a full disk it is done once more in the space of the reserve, which appends do not get.
         """
         with self._writing:
             try:
-                try:
-                    return self._transaction(acts)
-                except sqlite3.OperationalError as error:
-                    self._give_reserve(error)
-                    return self._transaction(acts)
-            except sqlite3.OperationalError as error:
-                self._give_reserve(error)
-                return [WalFullError("the disk of the log is full", detail=str(error)) for _ in acts]
+                for _ in range(2):
+                    try:
+                        return self._transaction(act)
+                    except sqlite3.OperationalError as error:
+                        self._give_reserve(error)
+                raise WalFullError("the disk of the log is full")
             except sqlite3.Error as error:
                 end_process(error)
             finally:
                 if not self._appends_allowed:
                     self._recover_space()
 
-    def _transaction(self, acts: Sequence[Callable[[], T]]) -> list[T | PenstockError]:
-        results: list[T | PenstockError] = []
+    def _transaction(self, act: Callable[[], T]) -> T:
         self._writer = threading.get_ident()
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for act in acts:
-                try:
-                    results.append(act())
-                except (UserError, WalFullError) as error:
-                    results.append(error)
+            result = act()
             self._reach("wal_written")
             self._db.execute("COMMIT")
         finally:
@@ -182,15 +176,7 @@ class WalDatabase:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         self._reach("wal_committed")
-        return results
-
-    def _write_one(self, act: Callable[[], T]) -> T:
-        [result] = self._write(act)
-        if isinstance(result, PenstockError):
-            raise result
         return result
-
-    # a full disk
 
     def _take_reserve(self) -> bool:
         """Whether the disk has the space of the reserve; only then appends are accepted."""
@@ -213,29 +199,34 @@ class WalDatabase:
 
     def _recover_space(self) -> None:
         """Give free pages back to the file system, and accept appends again once the reserve fits."""
-        while self._give_back_pages(0):
-            pass
+        self._give_back_pages(0)
         self._appends_allowed = self._take_reserve()
         if self._appends_allowed:
             logger.info("the disk has space again, appends are accepted")
 
-    def _give_back_pages(self, kept: int) -> bool:
-        """Shorten the database by some free pages; False if there are no more than are kept."""
-        [free] = self._db.execute("PRAGMA freelist_count").fetchone()
-        if free <= kept:
-            return False
+    def _give_back_pages(self, kept: int) -> None:
+        """Shorten the database until it has no more free pages than these."""
         try:
-            # `execute` would free a single page.
-            self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            while (free := self._db.execute("PRAGMA freelist_count").fetchone()[0]) > kept:
+                # `execute` would free a single page.
+                self._db.executescript(f"PRAGMA incremental_vacuum({min(free - kept, PAGES_AT_ONCE)})")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
             self._give_reserve(error)
-            return False
-        return True
 
     def _refuse_if_full(self) -> None:
         if not self._appends_allowed:
             raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
+
+
+def durable(method: Callable[Concatenate[Database, P], T]) -> Callable[Concatenate[Database, P], T]:
+    """Make a method one transaction: it returns once what it wrote is durable."""
+
+    @wraps(method)
+    def run(database: Database, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return database.write(partial(method, database, *arguments, **options))
+
+    return run
 
 
 def _lock(folder: Path) -> int:

@@ -1,21 +1,27 @@
-"""A WAL as a log: the topics of one job, and how Spark's tasks read them through the server."""
+"""A WAL as a log: its section of a job file, the topics of one job, and how Spark's tasks read them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import TransientError, UserError, did_you_mean
+from penstock.job.faults import KeyPath, RefusedError, shown
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
+from penstock.job.reader import Reader
+from penstock.job.sections import LogSection, complete_topics
+from penstock.job.spec import Group, JobSpec, Secret, StartAt, StartOffsets
+from penstock.job.values import Parsed, Pattern, Texts, text
 from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
-    EpochMark,
-    LostTail,
+    Log,
     Offsets,
     Partition,
     Piece,
@@ -25,15 +31,61 @@ from penstock.logs.log import (
     pieces_of,
     start_offset,
 )
-from penstock.logs.wal.client import Patience, WalClient
-from penstock.logs.wal.records import Place, WalRecord
-from penstock.logs.wal.section import WalLogSpec
+from penstock.logs.wal.client import WalClient, is_address, is_token
+from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX, WalRecord
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
-READ_BYTES = 4 * 1024 * 1024
-"""Of one request."""
 RECORD_BYTES = 64
 """What a record costs besides its bytes, about."""
+
+
+def _url(value: object) -> str:
+    if not is_address(text(value)):
+        raise RefusedError("expected http://HOST:PORT", "as in http://127.0.0.1:7070")
+    return text(value)
+
+
+def _token(value: object) -> Secret:
+    if not is_token(text(value)):
+        raise RefusedError("invalid token: it has blanks, or characters beyond ASCII")
+    return Secret(text(value))
+
+
+@dataclass(frozen=True, slots=True)
+class WalLogSpec:
+    """Which topics of which server, and where one without a position begins.
+
+    Exactly one of `topics` and `topic_pattern` is given.
+    """
+
+    url: Annotated[str, Parsed(_url)]
+    topics: Texts = ()
+    topic_pattern: Pattern | None = None
+    start: StartOffsets = StartAt.EARLIEST
+    group: Group = ""
+    """The name under which the server keeps the job's positions: it trims nothing that they still need."""
+    token: Annotated[str, Parsed(_token)] = ""
+    """What the server knows the job by, if it wants a token."""
+    owner: str = ""
+    """A fingerprint of the job's table: a name of a job belongs to one of them."""
+
+    @property
+    def transactional(self) -> bool:
+        return False
+
+
+class WalLogSection(LogSection[WalLogSpec]):
+    name = "wal"
+    phrase = "a durable HTTP log for sources that cannot replay"
+    spec = WalLogSpec
+
+    def complete(self, log: WalLogSpec, job: JobSpec, reader: Reader) -> WalLogSpec:
+        at: KeyPath = ("log", self.name)
+        if log.group and not NAME.fullmatch(log.group):
+            reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
+        owner = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
+        completed: WalLogSpec = complete_topics(log, at, reader)
+        return replace(completed, group=log.group or job.name, owner=owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +98,7 @@ class WalSource:
     token: str = field(default="", repr=False)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with WalClient(self.url, token=self.token) as client:
+        with WalClient(self.url, self.token) as client:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
                     yield from read_piece(client, self.pieces[number], self.batch_bytes)
@@ -56,7 +108,7 @@ def read_piece(client: WalClient, piece: Piece, batch_bytes: int) -> Iterator[pa
     """The records of a piece, in offset order; raises `SliceShrankError` if the log has lost some of them."""
     rows: list[tuple[WalRecord, int]] = []
     first, size = piece.start, 0
-    for append, records in client.frames(piece.topic, piece.partition, piece.start, piece.end, READ_BYTES):
+    for append, records in client.read(piece.topic, piece.partition, piece.start, piece.end):
         for record in records[max(0, piece.start - append.offset) : piece.end - append.offset]:
             rows.append((record, append.at_ms))
             size += len(record.value or b"") + len(record.key or b"") + RECORD_BYTES
@@ -71,11 +123,7 @@ def _batch(piece: Piece, first: int, rows: Sequence[tuple[WalRecord, int]]) -> p
     """Records as Arrow; a WAL has no holes, so the first offset determines the others."""
     records = [record for record, _ in rows]
     times_ms = np.array([at_ms for _, at_ms in rows], np.int64)
-    if any(record.headers for record in records):
-        headers = [[{"key": key, "value": value} for key, value in record.headers] or None for record in records]
-        header_column = pa.array(headers, HEADERS_TYPE)
-    else:
-        header_column = pa.nulls(len(rows), HEADERS_TYPE)
+    headers = [[{"key": key, "value": value} for key, value in record.headers] or None for record in records]
     arrays = [
         pa.repeat(piece.topic, len(rows)),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), len(rows)),
@@ -83,80 +131,57 @@ def _batch(piece: Piece, first: int, rows: Sequence[tuple[WalRecord, int]]) -> p
         pa.array(times_ms * 1_000).cast(RECORD_SCHEMA.field("timestamp").type),
         pa.array([record.key for record in records], pa.binary()),
         pa.array([record.value for record in records], pa.binary()),
-        header_column,
+        pa.array(headers, HEADERS_TYPE),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
-class WalLog:
-    """The topics of one job. The job is registered before it reads: nothing that it needs is trimmed from then on."""
+class WalLog(Log):
+    """The topics of one job. The job is registered before it reads: nothing that it needs is trimmed from then on.
 
-    def __init__(self, spec: WalLogSpec, patience: Patience | None = None) -> None:
+    It has no epochs, no holes and no lost tails: a durable record that cannot be read is an error.
+    """
+
+    def __init__(self, spec: WalLogSpec) -> None:
         self.spec = spec
-        self._client = WalClient(spec.url, patience, spec.token)
-        self._registered: set[Partition] = set()
+        self._client = WalClient(spec.url, spec.token)
 
     def partitions(self) -> tuple[Partition, ...]:
-        topics = self._client.topics().topics
-        names = {topic.name for topic in topics}
+        partitions = sorted(state.partition for state in self._client.partitions())
+        names = {partition.topic for partition in partitions}
         for name in self.spec.topics:
             if name not in names:
                 hint = did_you_mean(name, names) or f"the log has {', '.join(sorted(names)[:20]) or 'none'}"
                 raise UserError(f"there is no topic {name} in the WAL at {self.spec.url}", hint=hint)
-        pattern = self.spec.topic_pattern
-        if pattern is None:
-            names &= set(self.spec.topics)
-        else:
-            names = {name for name in names if re.fullmatch(pattern, name)}
-        return tuple(sorted(partition for partition in self._bounds() if partition.topic in names))
+        chosen = re.compile(self.spec.topic_pattern or "|".join(map(re.escape, self.spec.topics)))
+        return tuple(partition for partition in partitions if chosen.fullmatch(partition.topic))
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         names = set(topics)
-        return {topic.name: topic.id for topic in self._client.topics().topics if topic.name in names}
-
-    def _bounds(self) -> dict[Partition, Bounds]:
-        return {
-            Partition(topic.name, topic.id, view.number): Bounds(view.first, view.end)
-            for topic in self._client.topics().topics
-            for view in topic.partitions
-        }
+        partitions = (state.partition for state in self._client.partitions())
+        return {partition.topic: partition.topic_id for partition in partitions if partition.topic in names}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        bounds = self._bounds()
-        chosen = tuple(partitions)
-        for partition in chosen:
-            if partition not in bounds:
-                raise TransientError(f"partition {partition} does not exist any more")
-        return {partition: bounds[partition] for partition in chosen}
+        bounds = {state.partition: Bounds(state.first, state.end) for state in self._client.partitions()}
+        try:
+            return {partition: bounds[partition] for partition in partitions}
+        except KeyError as error:
+            raise TransientError(f"partition {error.args[0]} does not exist any more") from None
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> Mapping[Partition, int]:
         """Where the job begins; the server keeps everything from there on for it."""
         starts = {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
-        if starts:
-            self._client.report(self.spec.group, self.spec.owner, _places(starts), "reset")
-            self._registered |= starts.keys()
+        self._client.report(self.spec.group, self.spec.owner, starts, reset=True)
         return starts
 
-    def compacted(self, topic: str) -> bool | None:
-        return False
-
     def record_bytes_max(self, topic: str) -> int:
-        return self._client.topics().record_bytes_max
-
-    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
-        return dict.fromkeys(partitions)
-
-    def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
-        """A durable record is never lost: one that is makes the server refuse to start."""
-        return []
+        return RECORD_BYTES_MAX
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> WalSource:
-        new = {slice_.partition: slice_.start for slice_ in slices if slice_.partition not in self._registered}
-        if new:
-            self._client.report(self.spec.group, self.spec.owner, _places(new), "register")
-            self._registered |= new.keys()
+        """What lies below the slices is committed: this registers a job that the server has forgotten."""
+        self.show({slice_.partition: slice_.start for slice_ in slices})
         return WalSource(self.spec.url, pieces_of(slices, tasks_min), batch_bytes, self.spec.token)
 
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -167,7 +192,7 @@ class WalLog:
         first = max(start, min(end, self.bounds([partition])[partition].first))
         told(first - start)
         at = first
-        for append, _ in self._client.frames(partition.topic, partition.number, first, end, READ_BYTES):
+        for append, _ in self._client.read(partition.topic, partition.number, first, end):
             told(min(end, append.end) - at)
             at = min(end, append.end)
         return np.arange(first, end, dtype=np.int64)
@@ -177,29 +202,16 @@ class WalLog:
         for partition, bounds in self.bounds(offsets).items():
             at = max(offsets[partition], bounds.first)
             if at < bounds.end:
-                append, _ = next(self._client.frames(partition.topic, partition.number, at, at + 1, 0))
+                append, _ = next(self._client.read(partition.topic, partition.number, at, at + 1))
                 times[partition] = append.at_ms / 1000
         return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        moved, refused = self._client.report(self.spec.group, self.spec.owner, _places(positions))
-        return ShowReport(
-            {Partition(*place): offset for place, offset in moved.items()},
-            {Partition(*place): reason for place, reason in refused.items()},
-        )
+        return self._client.report(self.spec.group, self.spec.owner, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        chosen = set(partitions)
-        shown = {Partition(*place): offset for place, offset in self._client.positions(self.spec.group).items()}
-        return {partition: offset for partition, offset in shown.items() if partition in chosen}
-
-    def trim(self, positions: Mapping[Partition, int]) -> None:
-        """What is shown is what is committed: the server trims below it by itself, as its retention says."""
-        self.show(positions)
+        positions = {state.partition: state.positions.get(self.spec.group) for state in self._client.partitions()}
+        return {partition: at for partition in partitions if (at := positions.get(partition)) is not None}
 
     def close(self) -> None:
         self._client.close()
-
-
-def _places(positions: Mapping[Partition, int]) -> dict[Place, int]:
-    return {(partition.topic, partition.topic_id, partition.number): at for partition, at in positions.items()}

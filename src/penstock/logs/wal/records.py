@@ -1,30 +1,50 @@
-"""Records, appends and answers as bytes: what clients send, what the store keeps and what readers get.
+"""What clients and the server of a WAL exchange: errors, records, the bodies of appends, and the state of partitions.
 
-A record is a MessagePack array of value, key and headers; an append is an array of records with a checksum (CRC-32).
+A body is read as a whole or refused as a whole. Memory is bounded before anything is decoded: records are counted and
+measured as bytes, and only bytes are kept of them.
 """
 
 from __future__ import annotations
 
+import io
+import re
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from penstock.logs.wal.errors import WalDamagedError
+from penstock.errors import InvariantError, TransientError, UserError
+from penstock.logs.log import Partition
 
-JSON_TYPE = "application/json"
-FRAMES_TYPE = "application/x-penstock-frames"
-"""Appends as they are stored: how Spark's tasks read."""
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
+"""Of topics and jobs."""
+JSON_TYPE, JSON_LINES_TYPE = "application/json", "application/x-ndjson"
 RECORDS_TYPE = "application/x-penstock-records"
-"""Records with keys and headers: what the Python client sends."""
+"""A MessagePack array of records with keys and headers: what the Python client sends."""
+RECORD_BYTES_MAX = 1024 * 1024
+"""Of one record as it is sent."""
+RECORDS_MAX = 100_000
+"""Of one append."""
+JSON_COMMAS_MAX = 1_000_000
+"""Of a JSON array, which bound how many values it can have."""
 
-Way: TypeAlias = Literal["advance", "register", "reset"]
-"""Advance: what was committed, never back. Register: only where nothing is known. Reset: where a job begins again."""
-Place = tuple[str, str, int]
-"""Topic, topic id and number of a partition."""
-EncodedRecord = tuple[bytes | None, bytes]
-"""The key of a record, and all of it as it is stored."""
+
+class WalFullError(TransientError):
+    """No space, or too many requests: nothing was appended, and the same append may be sent again later."""
+
+    status = 503
+
+
+class WalRefusedError(UserError):
+    """The request cannot be served as it is, and nothing was changed; `status` is that of the HTTP answer."""
+
+    def __init__(self, primary: str, *, detail: str = "", hint: str = "", status: int = 409) -> None:
+        super().__init__(primary, detail=detail, hint=hint)
+        self.status = status
+
+
+class WalDamagedError(InvariantError):
+    """Acknowledged records are damaged: nothing is skipped or deleted."""
 
 
 class WalRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -36,17 +56,13 @@ class WalRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredAppend(msgspec.Struct, frozen=True, array_like=True):
-    """The records of one append in one partition."""
+    """The records of one append in one partition, as a MessagePack array with a checksum (CRC-32)."""
 
     offset: int
-    count: int
+    end: int
     at_ms: int
     checksum: int
     body: bytes
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.count
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -58,62 +74,101 @@ class Appended(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class PartitionView(msgspec.Struct, frozen=True):
-    number: int
+class PartitionState(msgspec.Struct, frozen=True):
+    """The offsets `[first, end)` that a partition holds, their size, and what each job of its topic has committed."""
+
+    partition: Partition
     first: int
     end: int
     bytes: int
+    positions: dict[str, int | None]
 
 
-class TopicView(msgspec.Struct, frozen=True):
-    name: str
-    id: str
-    partitions: list[PartitionView]
+Positions = list[tuple[Partition, int]]
+"""What a job has committed, as a body."""
+Reported = tuple[Positions, list[tuple[Partition, str]]]
+"""Which positions moved, and why others did not; equal ones are in neither."""
 
-
-class TopicsView(msgspec.Struct, frozen=True):
-    topics: list[TopicView]
-    record_bytes_max: int
-
-
-class TopicReport(msgspec.Struct, forbid_unknown_fields=True):
-    id: str
-    offsets: dict[int, int]
-
-
-class PositionsReport(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `PUT /jobs/J/positions`."""
-
-    topics: dict[str, TopicReport]
-    owner: str = ""
-    way: Way = "advance"
-
-
-class Reported(msgspec.Struct, frozen=True):
-    """Which positions moved, and why others did not; equal ones are in neither."""
-
-    moved: list[tuple[str, str, int, int]]
-    refused: list[tuple[str, str, int, str]]
-
-
-encode_record = msgspec.msgpack.Encoder().encode
-decode_record = msgspec.msgpack.Decoder(WalRecord).decode
-_records = msgspec.msgpack.Decoder(list[WalRecord])
-_appends = msgspec.msgpack.Decoder(list[StoredAppend])
-
-
-def join_records(encoded: Sequence[bytes]) -> bytes:
-    """Records as one array."""
-    return b"\xdd" + len(encoded).to_bytes(4, "big") + b"".join(encoded)
+_decode_record = msgspec.msgpack.Decoder(WalRecord).decode
+_decode_records = msgspec.msgpack.Decoder(list[WalRecord]).decode
+_decode_appends = msgspec.msgpack.Decoder(list[StoredAppend]).decode
+_split_records = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def decode_appends(answer: bytes) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
     """The appends of an answer with their records; raises `WalDamagedError` at one that is not as it was written."""
     try:
-        for append in _appends.decode(answer):
-            records = _records.decode(append.body) if zlib.crc32(append.body) == append.checksum else []
-            if not 0 < append.count == len(records):
+        for append in _decode_appends(answer):
+            records = _decode_records(append.body) if zlib.crc32(append.body) == append.checksum else []
+            if not 0 < append.end - append.offset == len(records):
                 raise WalDamagedError(f"the append at offset {append.offset} is not as it was written")
             yield append, records
     except msgspec.DecodeError as error:
         raise WalDamagedError("the answer of the WAL server holds no appends", detail=str(error)) from None
+
+
+def read_body(body: bytes, content_type: str, key: bytes | None = None) -> tuple[int, bytes]:
+    """How many records a body has, and all of them as they are stored; `key` is that of records without one."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in SPLITTERS:
+        raise WalRefusedError(f"unknown content type {kind!r}", hint=f"use one of {', '.join(SPLITTERS)}", status=415)
+    count = 0
+    records: list[WalRecord] = []
+    try:
+        for count, value in enumerate(SPLITTERS[kind](body), 1):
+            _refuse_count(count)
+            if len(value) > RECORD_BYTES_MAX:
+                primary = f"record {count} of the append has {len(value)} bytes"
+                raise WalRefusedError(primary, hint=f"at most {RECORD_BYTES_MAX} are accepted", status=413)
+            if kind == RECORDS_TYPE:
+                _decode_record(value)
+                continue
+            if kind in (JSON_TYPE, JSON_LINES_TYPE):
+                msgspec.json.decode(value)
+            records.append(WalRecord(value, key))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        primary = f"record {count} of the body is not valid {kind}"
+        raise WalRefusedError(primary, detail=str(error), status=400) from None
+    if not count:
+        raise WalRefusedError("the body holds no record", status=400)
+    return count, body if kind == RECORDS_TYPE else msgspec.msgpack.encode(records)
+
+
+def _refuse_count(count: int) -> None:
+    if count > RECORDS_MAX:
+        raise WalRefusedError(f"an append holds at most {RECORDS_MAX} records", status=413)
+
+
+def _json_values(body: bytes) -> Iterable[bytes]:
+    """Each value of an array, anything else as one; the text stays as it was sent."""
+    text = body.strip()
+    if text[:1] != b"[":
+        return [text]
+    if text.count(b",") > JSON_COMMAS_MAX:
+        hint = f"send {JSON_LINES_TYPE}, or several appends"
+        raise WalRefusedError(f"the JSON array has more than {JSON_COMMAS_MAX} commas", hint=hint, status=413)
+    return map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
+
+
+def _json_lines(body: bytes) -> Iterator[bytes]:
+    return (text for line in io.BytesIO(body) if (text := line.strip()))
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    return (line.removesuffix(b"\n").removesuffix(b"\r") for line in io.BytesIO(body))
+
+
+def _encoded_records(body: bytes) -> Iterable[bytes]:
+    if body[:1] == b"\xdd":
+        _refuse_count(int.from_bytes(body[1:5], "big"))
+    return map(bytes, _split_records(body))
+
+
+SPLITTERS: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
+    JSON_TYPE: _json_values,
+    JSON_LINES_TYPE: _json_lines,
+    "text/plain": _lines,
+    "application/octet-stream": lambda body: [body],
+    RECORDS_TYPE: _encoded_records,
+}
+"""How a body falls into records, by its content type."""

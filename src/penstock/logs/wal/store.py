@@ -1,205 +1,171 @@
 """What a WAL keeps: topics, records, client keys and the positions of jobs, as rows of its database (`database.py`).
 
-A request is one row per partition, with its first offset and count. Appends that wait share a transaction.
+An append is one row, with its first offset and count. Appends that wait share a transaction.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
+import itertools
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
 
-from penstock.errors import PenstockError
-from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.database import FREE_PAGES_KEPT, WalDatabase
-from penstock.logs.wal.errors import UnknownTopicError, WalFullError, WalRefusedError
+from penstock.errors import PenstockError, UserError
+from penstock.logs.log import Partition, SliceShrankError
+from penstock.logs.wal.database import FREE_PAGES_KEPT, WalDatabase, durable
 from penstock.logs.wal.records import (
+    NAME,
     Appended,
-    EncodedRecord,
-    PartitionView,
-    PositionsReport,
+    PartitionState,
+    Positions,
     Reported,
     StoredAppend,
-    TopicView,
-    join_records,
+    WalFullError,
+    WalRefusedError,
 )
 
 STEPS = ("wal_trimmed", "wal_written", "wal_committed")
 """Where a fault test may end the process: after deletions, before a commit, and after it."""
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
-"""Of topics and jobs."""
-CLIENT_KEY_BYTES_MAX = 255
+PARTITIONS_MAX = 256
+"""Of a topic."""
+CLIENT_KEYS_MAX = 1_000_000
+"""Older client keys are forgotten, also within their time."""
+ANY_TIME_MS = 2**62
 APPEND_BYTES = 64
 """What an append costs on disk besides its records, about."""
+
+Append = tuple[str, int, bytes, str, str, int | None]
+"""Topic, number of records, the records, client key, key and partition; "" and None for those that are not given."""
 
 
 class WalStore(WalDatabase):
     """Topics, records, client keys and positions of jobs."""
 
-    # topics
+    _turns = itertools.count()
+    """Of appends without any key, which take turns."""
 
-    def topics(self) -> dict[str, TopicView]:
-        """All topics with their partitions."""
-        topics: dict[str, TopicView] = {}
-        columns = "topic, topic_id, number, first, end, bytes"
-        for name, topic_id, *partition in self._query(f"SELECT {columns} FROM partitions ORDER BY topic, number"):
-            topics.setdefault(name, TopicView(name, topic_id, [])).partitions.append(PartitionView(*partition))
-        return topics
+    def partitions(self, topic: str = "") -> list[PartitionState]:
+        """The partitions of a topic, or all."""
+        states: dict[Partition, PartitionState] = {}
+        rows = self._query(
+            "SELECT topic, topic_id, number, first, end, bytes, job, position FROM partitions"
+            " LEFT JOIN (SELECT DISTINCT topic_id, job FROM positions) USING (topic_id)"
+            " LEFT JOIN positions USING (topic_id, job, number)"
+            " WHERE ?1 IN ('', topic) ORDER BY topic, number, job",
+            (topic,),
+        )
+        for name, topic_id, number, first, end, size, job, position in rows:
+            partition = Partition(name, topic_id, number)
+            state = states.setdefault(partition, PartitionState(partition, first, end, size, {}))
+            if job is not None:
+                state.positions[job] = position
+        if topic and not states:
+            raise WalRefusedError(f"there is no topic {topic}", hint="penstock wal create URL TOPIC", status=404)
+        return list(states.values())
 
-    def topic(self, name: str) -> TopicView:
-        topics = self.topics()
-        if name not in topics:
-            known = ", ".join(sorted(topics)[:20])
-            raise UnknownTopicError(f"there is no topic {name}", hint=f"the log has {known or 'none'}")
-        return topics[name]
-
-    def create_topic(self, name: str, partitions: int) -> TopicView:
+    @durable
+    def create_topic(self, name: str, partitions: int) -> list[PartitionState]:
         """A new topic, or the one that there is if it has as many partitions."""
         _refuse_name(name, "topic")
-        if not 1 <= partitions <= self.limits.partitions_max:
-            raise WalRefusedError(f"a topic has 1 to {self.limits.partitions_max} partitions, not {partitions}")
-        self._write_one(lambda: self._create_topic(name, partitions))
-        return self.topic(name)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise WalRefusedError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+        counts = dict(self._query("SELECT topic, count(*) FROM partitions GROUP BY topic"))
+        if counts.get(name, partitions) != partitions:
+            hint = "their number is fixed: a key would move to another partition"
+            raise WalRefusedError(f"topic {name} has {counts[name]} partitions", hint=hint)
+        if name not in counts:
+            self._refuse_if_full()
+            topic_id = uuid.uuid4().hex
+            rows = [(name, topic_id, number) for number in range(partitions)]
+            self._db.executemany("INSERT INTO partitions (topic, topic_id, number) VALUES (?, ?, ?)", rows)
+        return self.partitions(name)
 
-    def _create_topic(self, name: str, partitions: int) -> None:
-        topics = self.topics()
-        if name in topics:
-            count = len(topics[name].partitions)
-            if count != partitions:
-                hint = "their number is fixed: a key would move to another partition, and its repeat with it"
-                raise WalRefusedError(f"topic {name} has {count} partitions", hint=hint)
-            return
-        if len(topics) >= self.limits.topics_max:
-            raise WalRefusedError(f"there are {len(topics)} topics already")
-        self._refuse_if_full()
-        topic_id = uuid.uuid4().hex
-        rows = [(name, topic_id, number) for number in range(partitions)]
-        self._db.executemany("INSERT INTO partitions (topic, topic_id, number) VALUES (?, ?, ?)", rows)
-
+    @durable
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records, read or not."""
-        self._write_one(lambda: self._delete_topic(self.topic(name).id))
+        topic_id = self.partitions(name)[0].partition.topic_id
+        for table in ("partitions", "appends", "client_keys", "positions"):
+            self._db.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic_id,))
 
-    def _delete_topic(self, topic_id: str) -> None:
-        chosen = "WHERE topic_id = ?"
-        self._db.execute(f"DELETE FROM appends WHERE partition IN (SELECT id FROM partitions {chosen})", (topic_id,))
-        for table in ("partitions", "client_keys", "positions"):
-            self._db.execute(f"DELETE FROM {table} {chosen}", (topic_id,))
+    @durable
+    def append_all(self, appends: Sequence[Append]) -> list[Appended | PenstockError]:
+        """Do several appends with one fsync, each all or nothing; one that is refused holds up none of the others."""
+        results: list[Appended | PenstockError] = []
+        for append in appends:
+            try:
+                results.append(self._append(*append))
+            except (UserError, WalFullError) as error:
+                results.append(error)
+        return results
 
-    # records
-
-    def append(
-        self, topic: str, records: Sequence[EncodedRecord], client_key: str = "", partition: int | None = None
-    ) -> list[Appended]:
-        """Append records, all or none; returns once they are durable."""
-        return self._write_one(self.append_act(topic, records, client_key, partition))
-
-    def append_all(self, acts: Sequence[Callable[[], list[Appended]]]) -> list[list[Appended] | PenstockError]:
-        """Append what `append_act` has prepared, with one fsync."""
-        return self._write(*acts)
-
-    def append_act(
-        self, topic: str, records: Sequence[EncodedRecord], client_key: str = "", partition: int | None = None
-    ) -> Callable[[], list[Appended]]:
-        """Prepare an append: records go to the named partition, those with a key to that of the key, others to one.
+    def _append(self, topic: str, count: int, body: bytes, client_key: str, key: str, number: int | None) -> Appended:
+        """Append to the given partition, to that of the key or client key, or to the next one.
 
         A client key that is known gets the offsets of its first append, wherever that went.
         """
-        if len(client_key.encode()) > CLIENT_KEY_BYTES_MAX:
-            raise WalRefusedError(f"a client key has at most {CLIENT_KEY_BYTES_MAX} bytes")
-        count = len(self._partitions(topic))
-        if partition is not None and not 0 <= partition < count:
-            raise UnknownTopicError(f"topic {topic} has no partition {partition}")
-        self._turn += 1
-        without_key = zlib.crc32(client_key.encode()) if client_key else self._turn
-        shares: dict[int, list[bytes]] = {}
-        digest = hashlib.blake2b(digest_size=16)
-        for key, encoded in records:
-            digest.update(encoded)
-            chosen = (without_key if key is None else zlib.crc32(key)) % count
-            shares.setdefault(chosen if partition is None else partition, []).append(encoded)
-        bodies = [(number, len(share), join_records(share)) for number, share in sorted(shares.items())]
-        return lambda: self._append(topic, bodies, client_key, digest.digest())
-
-    def _partitions(self, topic: str) -> dict[int, tuple[int, str, int, int]]:
-        """Id, topic id, end and bytes of the partitions of a topic, by number."""
-        rows = self._query("SELECT number, id, topic_id, end, bytes FROM partitions WHERE topic = ?", (topic,))
-        partitions = {number: values for number, *values in rows}
-        if not partitions:
-            self.topic(topic)
-        return partitions
-
-    def _append(
-        self, topic: str, bodies: Sequence[tuple[int, int, bytes]], client_key: str, digest: bytes
-    ) -> list[Appended]:
-        partitions = self._partitions(topic)
-        topic_id = partitions[0][1]
-        if client_key and (known := self._known_append(topic_id, client_key, digest)):
-            return known
+        sql = "SELECT topic_id, end, bytes FROM partitions WHERE topic = ? ORDER BY number"
+        partitions = self._query(sql, (topic,)).fetchall()
+        if number is None:
+            chosen_by = key or client_key
+            number = (zlib.crc32(chosen_by.encode()) if chosen_by else next(self._turns)) % max(1, len(partitions))
+        if number >= len(partitions):
+            self.partitions(topic)
+            raise WalRefusedError(f"topic {topic} has no partition {number}", status=404)
+        topic_id, start, filled_bytes = partitions[number]
+        if client_key and (repeated := self._repeated(topic_id, client_key, body)):
+            return repeated
         self._refuse_if_full()
-        for number, _, body in bodies:
-            self._refuse_if_partition_full(topic_id, number, partitions[number], len(body) + APPEND_BYTES)
-        at_ms = int(self._now() * 1000)
-        appended = []
-        for number, count, body in bodies:
-            partition, _, start, _ = partitions[number]
-            row = (partition, start, count, at_ms, zlib.crc32(body), body)
-            self._db.execute("INSERT INTO appends VALUES (?, ?, ?, ?, ?, ?)", row)
-            grown = (count, len(body) + APPEND_BYTES, partition)
-            self._db.execute("UPDATE partitions SET end = end + ?, bytes = bytes + ? WHERE id = ?", grown)
-            appended.append(Appended(number, start, start + count))
+        size = len(body) + APPEND_BYTES
+        excess = filled_bytes + size - self.limits.partition_bytes_max
+        if excess > 0 and self._trim(self.partitions(topic)[number], ANY_TIME_MS) < excess:
+            hint = "send again later; the jobs that read it must go on, or be unregistered"
+            raise WalFullError(f"partition {number} is full of records that some job has not read", hint=hint)
+        row = (topic_id, number, start, count, int(self._now() * 1000), zlib.crc32(body), body)
+        self._db.execute("INSERT INTO appends VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        grown = (count, size, topic, number)
+        self._db.execute("UPDATE partitions SET end = end + ?, bytes = bytes + ? WHERE topic = ? AND number = ?", grown)
         if client_key:
-            entry = (topic_id, client_key, digest, msgspec.msgpack.encode(appended), self._uptime())
-            self._db.execute("INSERT OR REPLACE INTO client_keys VALUES (?, ?, ?, ?, ?)", entry)
-        return appended
+            entry = (topic_id, _digest(client_key), _digest(body), number, start, start + count, self._uptime())
+            self._db.execute("INSERT OR REPLACE INTO client_keys VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", entry)
+        return Appended(number, start, start + count)
 
     def _uptime(self) -> float:
         """Seconds that servers of this folder have run since the first client key that is kept."""
         return self._monotonic() - self._started_at
 
-    def _known_append(self, topic_id: str, client_key: str, digest: bytes) -> list[Appended]:
-        """The offsets of an earlier append with this key; none if there is none within the window."""
-        sql = "SELECT digest, answer FROM client_keys WHERE topic_id = ? AND key = ? AND uptime >= ?"
+    def _repeated(self, topic_id: str, client_key: str, body: bytes) -> Appended | None:
+        """The offsets of an earlier append with this key, if there is one within the window."""
+        sql = "SELECT number, start, end, digest FROM client_keys WHERE topic_id = ? AND key = ? AND uptime >= ?"
         oldest = self._uptime() - self.limits.dedup_seconds
-        for known_digest, answer in self._query(sql, (topic_id, client_key, oldest)):
-            places = msgspec.msgpack.decode(answer, type=list[Appended])
-            if known_digest != digest:
-                raise WalRefusedError(
-                    f"the key {client_key!r} was used for other records",
-                    detail=", ".join(f"partition {place.partition}: [{place.start}, {place.end})" for place in places),
-                    hint="give each append a key of its own, and send exactly the same records when you repeat it",
-                )
-            return [Appended(place.partition, place.start, place.end, repeated=True) for place in places]
-        return []
-
-    def _refuse_if_partition_full(
-        self, topic_id: str, number: int, partition: tuple[int, str, int, int], size: int
-    ) -> None:
-        needed = partition[3] + size - self.limits.partition_bytes_max
-        if needed > 0 and self._trim(partition[0], topic_id, number, needed) < needed:
-            raise WalFullError(
-                f"partition {number} is full: {partition[3]} bytes are not yet read by every job",
-                hint="send again later; the jobs that read it must go on, or be unregistered",
-            )
+        row = self._query(sql, (topic_id, _digest(client_key), oldest)).fetchone()
+        if row is None:
+            return None
+        number, start, end, digest = row
+        if digest != _digest(body):
+            detail = f"those in [{start}, {end}) of partition {number}"
+            hint = "give each append a key of its own, and send exactly the same records when you repeat it"
+            raise WalRefusedError(f"the key {client_key!r} was used for other records", detail=detail, hint=hint)
+        return Appended(number, start, end, repeated=True)
 
     def read(self, topic: str, number: int, start: int, end: int, bytes_max: int) -> bytes:
         """Whole appends with the records from `start` on, below `end`, as one answer; at least one, or nothing."""
-        row = self._query("SELECT id, first FROM partitions WHERE topic = ? AND number = ?", (topic, number)).fetchone()
+        sql = "SELECT topic_id, first FROM partitions WHERE topic = ? AND number = ?"
+        row = self._query(sql, (topic, number)).fetchone()
         if row is None:
-            raise UnknownTopicError(f"there is no partition {topic}/{number}")
-        partition, first = row
+            raise WalRefusedError(f"there is no partition {topic}/{number}", status=404)
+        topic_id, first = row
         if start < first:
             raise SliceShrankError(f"offset {start} of {topic}/{number} is no longer in the log")
         appends: list[StoredAppend] = []
         query = self._query(
-            "SELECT start, count, at_ms, checksum, body FROM appends WHERE partition = ?1 AND start < ?2 AND start >="
-            " (SELECT max(start) FROM appends WHERE partition = ?1 AND start <= ?3) ORDER BY start",
-            (partition, end, start),
+            "SELECT start, start + count, at_ms, checksum, body FROM appends WHERE topic_id = ?1 AND number = ?2"
+            " AND start < ?3 AND start + count > ?4 AND start >="
+            " (SELECT max(start) FROM appends WHERE topic_id = ?1 AND number = ?2 AND start <= ?4) ORDER BY start",
+            (topic_id, number, end, start),
         )
         with closing(query):
             for row in query:
@@ -207,134 +173,91 @@ class WalStore(WalDatabase):
                 bytes_max -= len(append.body)
                 if appends and bytes_max < 0:
                     break
-                if append.end > start:
-                    appends.append(append)
+                appends.append(append)
         return msgspec.msgpack.encode(appends)
 
-    # jobs
-
-    def positions(self) -> Iterator[tuple[str, str, str, int, int]]:
-        """Every job with topic, topic id, partition and what it has committed."""
-        yield from self._query(
-            "SELECT job, topic, topic_id, number, position FROM positions JOIN partitions USING (topic_id, number)"
-            " ORDER BY job, topic, number"
-        )
-
-    def jobs(self) -> dict[str, dict[str, dict[int, int]]]:
-        """What each job has committed, by topic and partition."""
-        jobs: dict[str, dict[str, dict[int, int]]] = {}
-        for job, topic, _, number, position in self.positions():
-            jobs.setdefault(job, {}).setdefault(topic, {})[number] = position
-        return jobs
-
-    def report(self, job: str, report: PositionsReport) -> Reported:
-        """Note committed positions, durably, and trim below them.
+    @durable
+    def report(self, job: str, positions: Positions, owner: str = "", reset: bool = False) -> Reported:
+        """Note committed positions, and trim below them: they only advance, unless the job begins again (`reset`).
 
         A job holds every partition of a topic from its first position there on: one without a position counts as
         unread. A name belongs to one table (`owner`): each of two jobs would trim what the other has not read.
         """
         _refuse_name(job, "job")
-        return self._write_one(lambda: self._report(job, report))
-
-    def _report(self, job: str, report: PositionsReport) -> Reported:
-        owners = dict(self._query("SELECT DISTINCT job, owner FROM positions"))
-        if owners.get(job, report.owner) != report.owner:
+        [others] = self._query("SELECT count(*) FROM positions WHERE job = ? AND owner != ?", (job, owner)).fetchone()
+        if others:
             hint = "give one of both another name or group; if its table was moved, unregister the job first"
             raise WalRefusedError(f"the job {job} is registered for another table", hint=hint)
-        if job not in owners and len(owners) >= self.limits.jobs_max:
-            raise WalRefusedError(f"there are {len(owners)} jobs already", hint="unregister some of them")
-        known = {(topic, number): position for name, topic, _, number, position in self.positions() if name == job}
-        reported = Reported([], [])
-        for name, offsets in report.topics.items():
-            topic = self.topic(name)
-            for number, position in offsets.offsets.items():
-                _refuse_position(topic, offsets.id, number, position)
-                before = known.get((name, number))
-                if before is None or report.way == "reset" or (report.way == "advance" and position > before):
-                    reported.moved.append((name, topic.id, number, position))
-                elif report.way == "advance" and position < before:
-                    reported.refused.append((name, topic.id, number, f"already at {before}"))
-        rows = [(job, report.owner, topic_id, number, position) for _, topic_id, number, position in reported.moved]
+        states = {state.partition: state for state in self.partitions()}
+        moved: Positions = []
+        refused = []
+        for partition, position in positions:
+            state = states.get(partition)
+            if state is None or not 0 <= position <= state.end:
+                detail = "the topic was deleted or recreated" if state is None else f"it ends at {state.end}"
+                raise WalRefusedError(f"there is no offset {position} in partition {partition}", detail=detail)
+            before = state.positions.get(job)
+            if before is None or reset or position > before:
+                moved.append((partition, position))
+            elif position < before:
+                refused.append((partition, f"already at {before}"))
+        rows = [(job, owner, partition.topic_id, partition.number, position) for partition, position in moved]
         self._db.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)", rows)
-        self._trim_all(topic_id for _, topic_id, *_ in reported.moved)
-        return reported
+        for topic in {partition.topic for partition, _ in moved}:
+            self._trim_all(topic)
+        return moved, refused
 
+    @durable
     def forget_job(self, job: str) -> None:
-        """Unregister a job: what only it still needed may go."""
-        self._write_one(lambda: self._forget_job(job))
-
-    def _forget_job(self, job: str) -> None:
+        """Unregister a job: what only it still needed may be deleted."""
         if not self._db.execute("DELETE FROM positions WHERE job = ?", (job,)).rowcount:
-            raise UnknownTopicError(f"there is no job {job}")
-        self._tidy()
-
-    # trimming
+            raise WalRefusedError(f"there is no job {job}", status=404)
+        self._trim_all()
 
     def trim(self) -> None:
         """Remove what is no longer needed, and give its space back to the file system."""
-        self._write_one(self._tidy)
+        self._remove_old()
         with self._writing:
-            while self._give_back_pages(FREE_PAGES_KEPT):
-                pass
+            self._give_back_pages(FREE_PAGES_KEPT)
 
-    def _tidy(self) -> None:
+    @durable
+    def _remove_old(self) -> None:
         """Remove what every job has committed and whose retention is over, and old client keys."""
-        rows = self._query("SELECT topic_id, count(*) FROM partitions GROUP BY topic_id").fetchall()
-        self._trim_all(topic_id for topic_id, _ in rows)
-        self._db.execute("DELETE FROM client_keys WHERE uptime < ?", (self._uptime() - self.limits.dedup_seconds,))
-        for topic_id, partitions in rows:
-            self._db.execute(
-                "DELETE FROM client_keys WHERE topic_id = ?1 AND uptime <="
-                " (SELECT uptime FROM client_keys WHERE topic_id = ?1 ORDER BY uptime DESC LIMIT 1 OFFSET ?2)",
-                (topic_id, self.limits.dedup_keys_max * partitions),
-            )
-
-    def _trim_all(self, topic_ids: Iterator[str]) -> None:
-        for topic_id in set(topic_ids):
-            sql = "SELECT id, number FROM partitions WHERE topic_id = ? AND bytes > 0"
-            for partition, number in self._query(sql, (topic_id,)).fetchall():
-                self._trim(partition, topic_id, number)
-
-    def _trim(self, partition: int, topic_id: str, number: int, needed_bytes: int = 0) -> int:
-        """Delete what every job has committed, if its retention is over or its space is needed: how many bytes."""
-        [committed] = self._query(
-            "SELECT min(coalesce(position, 0)) FROM (SELECT DISTINCT job FROM positions WHERE topic_id = ?1)"
-            " LEFT JOIN (SELECT job, position FROM positions WHERE topic_id = ?1 AND number = ?2) USING (job)",
-            (topic_id, number),
-        ).fetchone()
-        if committed is None:
-            return 0
-        expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
-        first, freed = 0, 0
-        query = self._query(
-            "SELECT start + count, at_ms, length(body) FROM appends WHERE partition = ?1 AND start < ?2"
-            " AND start + count <= ?2 ORDER BY start",
-            (partition, committed),
+        self._trim_all()
+        self._db.execute(
+            "DELETE FROM client_keys WHERE uptime < ? OR id <= (SELECT max(id) FROM client_keys) - ?",
+            (self._uptime() - self.limits.dedup_seconds, CLIENT_KEYS_MAX),
         )
-        with closing(query):
-            for end, at_ms, size in query:
-                if at_ms > expired_ms and freed >= needed_bytes:
-                    break
-                first, freed = end, freed + size + APPEND_BYTES
-        if first:
-            self._db.execute("DELETE FROM appends WHERE partition = ? AND start < ?", (partition, first))
-            values = (first, freed, partition)
-            self._db.execute("UPDATE partitions SET first = ?, bytes = bytes - ? WHERE id = ?", values)
-            self._reach("wal_trimmed")
-        return freed
+
+    def _trim_all(self, topic: str = "") -> None:
+        expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
+        for state in self.partitions(topic):
+            self._trim(state, expired_ms)
+
+    def _trim(self, state: PartitionState, expired_ms: int) -> int:
+        """Delete what every job has committed, up to the first append that is not yet expired: how many bytes."""
+        committed = min((position or 0 for position in state.positions.values()), default=0)
+        place = (state.partition.topic_id, state.partition.number)
+        of_partition = "FROM appends WHERE topic_id = ? AND number = ?"
+        sql = f"SELECT start {of_partition} AND (start + count > ? OR at_ms > ?) ORDER BY start LIMIT 1"
+        kept = self._query(sql, (*place, committed, expired_ms)).fetchone()
+        first = state.end if kept is None else kept[0]
+        if first == state.first:
+            return 0
+        sql = f"SELECT sum(length(body) + {APPEND_BYTES}) {of_partition} AND start < ?"
+        [freed] = self._query(sql, (*place, first)).fetchone()
+        self._db.execute(f"DELETE {of_partition} AND start < ?", (*place, first))
+        sql = "UPDATE partitions SET first = ?, bytes = bytes - ? WHERE topic_id = ? AND number = ?"
+        self._db.execute(sql, (first, freed, *place))
+        self._reach("wal_trimmed")
+        return int(freed)
+
+
+def _digest(data: str | bytes) -> bytes:
+    return hashlib.blake2b(data.encode() if isinstance(data, str) else data, digest_size=16).digest()
 
 
 def _refuse_name(name: str, what: str) -> None:
     if not NAME.fullmatch(name):
         hint = "1 to 249 letters, digits, . _ -, and no . first"
         raise WalRefusedError(f"invalid name of a {what}: {name[:300]!r}", hint=hint)
-
-
-def _refuse_position(topic: TopicView, topic_id: str, number: int, position: int) -> None:
-    if topic.id != topic_id:
-        raise WalRefusedError(f"topic {topic.name} was recreated: its id is {topic.id}")
-    if not 0 <= number < len(topic.partitions):
-        raise UnknownTopicError(f"topic {topic.name} has no partition {number}")
-    if not 0 <= position <= topic.partitions[number].end:
-        end = topic.partitions[number].end
-        raise WalRefusedError(f"position {position} of {topic.name}/{number} is beyond its end {end}")

@@ -7,18 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from penstock.errors import PenstockError
 from penstock.failpoints import Reach, noop
 from penstock.logs.log import Bounds
-from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.records import (
-    EncodedRecord,
-    PositionsReport,
-    TopicReport,
-    WalRecord,
-    decode_appends,
-    encode_record,
-)
-from penstock.logs.wal.store import WalStore
+from penstock.logs.wal.database import WalLimits
+from penstock.logs.wal.records import Appended, WalRecord, decode_appends
+from penstock.logs.wal.store import Append, WalStore
 
 TOPIC = "orders"
 LIMITS = WalLimits(reserve_bytes=1024)
@@ -51,13 +47,22 @@ class Folder:
         return store
 
 
-def records(*values: bytes, key: bytes | None = None) -> list[EncodedRecord]:
-    return [(key, encode_record(WalRecord(value, key))) for value in values]
+def made(*values: bytes, client_key: str = "", key: str = "", number: int | None = None) -> Append:
+    """An append of records with these values."""
+    return TOPIC, len(values), msgspec.msgpack.encode(list(map(WalRecord, values))), client_key, key, number
+
+
+def append(store: WalStore, *values: bytes, client_key: str = "", key: str = "", number: int | None = None) -> Appended:
+    """Append records with these values, and raise what the store refuses."""
+    [result] = store.append_all([made(*values, client_key=client_key, key=key, number=number)])
+    if isinstance(result, PenstockError):
+        raise result
+    return result
 
 
 def bounds_of(store: WalStore, number: int = 0) -> Bounds:
-    view = store.topic(TOPIC).partitions[number]
-    return Bounds(view.first, view.end)
+    state = store.partitions(TOPIC)[number]
+    return Bounds(state.first, state.end)
 
 
 def values_in(store: WalStore, number: int = 0, start: int | None = None) -> list[bytes | None]:
@@ -79,4 +84,5 @@ def abandon(store: WalStore) -> None:
 
 
 def commit(store: WalStore, job: str, offsets: dict[int, int] | Iterable[tuple[int, int]]) -> None:
-    store.report(job, PositionsReport({TOPIC: TopicReport(store.topic(TOPIC).id, dict(offsets))}, "table"))
+    places = [state.partition for state in store.partitions(TOPIC)]
+    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()], "table")

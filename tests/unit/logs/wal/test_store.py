@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import TransientError, UserError
-from penstock.logs.log import Bounds, SliceShrankError
-from penstock.logs.wal.errors import UnknownTopicError, WalDamagedError, WalFullError, WalRefusedError
-from penstock.logs.wal.limits import WalLimits
-from penstock.logs.wal.records import PositionsReport, TopicReport, decode_appends
+from penstock.logs.log import Bounds, Partition, SliceShrankError
+from penstock.logs.wal import store as store_module
+from penstock.logs.wal.database import WalLimits
+from penstock.logs.wal.records import (
+    Appended,
+    WalDamagedError,
+    WalFullError,
+    WalRefusedError,
+    decode_appends,
+)
 from penstock.logs.wal.store import STEPS
-from tests.unit.logs.wal.stores import TOPIC, Folder, abandon, bounds_of, commit, records, values_in
+from tests.unit.logs.wal.stores import TOPIC, Folder, abandon, append, bounds_of, commit, made, values_in
 
-SMALL = WalLimits(retention_seconds=100, dedup_seconds=1_000, dedup_keys_max=50, reserve_bytes=1024)
+SMALL = WalLimits(retention_seconds=100, dedup_seconds=1_000, reserve_bytes=1024)
 EAGER = WalLimits(retention_seconds=0, reserve_bytes=1024)
 
 
@@ -25,7 +31,7 @@ def test_appends_of_many_sizes_are_read_from_every_offset(tmp_path: Path) -> Non
     expected: list[bytes | None] = []
     for number in range(40):
         values = [b"%d-%d" % (number, record) * (20_000 if number % 7 == 0 else 1) for record in range(1 + number % 5)]
-        [answer] = store.append(TOPIC, records(*values))
+        answer = append(store, *values)
         assert (answer.start, answer.end) == (len(expected), len(expected) + len(values))
         expected += values
     for start in range(len(expected)):
@@ -37,13 +43,13 @@ def test_appends_of_many_sizes_are_read_from_every_offset(tmp_path: Path) -> Non
 def test_a_repeat_gets_the_offsets_of_the_first_and_other_records_under_its_key_are_refused(tmp_path: Path) -> None:
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic()
-    [first] = store.append(TOPIC, records(b"a", b"b"), "one")
-    store.append(TOPIC, records(b"c"), "two")
+    first = append(store, b"a", b"b", client_key="one")
+    append(store, b"c", client_key="two")
     for _ in range(2):
-        [again] = store.append(TOPIC, records(b"a", b"b"), "one")
+        again = append(store, b"a", b"b", client_key="one")
         assert (again.start, again.end, again.repeated) == (first.start, first.end, True)
         with pytest.raises(WalRefusedError):
-            store.append(TOPIC, records(b"a", b"x"), "one")
+            append(store, b"a", b"x", client_key="one")
         store.close()
         store = folder.open()
     assert values_in(store) == [b"a", b"b", b"c"]
@@ -51,58 +57,58 @@ def test_a_repeat_gets_the_offsets_of_the_first_and_other_records_under_its_key_
 
 def test_a_known_key_is_recognised_in_whatever_partition_its_records_would_be(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic(8)
-    first = store.append(TOPIC, records(b"a", key=b"k1") + records(b"b", key=b"k2"), "one")
-    assert store.append(TOPIC, records(b"a", key=b"k1") + records(b"b", key=b"k2"), "one", 5) == [
-        type(place)(place.partition, place.start, place.end, True) for place in first
-    ]
+    first = append(store, b"a", b"b", key="k1", client_key="one")
+    for number in range(8):
+        again = append(store, b"a", b"b", client_key="one", number=number)
+        assert again == Appended(first.partition, first.start, first.end, True)
     for number in range(8):
         with pytest.raises(WalRefusedError):
-            store.append(TOPIC, records(b"other", key=b"key-%d" % number), "one")
+            append(store, b"other", key=f"key-{number}", client_key="one")
         with pytest.raises(WalRefusedError):
-            store.append(TOPIC, records(b"other"), "one", number)
+            append(store, b"other", client_key="one", number=number)
     assert sum(bounds_of(store, number).end for number in range(8)) == 2
 
 
-def test_keys_are_forgotten_after_a_time_and_beyond_a_number(tmp_path: Path) -> None:
+def test_keys_are_forgotten_after_a_time_and_beyond_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CLIENT_KEYS_MAX", 50)
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic()
-    store.append(TOPIC, records(b"a"), "early")
+    append(store, b"a", client_key="early")
     folder.monotonic.at += 1_001
-    assert not store.append(TOPIC, records(b"a"), "early")[0].repeated
-    for number in range(SMALL.dedup_keys_max):
+    assert not append(store, b"a", client_key="early").repeated
+    for number in range(50):
         folder.monotonic.at += 1
-        store.append(TOPIC, records(b"b"), str(number))
+        append(store, b"b", client_key=str(number))
     store.trim()
-    assert store.append(TOPIC, records(b"b"), "0")[0].repeated
-    assert not store.append(TOPIC, records(b"a"), "early")[0].repeated
+    assert append(store, b"b", client_key="0").repeated
+    assert not append(store, b"a", client_key="early").repeated
 
 
 def test_a_clock_that_jumps_forward_and_back_forgets_no_key(tmp_path: Path) -> None:
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic()
-    store.append(TOPIC, records(b"a"), "one")
+    append(store, b"a", client_key="one")
     for jump in (7_200, -14_400, 7_200):
         folder.clock.at += jump
-        store.append(TOPIC, records(b"b"), f"at-{jump}-{folder.clock.at}")
+        append(store, b"b", client_key=f"at-{jump}-{folder.clock.at}")
         store.trim()
         store.close()
         folder.monotonic.at = 5.0  # another process, perhaps after a restart of the computer
         store = folder.open()
-        assert store.append(TOPIC, records(b"a"), "one")[0].repeated
+        assert append(store, b"a", client_key="one").repeated
 
 
 def test_appends_of_one_group_share_a_transaction_and_a_refused_one_harms_none(tmp_path: Path) -> None:
     steps: list[str] = []
     store = Folder(tmp_path, reach=steps.append).with_topic()
-    store.append(TOPIC, records(b"a"), "one")
+    append(store, b"a", client_key="one")
     steps.clear()
-    acts = [store.append_act(TOPIC, records(b"%d" % number), key) for number, key in enumerate(["x", "one", "y", "x"])]
-    acts[3] = acts[0]
-    results = store.append_all(acts)
+    appends = [made(b"%d" % number, client_key=key) for number, key in enumerate(["x", "one", "y"])]
+    results = store.append_all([*appends, appends[0]])
     assert steps == ["wal_written", "wal_committed"]
     assert isinstance(results[1], WalRefusedError)
-    places = [[(place.start, place.repeated) for place in result] for result in results if isinstance(result, list)]
-    assert places == [[(1, False)], [(2, False)], [(1, True)]]
+    places = [(result.start, result.repeated) for result in results if isinstance(result, Appended)]
+    assert places == [(1, False), (2, False), (1, True)]
     assert values_in(store) == [b"a", b"0", b"2"]
 
 
@@ -116,7 +122,7 @@ def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
 
     store = folder.with_topic()
     store._reach = look
-    store.append(TOPIC, records(b"a"))
+    append(store, b"a")
     assert seen == [("wal_written", 0), ("wal_committed", 1)]
     [(synchronous,), (mode,)] = (
         store._db.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "journal_mode")
@@ -151,7 +157,7 @@ def test_a_process_that_ends_at_any_step_loses_and_repeats_nothing(tmp_path: Pat
         while number < len(expected):
             try:
                 store = store or folder.open()
-                [answer] = store.append(TOPIC, records(expected[number]), f"key-{number}")
+                answer = append(store, expected[number], client_key=f"key-{number}")
                 assert acked.setdefault(number, (answer.start, answer.end)) == (answer.start, answer.end)
                 read += values_in(store, start=len(read))
                 commit(store, "job", {0: len(read)})
@@ -162,7 +168,7 @@ def test_a_process_that_ends_at_any_step_loses_and_repeats_nothing(tmp_path: Pat
                 store = None
         assert visits >= visit, "the step was passed"
         assert store is not None and read == expected
-        assert store.append(TOPIC, records(expected[0]), "key-0")[0].repeated, "the key survives trimming and restarts"
+        assert append(store, expected[0], client_key="key-0").repeated, "the key survives trimming and restarts"
         store.close()
 
 
@@ -172,30 +178,30 @@ def test_a_full_disk_refuses_appends_and_recovers_once_jobs_have_read(tmp_path: 
     store = folder.with_topic()
     commit(store, "job", {0: 0})
     for number in range(20):
-        store.append(TOPIC, records(b"x" * 10_000), str(number))
+        append(store, b"x" * 10_000, client_key=str(number))
     [pages] = store._db.execute("PRAGMA page_count").fetchone()
     store._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
     end = 20
     with pytest.raises(WalFullError):
         for end in range(20, 40):
-            store.append(TOPIC, records(b"y" * 10_000), str(end))
+            append(store, b"y" * 10_000, client_key=str(end))
     assert bounds_of(store) == Bounds(0, end) and end < 30
-    assert store.append(TOPIC, records(b"x" * 10_000), "0")[0].repeated, "a repeat needs no space"
+    assert append(store, b"x" * 10_000, client_key="0").repeated, "a repeat needs no space"
     commit(store, "job", {0: end})
     assert bounds_of(store) == Bounds(end, end)
-    assert store.append(TOPIC, records(b"z"))[0].start == end
+    assert append(store, b"z").start == end
     assert values_in(store) == [b"z"]
 
 
 def test_without_space_for_the_reserve_only_appends_are_refused(tmp_path: Path) -> None:
     folder = Folder(tmp_path, EAGER)
     store = folder.with_topic()
-    store.append(TOPIC, records(b"a"))
+    append(store, b"a")
     store.close()
     folder.limits = WalLimits(retention_seconds=0, reserve_bytes=2**62)
     store = folder.open()
     with pytest.raises(WalFullError):
-        store.append(TOPIC, records(b"b"))
+        append(store, b"b")
     with pytest.raises(WalFullError):
         store.create_topic("other", 1)
     commit(store, "job", {0: 1})
@@ -203,13 +209,13 @@ def test_without_space_for_the_reserve_only_appends_are_refused(tmp_path: Path) 
     assert not (tmp_path / "reserve").exists()
     store.limits = EAGER
     store.trim()
-    assert store.append(TOPIC, records(b"b"))[0].start == 1
+    assert append(store, b"b").start == 1
 
 
 def test_space_of_deleted_records_is_given_back(tmp_path: Path) -> None:
     store = Folder(tmp_path, EAGER).with_topic()
     for _ in range(30):
-        store.append(TOPIC, records(b"x" * 1_000_000))
+        append(store, b"x" * 1_000_000)
     commit(store, "job", {0: 30})
     store.trim()
     store.close()
@@ -220,14 +226,14 @@ def test_nothing_is_trimmed_that_a_job_has_not_committed(tmp_path: Path) -> None
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic(2)
     for number in range(4):
-        store.append(TOPIC, records(b"%d" % number), str(number), 0)
+        append(store, b"%d" % number, client_key=str(number), number=0)
     folder.clock.at += 101
     store.trim()
     assert bounds_of(store) == Bounds(0, 4), "no job is registered"
     commit(store, "fast", {0: 4})
     assert bounds_of(store) == Bounds(4, 4)
     for number in range(4, 8):
-        store.append(TOPIC, records(b"%d" % number), str(number), 0)
+        append(store, b"%d" % number, client_key=str(number), number=0)
     folder.clock.at += 101
     commit(store, "slow", {1: 0})
     commit(store, "fast", {0: 8})
@@ -236,7 +242,7 @@ def test_nothing_is_trimmed_that_a_job_has_not_committed(tmp_path: Path) -> None
     assert bounds_of(store) == Bounds(6, 8)
     with pytest.raises(SliceShrankError):
         store.read(TOPIC, 0, 5, 8, 100)
-    assert store.append(TOPIC, records(b"1"), "1", 0)[0].start == 1, "the key outlives its records"
+    assert append(store, b"1", client_key="1", number=0).start == 1, "the key outlives its records"
     store.forget_job("slow")
     assert bounds_of(store) == Bounds(8, 8)
     store.close()
@@ -246,7 +252,7 @@ def test_nothing_is_trimmed_that_a_job_has_not_committed(tmp_path: Path) -> None
 def test_committed_records_stay_for_their_retention(tmp_path: Path) -> None:
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic()
-    store.append(TOPIC, records(b"a"))
+    append(store, b"a")
     commit(store, "job", {0: 1})
     folder.clock.at += 99
     store.trim()
@@ -263,40 +269,42 @@ def test_a_partition_full_of_unread_records_refuses_and_accepts_more_once_they_a
     end = 0
     with pytest.raises(WalFullError):
         for end in range(100):
-            store.append(TOPIC, records(b"x" * 50), str(end))
+            append(store, b"x" * 50, client_key=str(end))
     assert values_in(store) == [b"x" * 50] * end
-    assert store.append(TOPIC, records(b"x" * 50), "0")[0].repeated, "a repeat needs no space"
+    assert append(store, b"x" * 50, client_key="0").repeated, "a repeat needs no space"
     commit(store, "job", {0: end})
-    assert store.append(TOPIC, records(b"y"))[0].start == end
-    assert store.topic(TOPIC).partitions[0].bytes <= 1_000
+    assert append(store, b"y").start == end
+    assert store.partitions(TOPIC)[0].bytes <= 1_000
 
 
 def test_a_position_never_moves_back_nor_beyond_the_end_and_a_name_belongs_to_one_table(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic()
-    store.append(TOPIC, records(b"a", b"b", b"c"))
-    topic_id = store.topic(TOPIC).id
+    append(store, b"a", b"b", b"c")
+    place = store.partitions(TOPIC)[0].partition
     commit(store, "job", {0: 2})
-    reported = store.report("job", PositionsReport({TOPIC: TopicReport(topic_id, {0: 1})}, "table"))
-    assert (reported.moved, reported.refused) == ([], [(TOPIC, topic_id, 0, "already at 2")])
-    for owner, other_id, offset in (("table", topic_id, 4), ("other", topic_id, 3), ("table", "0" * 32, 3)):
+    assert store.report("job", [(place, 1)], "table") == ([], [(place, "already at 2")])
+    recreated = Partition(TOPIC, "0" * 32, 0)
+    for owner, partition, offset in (("table", place, 4), ("other", place, 3), ("table", recreated, 3)):
         with pytest.raises(WalRefusedError):
-            store.report("job", PositionsReport({TOPIC: TopicReport(other_id, {0: offset})}, owner))
-    assert list(store.positions()) == [("job", TOPIC, topic_id, 0, 2)]
+            store.report("job", [(partition, offset)], owner)
+    assert store.partitions()[0].positions == {"job": 2}
+    store.report("job", [(place, 1)], "table", reset=True)
+    assert store.partitions()[0].positions == {"job": 1}, "a job that begins again states where"
 
 
 def test_a_recreated_topic_is_empty_has_another_id_and_no_positions(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     store = folder.with_topic()
-    store.append(TOPIC, records(b"a"), "key")
+    append(store, b"a", client_key="key")
     commit(store, "job", {0: 1})
-    old_id = store.topic(TOPIC).id
-    prepared = store.append_act(TOPIC, records(b"b"))
+    [old] = store.partitions(TOPIC)
     store.delete_topic(TOPIC)
-    with pytest.raises(UnknownTopicError):
-        store.append(TOPIC, records(b"b"))
-    assert isinstance(store.append_all([prepared])[0], UnknownTopicError)
-    assert (store.create_topic(TOPIC, 1).id != old_id, store.jobs()) == (True, {})
-    assert store.append(TOPIC, records(b"a"), "key")[0].start == 0
+    with pytest.raises(WalRefusedError) as refused:
+        append(store, b"b")
+    assert refused.value.status == 404
+    [new] = store.create_topic(TOPIC, 1)
+    assert new.partition.topic_id != old.partition.topic_id and not new.positions
+    assert append(store, b"a", client_key="key").start == 0
     store.close()
     assert values_in(folder.open()) == [b"a"]
 
@@ -307,7 +315,7 @@ def test_an_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(WalRefusedError):
         store.create_topic(name, 1)
     with pytest.raises(WalRefusedError):
-        store.report(name, PositionsReport({}))
+        store.report(name, [])
 
 
 def test_one_process_serves_a_folder(tmp_path: Path) -> None:
@@ -322,32 +330,27 @@ def test_foreign_files_do_not_stop_it(tmp_path: Path) -> None:
     for name in ("notes.txt", "topics", "topics/lost+found", ".DS_Store/x"):
         (tmp_path / name).mkdir(parents=True)
     store = Folder(tmp_path).with_topic()
-    store.append(TOPIC, records(b"a"))
+    append(store, b"a")
     store.close()
     (tmp_path / "wal.db.backup").write_text("x")
     assert values_in(Folder(tmp_path).open()) == [b"a"]
 
 
-def test_a_folder_of_an_older_or_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    (old / "topics" / TOPIC).mkdir(parents=True)
-    (old / "topics" / TOPIC / "topic.json").write_text('{"version":1,"id":"00","partitions":1}')
-    with pytest.raises(UserError) as raised:
-        Folder(old).open()
-    assert "older version" in raised.value.primary and not (old / "wal.db").exists()
-    folder = Folder(tmp_path / "new")
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_folder_of_an_older_or_newer_version_is_refused(tmp_path: Path, version: int) -> None:
+    folder = Folder(tmp_path)
     store = folder.with_topic()
-    store._db.execute("PRAGMA user_version = 3")
+    store._db.execute(f"PRAGMA user_version = {version}")
     store.close()
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=f"version {version}"):
         folder.open()
 
 
 def test_damage_is_reported_and_nothing_is_skipped(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "wal")
     store = folder.with_topic()
-    store.append(TOPIC, records(b"first record"))
-    store.append(TOPIC, records(b"second record"))
+    append(store, b"first record")
+    append(store, b"second record")
     store.close()
     path = folder.path / "wal.db"
     whole = path.read_bytes()
