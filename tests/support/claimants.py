@@ -70,7 +70,6 @@ class Crew:
         client_id: str,
         floors: Mapping[Partition, int] | None = None,
         places: int = PLACES,
-        claims_max: int | None = None,
         tables_remember: bool = True,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         listener: Callable[[Event], None] = lambda event: None,
@@ -84,7 +83,7 @@ class Crew:
 
         agent = Agent(
             self.spec,
-            MemberOptions(self.group, client_id, heartbeat_seconds, claims_max=claims_max),
+            MemberOptions(self.group, client_id, heartbeat_seconds),
             CoordinationOptions(self.topic, places, tables_remember),
             tell,
         )

@@ -346,7 +346,6 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
         "state": "alive",
         "silent_seconds": 0,
         "claims": COUNT,
-        "claims_max": None,
         "lag": 0,
     }
     assert listed["claims"][0] | {"age_seconds": 0} == {

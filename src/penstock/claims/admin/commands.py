@@ -45,7 +45,6 @@ class ListedMember:
     freshness: Freshness | None
     silent_seconds: float
     claims: int
-    claims_max: int | None
     lag: int
 
 
@@ -113,12 +112,15 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     state = reader.view.state
     silent = {key: max(0.0, reader.view.silence_seconds(key, at)) for key in state.members}
     fresh = {key: freshness(each, reader.heartbeat_seconds) for key, each in silent.items()}
-    held = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
-    members = []
-    for key, member in sorted(state.members.items()):
-        shown = fresh[key] if member.present else None
-        presence = member.presence
-        members.append(ListedMember(key, shown, silent[key], held[key], presence.claims_max, presence.lag))
+    held, lags = Counter[str](), Counter[str]()
+    for claim in state.claims.values():
+        if claim.held and claim.owner is not None:
+            held[claim.owner.client_id] += 1
+            lags[claim.owner.client_id] += claim.lag
+    members = [
+        ListedMember(key, fresh[key] if member.present else None, silent[key], held[key], lags[key])
+        for key, member in sorted(state.members.items())
+    ]
     claims = []
     for partition, claim in sorted(state.claims.items()):
         owner = claim.owner.client_id if claim.held and claim.owner is not None else ""

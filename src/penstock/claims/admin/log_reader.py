@@ -61,14 +61,13 @@ class LogReader:
 
     @property
     def heartbeat_seconds(self) -> float:
-        terms = self.view.state.terms
-        return READER_HEARTBEAT_SECONDS if terms is None else terms.heartbeat_seconds
+        return self.view.state.heartbeat_seconds or READER_HEARTBEAT_SECONDS
 
     @property
     def known(self) -> bool:
         """Whether the group was ever heard of."""
         state = self.view.state
-        return bool(state.members or state.claims or state.pauses or state.terms)
+        return bool(state.members or state.claims or state.pauses or state.heartbeat_seconds)
 
     def catch_up(self) -> None:
         """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""

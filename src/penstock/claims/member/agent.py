@@ -138,11 +138,6 @@ class Agent:
             if self._participant is not None:
                 self._participant.holdings.progress(partition, position, lag)
 
-    def shed(self, partition: Partition, reason: str) -> None:
-        with self._changed:
-            if self._participant is not None:
-                self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self.now())
-
     @contextlib.contextmanager
     def looking(self) -> Iterator[Participant]:
         """The participant, locked while the caller looks at it; TransientError while the agent is not a member."""
@@ -326,7 +321,5 @@ def _check_member(member: MemberOptions) -> None:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UserError(f"the {name} {text!r} is not valid text: it contains half of a surrogate pair")
-    if member.claims_max is not None and member.claims_max < 0:
-        raise UserError(f"a member cannot hold at most {member.claims_max} claims")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
         raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

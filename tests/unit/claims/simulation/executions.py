@@ -84,9 +84,8 @@ class ConsumerTrade(PlainTrade):
         self.seeks = 0
         self._rng = rng
         self._careless = careless
-        behind = rng.random() < 0.2
         start = StartAt.LATEST if latest else StartAt.EARLIEST
-        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, release_if_behind=behind, start=start)
+        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
         self._consumers: dict[Process, Consumer] = {}
         self._streams: set[tuple[Process, int, Partition, int]] = set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.consumer.acks import LostClaimError
@@ -16,7 +15,6 @@ from penstock.claims.member.consumer.options import (
     IN_FLIGHT_MAX,
     Delivery,
     DeliveryOptions,
-    OutOfRange,
     Start,
     log_spec,
 )
@@ -54,17 +52,13 @@ class Member:
         delivery: Delivery = "at_least_once",
         start: Start | None = None,
         heartbeat_seconds: float = 10.0,
-        unit: Literal["partition", "topic"] = "partition",
-        claims_max: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
-        out_of_range: OutOfRange = "fail",
-        release_if_behind: bool = True,
         coordination: CoordinationOptions | None = None,
         tell: Tell = _log,
     ) -> None:
         spec, tell = log_spec(where, topics, start), unfailing(tell)
-        options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind, spec.start)
-        member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
+        options = DeliveryOptions(delivery, in_flight_max, spec.start)
+        member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds)
         self._agent = Agent(spec, member, coordination, tell)
         call_seconds_max = max(1.0, heartbeat_seconds)
         self._topics = KafkaTopics(spec, call_seconds_max)

@@ -1,4 +1,4 @@
-"""The options of a member: its topics, how records are delivered, and what it does when it lags."""
+"""The options of a member: its topics, and how records are delivered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from penstock.job.spec import KafkaLogSpec, StartAt
 IN_FLIGHT_MAX = 1000
 
 Delivery = Literal["at_least_once", "at_most_once"]
-OutOfRange = Literal["fail", "earliest"]
 Start = Literal["earliest", "latest"]
 
 
@@ -20,19 +19,15 @@ Start = Literal["earliest", "latest"]
 class DeliveryOptions:
     """How records reach the application; `in_flight_max` limits those of one partition after its position.
 
-    `start` is where a group begins, `out_of_range` what becomes of a position that the log does not have. UserError for
-    an invalid word or number.
+    `start` is where a group begins. UserError for an invalid word or number.
     """
 
     delivery: Delivery = "at_least_once"
     in_flight_max: int = IN_FLIGHT_MAX
-    out_of_range: OutOfRange = "fail"
-    release_if_behind: bool = True
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
 
     def __post_init__(self) -> None:
         _one_of("delivery", self.delivery, get_args(Delivery))
-        _one_of("out_of_range", self.out_of_range, get_args(OutOfRange))
         if self.in_flight_max < 1:
             raise UserError(f"in_flight_max is {self.in_flight_max}, must be at least 1")
 

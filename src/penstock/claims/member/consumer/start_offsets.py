@@ -14,7 +14,7 @@ from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError, UserError
-from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupted
+from penstock.events import ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
 
@@ -34,7 +34,7 @@ class PositionOutOfRangeError(UserError):
             detail="records were deleted before they were processed"
             if position < bounds.first
             else "the log ends before it: it was truncated or restored",
-            hint="set out_of_range to earliest to continue with the oldest record in the log",
+            hint=f"choose where to go on: `penstock claims release {partition} --seek OFFSET`, then start again",
         )
         self.partition = partition
         self.position = position
@@ -181,19 +181,14 @@ class StartOffsets:
         starts = {each: self._first_offset(each, bounds[each]) for each in rest}
         self._agree(starts, rest)
 
-    def _agree(
-        self,
-        starts: Mapping[Partition, int],
-        claims: Mapping[Partition, Claim],
-        reason: str = "the first position of the group",
-        lost_from: int | None = None,
-    ) -> set[Partition]:
+    def _agree(self, starts: Mapping[Partition, int], claims: Mapping[Partition, Claim]) -> set[Partition]:
         """Record positions in the group; returns where they were accepted."""
         if not starts:
             return set()
+        reason = "the first position of the group"
         about = [
-            (each, {"if_token": claims[each].token, "position": offset, "lost_from": lost_from, "reason": reason})
-            for each, offset in starts.items()
+            (partition, {"if_token": claims[partition].token, "position": offset, "reason": reason})
+            for partition, offset in starts.items()
         ]
         verdicts = self._agent.say_each(Seeking, about)
         return {each for each, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
@@ -215,27 +210,7 @@ class StartOffsets:
                 error = PositionOutOfRangeError(partition, position, bounds)
                 self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
-        self._doubts.over(partition)
-        if self._options.out_of_range == "fail":
-            raise PositionOutOfRangeError(partition, position, bounds)
-        return self._moved(partition, claim, position, bounds)
-
-    def _moved(self, partition: Partition, claim: Claim, position: int, bounds: Bounds) -> int | None:
-        """Go on with what the log has. At most once, that is never a record below the position: it may be done.
-
-        Of a log that was cut nobody knows which records came afterwards, so all that it holds may be lost.
-        """
-        at_most_once = self._options.at_most_once
-        if position > bounds.end:
-            offset, lost_from = (bounds.end if at_most_once else bounds.first), bounds.first
-            self._tell(PositionCorrected(partition=str(partition), position=offset, shown=position))
-        else:
-            offset, lost_from = bounds.first, position
-            self._tell(MessagesGivenUp(str(partition), position, offset))
-        reason = f"the position {position} is not in the log"
-        # Heartbeats name the seeks that they know of: none undoes it, and none moves on before the loss is listed.
-        agreed = self._agree({partition: offset}, {partition: claim}, reason, lost_from if at_most_once else None)
-        return offset if agreed else None
+        raise PositionOutOfRangeError(partition, position, bounds)
 
 
 def position_of(claim: Claim) -> int | None:
