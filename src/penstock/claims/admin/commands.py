@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -186,7 +186,6 @@ def pause(
     for_seconds: float | None = None,
     reason: str = "",
     wait_seconds: float = 0.0,
-    progress: Callable[[tuple[ListedClaim, ...]], None] = lambda holders: None,
 ) -> PauseReport:
     """Pause a group: members release everything and claim nothing; wait for that at most so long.
 
@@ -198,7 +197,7 @@ def pause(
     with _reading(of) as reader:
         reader.say(reader.outbox.record_of(ReleaseGroup, pause_id=pause_id, for_seconds=for_seconds, reason=reason))
         until_at = reader.view.state.pauses[pause_id].until_at if pause_id in reader.view.state.pauses else None
-        holders = _wait_released(reader, pause_id, wait_seconds, progress)
+        holders = _wait_released(reader, pause_id, wait_seconds)
     return PauseReport(pause_id, until_at, holders)
 
 
@@ -264,22 +263,18 @@ def _broker_now(reader: LogReader) -> float:
     return reader.broker_now() if heard else max(time.time(), reader.broker_now())
 
 
-def _wait_released(
-    reader: LogReader, pause_id: str, seconds: float, progress: Callable[[tuple[ListedClaim, ...]], None]
-) -> tuple[ListedClaim, ...]:
+def _wait_released(reader: LogReader, pause_id: str, seconds: float) -> tuple[ListedClaim, ...]:
     """Follow the log until no live member holds a claim, the pause has ended, or the time is over."""
-    holders: tuple[ListedClaim, ...] = ()
 
-    def settled() -> bool:
-        nonlocal holders
-        before, holders = holders, listing_of(reader, reader.broker_now()).held
-        if len(before) != len(holders):
-            progress(holders)
-        waiting = any(each.freshness is not Freshness.STALE for each in holders)
-        return not waiting or pause_id not in reader.view.state.pauses
+    def holders() -> tuple[ListedClaim, ...]:
+        return listing_of(reader, reader.broker_now()).held
 
-    reader.follow(seconds, settled)
-    return holders
+    def released() -> bool:
+        live = any(claim.freshness is not Freshness.STALE for claim in holders())
+        return not live or pause_id not in reader.view.state.pauses
+
+    reader.follow(seconds, released)
+    return holders()
 
 
 def _refuse_paused(reader: LogReader) -> None:

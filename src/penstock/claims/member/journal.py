@@ -72,26 +72,32 @@ class Journal:
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1000,
         }
-        self._heartbeat_seconds = heartbeat_seconds
+        self._rest_seconds = min(max(heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
+        self._delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
         self._sought = 0
-        self._consumer = self._opened(FETCH_SECONDS_MIN, bytes_min=1)
-        delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
-        self._producer = Producer(
+        self._hurries = True
+        self._consumer = self._new_consumer()
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
             {
                 **self._settings,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
                 "message.max.bytes": SNAPSHOT_BYTES_MAX,
-                "delivery.timeout.ms": delivery_ms,
-                "request.timeout.ms": delivery_ms,
+                "delivery.timeout.ms": self._delivery_ms,
+                "request.timeout.ms": self._delivery_ms,
                 # Automatic topic creation would use the wrong settings.
                 "allow.auto.create.topics": False,
             },
             logger=QuietLog(logger),
         )
 
-    def _opened(self, wait_seconds: float, bytes_min: int) -> Consumer:
+    def _new_consumer(self) -> Consumer:
+        """One to which the broker answers each record at once, or one that costs it little."""
+        wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self._hurries else (self._rest_seconds, FETCH_BYTES_MIN)
         return Consumer(
             {
                 **self._settings,
@@ -114,8 +120,15 @@ class Journal:
         """Read on with a client to which the broker answers each record at once, or one that costs it little."""
         offset = max(self._sought, self.position())
         self._consumer.close()
-        at_rest = min(max(self._heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
-        self._consumer = self._opened(FETCH_SECONDS_MIN, 1) if hurries else self._opened(at_rest, FETCH_BYTES_MIN)
+        self._hurries = hurries
+        self._consumer = self._new_consumer()
+        self.seek(offset)
+
+    def reopen(self) -> None:
+        """Go on with new clients where the present ones are: one may not recover from a restart of its broker."""
+        offset = max(self._sought, self.position())
+        self.close()
+        self._consumer, self._producer = self._new_consumer(), self._new_producer()
         self.seek(offset)
 
     def bounds(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import BalancingGroup, Record
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError, ReadingStart, reading_start
 from penstock.errors import TransientError
-from penstock.events import Event, ForeignRecord, SnapshotTooLarge
+from penstock.events import CoordinationInterrupted, Event, ForeignRecord, SnapshotTooLarge
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 
@@ -183,7 +183,7 @@ class Session:
             self.events.append(SnapshotTooLarge(self.journal.group, too_large))
 
     def check_heard(self, participant: Participant) -> None:
-        """Begin anew if not even our own records come back: a client may not recover from a restart of its broker."""
+        """Replace the Kafka clients if not even our own records come back; the membership goes on, with its claims."""
         now, interval = self._now(), participant.options.heartbeat_seconds
         if now - self._turned_at > interval:
             # The process itself slept: what waits to be read is read first.
@@ -191,7 +191,10 @@ class Session:
         self._turned_at = now
         unheard_seconds = now - max(self._awake_since, participant.heard_self_at)
         if unheard_seconds > UNHEARD_INTERVALS_MAX * interval:
-            raise TransientError(f"nothing that this member wrote came back for {unheard_seconds:.0f} s")
+            self._awake_since = now
+            reason = f"nothing that this member wrote came back for {unheard_seconds:.0f} s"
+            self.events.append(CoordinationInterrupted(reason=reason, detail="it goes on with new Kafka clients"))
+            self.journal.reopen()
 
     def check_identity(self, interval: float) -> None:
         """A recreated topic is another log: everything known about the old one is void."""

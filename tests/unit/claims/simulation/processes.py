@@ -119,6 +119,9 @@ class SimulatedJournal:
     def check_new(self) -> None:
         """The topic has always had as many partitions."""
 
+    def reopen(self) -> None:
+        """Its clients are replaced."""
+
     def holds(self, offset: int, appended_at: float) -> bool:
         return self._log().entries[offset].appended_at == appended_at
 
