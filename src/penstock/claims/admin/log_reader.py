@@ -20,7 +20,7 @@ from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 
 SAY_SECONDS_MAX = 15.0
 READER_HEARTBEAT_SECONDS = 1.0
@@ -41,8 +41,8 @@ class LogReader:
 
     def __init__(self, of: CoordinatedGroup) -> None:
         self.of = of
-        with closing(BoundedAdmin(of.spec)) as admin:
-            self.topic = find_topic(admin, of.topic)
+        with closing(KafkaTopics(of.spec)) as topics:
+            self.topic = find_topic(topics, of.topic)
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
@@ -120,12 +120,13 @@ class LogReader:
         OutcomeUnknownError if that takes too long.
         """
         lost: list[Record] = []
-        self.outbox.ask(said)
+        verdicts = self.outbox.ask(said)
         for record in said:
             self.journal.append(record, lost.append)
-        if not self.follow(SAY_SECONDS_MAX, lambda: not self.outbox.unread(said)):
+        if not self.follow(SAY_SECONDS_MAX, lambda: all(verdict.done() for verdict in verdicts)):
+            unread = sum(not verdict.done() for verdict in verdicts)
             raise OutcomeUnknownError(
-                f"{self.outbox.unread(said)} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
@@ -133,7 +134,7 @@ class LogReader:
             # Of a recreated topic members write the first snapshot: others shall see that its history is lost.
             self.journal.keep(self.view.snapshot(self.topic.topic_id))
             self.journal.flush(SAY_SECONDS_MAX)
-        return [each.refusal for each in self.outbox.verdicts(said)]
+        return [verdict.result().refusal for verdict in verdicts]
 
 
 def _user() -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from penstock.claims.member.journal import Journal, JournalEntry
 from penstock.claims.member.membership import Phase
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_surely
+from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_topic
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import BalancingGroup, Record
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError, ReadingStart, reading_start
 from penstock.errors import TransientError
 from penstock.events import CoordinationInterrupted, Event, ForeignRecord, SnapshotTooLarge
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 
 POLL_SECONDS = 0.1
 REST_INTERVALS = 1 / 20
@@ -202,17 +203,15 @@ class Session:
         if now - self._identity_checked_at < IDENTITY_CHECK_INTERVALS * interval:
             return
         self._identity_checked_at = now
-        # A client for each look: hundreds of idle ones would cost more than all else at rest.
-        admin = BoundedAdmin(self._spec, max(1.0, interval / 2))
         try:
-            found = describe_surely(admin, topic.name)
+            # A client for each look: hundreds of idle ones would cost more than all else at rest.
+            with closing(KafkaTopics(self._spec, max(1.0, interval / 2))) as topics:
+                found = describe_topic(topics, topic.name)
         except MissingTopicError:
             raise
         except TransientError:
             # The broker is unavailable: missing heartbeats show that soon enough.
             return
-        finally:
-            admin.close()
         if found.topic_id != topic.topic_id:
             raise TransientError(f"coordination topic {topic.name} was recreated")
         if found.partitions != topic.partitions:

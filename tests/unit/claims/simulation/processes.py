@@ -6,6 +6,7 @@ And what a trade is asked for: the work that processes do with their claims.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -223,7 +224,7 @@ class SimulatedAgent(Agent):
         if self._participant is not None and self._session is not None:
             self._session.send(self._participant, records)
 
-    def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
         """Nobody waits in the simulation: whether a record arrived shows in a later round."""
         raise OutcomeUnknownError("the records are under way")
 

@@ -53,45 +53,17 @@ class Topics(Protocol):
 
 @dataclass(slots=True)
 class _Doubt:
+    """A position that the log says it does not have: believed once it has said so for a while.
+
+    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
+    would stop the member.
+    """
+
     token: int
     position: int
     since: float
     asked_at: float
     answers: int = 1
-
-
-class Doubts:
-    """Positions that the log says it does not have, per partition: believed once it has said so for a while.
-
-    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
-    would stop the member, or send it back to records that are done. Another token or position is another doubt.
-    """
-
-    def __init__(self, interval_seconds: float) -> None:
-        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * interval_seconds)
-        self._doubts: dict[Partition, _Doubt] = {}
-
-    def __contains__(self, partition: Partition) -> bool:
-        return partition in self._doubts
-
-    def waits(self, partition: Partition, now: float) -> bool:
-        """Whether it is too early to ask again."""
-        doubt = self._doubts.get(partition)
-        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
-
-    def outside(self, partition: Partition, token: int, position: int, now: float) -> bool:
-        """The log said that it does not have this position; returns whether that is to be believed by now."""
-        doubt = self._doubts.get(partition)
-        if doubt is None or (doubt.token, doubt.position) != (token, position):
-            self._doubts[partition] = _Doubt(token, position, now, now)
-            return False
-        doubt.asked_at = now
-        doubt.answers += 1
-        return doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds
-
-    def over(self, partition: Partition) -> None:
-        """The log has the position, or what it said was acted upon."""
-        self._doubts.pop(partition, None)
 
 
 class StartOffsets:
@@ -106,7 +78,8 @@ class StartOffsets:
         self._ask_anew = ask_anew
         self._options = options
         self._tell = tell
-        self._doubts = Doubts(agent.member.heartbeat_seconds)
+        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
+        self._doubts: dict[Partition, _Doubt] = {}
         self._known: frozenset[Partition] = frozenset()
         self._begun: frozenset[str] | None = None
 
@@ -130,7 +103,7 @@ class StartOffsets:
         self.see_begun()
         now = self._agent.now()
         with self._agent.looking() as participant:
-            claims = {each: participant.view.claim(each) for each in tokens if not self._doubts.waits(each, now)}
+            claims = {each: participant.view.claim(each) for each in tokens if not self._waits(each, now)}
         claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
         bounds = self._bounds(claims)
         first_time = {each: claim for each, claim in claims.items() if position_of(claim) is None}
@@ -140,6 +113,11 @@ class StartOffsets:
             if offset is not None:
                 found[partition] = offset
         return found
+
+    def _waits(self, partition: Partition, now: float) -> bool:
+        """Whether the position is in doubt, and it is too early to ask again."""
+        doubt = self._doubts.get(partition)
+        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
         doubted = [each for each in claims if each in self._doubts]
@@ -202,15 +180,19 @@ class StartOffsets:
             self._agent.renounce(partition, "claimed messages were never processed")
             return None
         if bounds.first <= position <= bounds.end:
-            self._doubts.over(partition)
+            self._doubts.pop(partition, None)
             return position
-        doubted = partition in self._doubts
-        if not self._doubts.outside(partition, claim.token, position, self._agent.now()):
-            if not doubted:
-                error = PositionOutOfRangeError(partition, position, bounds)
-                self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
+        error = PositionOutOfRangeError(partition, position, bounds)
+        now, doubt = self._agent.now(), self._doubts.get(partition)
+        if doubt is None or (doubt.token, doubt.position) != (claim.token, position):
+            self._doubts[partition] = _Doubt(claim.token, position, now, now)
+            self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
-        raise PositionOutOfRangeError(partition, position, bounds)
+        doubt.asked_at = now
+        doubt.answers += 1
+        if doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds:
+            raise error
+        return None
 
 
 def position_of(claim: Claim) -> int | None:
