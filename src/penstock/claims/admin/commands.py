@@ -167,9 +167,8 @@ def history(
                 history_reader.read(each.offset, each.appended_at, each.record, each.fault)
 
         reader.read(start, take)
-        groups = [of.group] if history_reader.known or partition is not None else reader.groups()
-        if of.group not in groups:
-            raise _unknown_group(of, groups)
+        if not history_reader.known and partition is None:
+            raise _unknown_group(reader)
     records = history_reader.records
     if wanted is not None:
         named = {place for each in records if each.record is not None for place in partitions_of(each.record)}
@@ -249,7 +248,7 @@ def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
     with LogReader(of) as reader:
         reader.catch_up()
         if not reader.known:
-            raise _unknown_group(of, reader.groups())
+            raise _unknown_group(reader)
         yield reader
 
 
@@ -307,25 +306,19 @@ def _found(reader: LogReader, text: str) -> ListedClaim:
     return next(each for each in listing_of(reader, _broker_now(reader)).claims if each.partition == newest)
 
 
-def _unknown_group(of: CoordinatedGroup, groups: list[str]) -> UserError:
+def _unknown_group(reader: LogReader) -> UserError:
+    """The error for a group without records; GrownTopicError if they may be in another partition."""
+    reader.journal.check_new()
     return UserError(
-        f"nothing is known about group {of.group} in {of.topic}",
-        detail=_named("groups there", groups, of.group),
-        hint="a group is known once a member has joined it",
+        f"nothing is known about group {reader.of.group} in {reader.of.topic}",
+        hint="a group is known once a member has joined it; check --group and --topic",
     )
 
 
 def _unknown_partition(of: CoordinatedGroup, text: str, known: list[str]) -> UserError:
+    near = near_words(text, known, NAMES_SHOWN_MAX)
     return UserError(
         f"group {of.group} never claimed {text}",
-        detail=_named("claims", known, text),
+        detail=f"similar claims: {', '.join(near)}" if near else "",
         hint="`penstock claims list` shows all",
     )
-
-
-def _named(what: str, names: list[str], wanted: str) -> str:
-    """The names nearest to the wanted one first."""
-    near = near_words(wanted, names, NAMES_SHOWN_MAX)
-    ordered = [*near, *(each for each in names if each not in near)]
-    more = f" and {len(ordered) - NAMES_SHOWN_MAX} more" if len(ordered) > NAMES_SHOWN_MAX else ""
-    return f"{what}: {', '.join(ordered[:NAMES_SHOWN_MAX]) or 'none'}{more}"

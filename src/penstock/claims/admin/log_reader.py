@@ -83,11 +83,6 @@ class LogReader:
         """Read the log from an offset to its current end."""
         catch_up(self.journal, take, start)
 
-    def groups(self) -> list[str]:
-        """The groups of the topic, where nothing is known of ours."""
-        self.journal.check_new()
-        return self.journal.groups()
-
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""
         deadline = time.monotonic() + seconds

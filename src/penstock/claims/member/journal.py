@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,6 @@ CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ = 20
 """Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
-KEYS_READ_BACK = 1000
-"""Newest records of each partition that are looked at for the names of groups."""
 PLACED_KEYS = 20
 """So many of the newest snapshots of a partition show whether groups lie where they should."""
 FETCH_INTERVALS = 1 / 10
@@ -155,31 +153,19 @@ class Journal:
         ]
         return not found or abs(found[0].timestamp()[1] / 1000 - appended_at) < 0.001
 
-    def groups(self) -> list[str]:
-        """The groups of the topic, by the keys of its newest records and snapshots."""
-        places = range(self.topic.partitions)
-        found = self._keys(self.topic.name, places) | self._keys(self.topic.snapshots, places)
-        return sorted(each.decode(errors="replace") for each in found)
-
     def check_new(self) -> None:
         """GrownTopicError if the group, of which its own partition has no snapshot, may have some in another one.
 
         The snapshot of any group that lies where another number of partitions puts it tells that the topic grew.
         """
-        for place in range(self.topic.partitions):
-            groups = [each.decode(errors="replace") for each in self._keys(self.topic.snapshots, [place], PLACED_KEYS)]
-            for group in groups:
-                if coordination_partition(group, self.topic.partitions) != place:
-                    found = f"it has {self.topic.partitions}, and group {group} lies where another number puts it"
-                    raise GrownTopicError(self.topic.name, found)
-
-    def _keys(self, topic: str, places: Iterable[int], count_max: int = KEYS_READ_BACK) -> set[bytes]:
-        found: set[bytes] = set()
-        for place in places:
+        topic, count = self.topic.snapshots, self.topic.partitions
+        for place in range(count):
             first, end = self._bounds(topic, place)
-            messages = self._read(topic, place, max(first, end - count_max), end)
-            found |= {key for each in messages if (key := each.key())}
-        return found
+            keys = {message.key() for message in self._read(topic, place, max(first, end - PLACED_KEYS), end)}
+            for group in (key.decode(errors="replace") for key in keys if key):
+                if coordination_partition(group, count) != place:
+                    found = f"it has {count}, and group {group} lies where another number puts it"
+                    raise GrownTopicError(self.topic.name, found)
 
     def seek(self, offset: int) -> None:
         """Read on from this offset."""

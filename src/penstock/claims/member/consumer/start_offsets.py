@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.consumer.options import DeliveryOptions
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.records import Seeking
@@ -23,6 +22,38 @@ ANSWERS_MIN = 4
 LASTING_INTERVALS = 3
 """For how many heartbeat intervals, at least."""
 LASTING_SECONDS_MIN = 3.0
+
+
+IN_FLIGHT_MAX = 1000
+
+Delivery = Literal["at_least_once", "at_most_once"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """How records reach the application; `in_flight_max` limits those of one partition after its position.
+
+    `start` is where a group begins. UserError for an invalid word or number.
+    """
+
+    delivery: Delivery = "at_least_once"
+    in_flight_max: int = IN_FLIGHT_MAX
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+
+    def __post_init__(self) -> None:
+        if self.delivery not in get_args(Delivery):
+            raise UserError(f"delivery is {self.delivery!r}, must be one of {', '.join(get_args(Delivery))}")
+        if self.in_flight_max < 1:
+            raise UserError(f"in_flight_max is {self.in_flight_max}, must be at least 1")
+
+    @property
+    def at_most_once(self) -> bool:
+        return self.delivery == "at_most_once"
+
+    @property
+    def start_moves(self) -> bool:
+        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
+        return self.start is not StartAt.EARLIEST
 
 
 class PositionOutOfRangeError(UserError):

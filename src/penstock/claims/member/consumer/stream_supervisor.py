@@ -9,8 +9,7 @@ from itertools import count
 
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.consumer.acks import Acks
-from penstock.claims.member.consumer.options import DeliveryOptions
-from penstock.claims.member.consumer.start_offsets import StartOffsets, Topics
+from penstock.claims.member.consumer.start_offsets import DeliveryOptions, StartOffsets, Topics
 from penstock.claims.member.consumer.streams import Stream, Work, offset_of
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages

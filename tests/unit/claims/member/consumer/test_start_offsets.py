@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.claims.member.consumer.options import Delivery, DeliveryOptions
 from penstock.claims.member.consumer.start_offsets import (
     ANSWERS_MIN,
     LASTING_INTERVALS,
+    Delivery,
+    DeliveryOptions,
     PositionOutOfRangeError,
     StartOffsets,
 )
