@@ -130,8 +130,8 @@ class _Crew(Threads[Agent]):
     def start_up(self, number: int) -> tuple[float, int]:
         """Seconds and records that a newcomer needs to know the state; it is of a group that shares nothing."""
         with self._started(claiming(f"{GROUP}-reader", self._bench.heartbeat_seconds, ()), number) as agent:
-            wait_until(lambda: agent.startup.seconds > 0, "a newcomer did not read the log")
-            return agent.startup.seconds, agent.startup.records
+            wait_until(lambda: agent.startup_seconds is not None, "a newcomer did not read the log")
+            return agent.startup_seconds or 0.0, agent.startup_records
 
     def join_one(self) -> float:
         """Seconds until one more member has its share."""

@@ -94,12 +94,6 @@ class PartitionStarted(Event):
     offset: int
 
 
-class MessagesGivenUp(Event, level=Level.WARNING):
-    partition: str
-    start: int
-    end: int
-
-
 class PositionCorrected(Event, level=Level.WARNING):
     """The table's position was below the one that the claim showed."""
 
@@ -237,9 +231,6 @@ class ClaimLost(Event, level=Level.WARNING):
 
 
 class ClaimReleased(OfPartition): ...
-
-
-class CannotKeepUp(OfPartition): ...
 
 
 class CoordinationInterrupted(Interrupted, level=Level.WARNING): ...

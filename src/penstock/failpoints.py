@@ -22,7 +22,7 @@ ENVIRONMENT_NAME = "PENSTOCK_FAILPOINT"
 
 BATCH_STEPS = ("planned", "writing", "staged", "checked", "committed", "quarantined", "mirrored")
 START_STEPS = ("created", "started")
-CLAIM_STEPS = ("fenced", "announced", "gave_up")
+CLAIM_STEPS = ("fenced",)
 COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")

@@ -61,14 +61,6 @@ def test_a_token_is_never_below_the_tables(claims: Claims) -> None:
     assert all(token >= 7 for token in held(claims, floor=7).values())
 
 
-def test_messages_are_announced_where_the_claim_is_held(claims: Claims) -> None:
-    tokens = held(claims)
-    assert claims.announce({ZERO: 10}, tokens) == {ZERO}
-    assert claims.announced(ZERO) in (None, 10)
-    claims.progress({ZERO: 10, ONE: 0}, {ZERO: 0, ONE: 0})
-    assert claims.correct(ZERO, tokens[ZERO], 10) is None
-
-
 def test_a_claim_that_the_table_does_not_take_is_claimed_anew(claims: Claims) -> None:
     held(claims)
     claims.renounce(ZERO)

@@ -26,7 +26,7 @@ from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
-from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, SlicePart, StartPart, check
+from penstock.lake.proposal import FencePart, Outcome, Part, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
@@ -291,8 +291,6 @@ def _encoded(part: Part) -> dict[str, Any]:
         case SlicePart():
             piece, counts = part.piece, part.counts
             return {**place, "token": part.token, "slice": [piece.start, piece.read_from, piece.end, counts.read]}
-        case GivenUpPart():
-            return {**place, "token": part.token, "given_up": [part.piece.start, part.piece.end]}
         case _:
             assert_never(part)
 
@@ -305,9 +303,6 @@ def _decoded(record: Mapping[str, Any]) -> Part:
     if "slice" in record:
         start, read_from, end, read = record["slice"]
         return SlicePart(Slice(partition, start, end, read_from), token, Counts(read=read, written=read))
-    if "given_up" in record:
-        start, end = record["given_up"]
-        return GivenUpPart(Slice(partition, start, end, start), token)
     return FencePart(partition, token)
 
 
@@ -320,7 +315,7 @@ def _after(state: DeltaState, part: Part, version: int) -> DeltaState:
             fingerprints[part.partition.topic] = topic_fingerprint(part.partition.topic_id)
         case FencePart():
             after = replace(before, token=part.token)
-        case SlicePart() | GivenUpPart():
+        case SlicePart():
             totals = before.totals + part.totals
             after = replace(before, position=part.piece.end, token=part.token, totals=totals)
         case _:

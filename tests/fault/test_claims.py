@@ -16,9 +16,8 @@ from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import kafka_of
-from penstock.lake.delta.table import open_table
 from penstock.tables.registry import load_job
-from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
+from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, shared_job
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Recorder, run_here
 from tests.support.processes import command_json, penstock
@@ -28,18 +27,6 @@ ALL_SECONDS_MAX = 300.0
 
 def mirror_lagging(job: Path) -> bool:
     return any(each["kind"] == "mirror_lagging" for each in command_json("status", str(job))[0]["alerts"])
-
-
-def given_up(job: Path) -> list[tuple[int, int, int]]:
-    """The loss ledger of the table: partition, start, end of what was passed over."""
-    spec = load_job(job)
-    return [
-        (piece["partition"], piece["start"], piece["end"])
-        for record in open_table(spec.table, spec.name).handle.history()
-        if isinstance(record.get("penstock"), dict)
-        for piece in record["penstock"].get("slices", [])
-        if piece.get("given_up")
-    ]
 
 
 def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and_goes_on_as_a_member(
@@ -144,28 +131,3 @@ def test_m3_a_second_living_process_with_the_same_client_id_is_refused_and_a_res
     before = [event["token"] for event in first.heard if event["event"] == "claim won"]
     assert run_here(job, spark).named("claim won")[0]["token"] == before[-1] + 1
     assert_every_record_once(tmp_path / "table", places)
-
-
-def test_m6_at_most_once_loses_what_was_claimed_at_each_crash_lists_it_and_doubles_nothing(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
-) -> None:
-    name = topic(partitions=2)
-    job = shared_job(tmp_path, bootstrap, name, client_id="once", delivery="at_most_once")
-    lost: list[tuple[int, int]] = []
-    kept: list[tuple[int, int]] = []
-    for number, step in enumerate(["announced", "committed"]):
-        places = produce(name, numbered(range(number * 100, number * 100 + 100)))
-        # What was committed is not lost, whatever became of the process behind it.
-        (kept if step == "committed" else lost).extend(places)
-        with penstock("run", str(job), "--once", "--json", failpoint=f"{step}:kill") as killed:
-            assert killed.exit_code() == KILLED
-    kept += produce(name, numbered(range(200, 300)))
-    run_here(job, spark)
-    ledger = [(partition, offset) for partition, start, end in given_up(job) for offset in range(start, end)]
-    assert sorted(ledger) == sorted(lost)
-    assert_every_record_once(tmp_path / "table", kept)
-    assert max(offsets_in(tmp_path / "table").values()) == 1
-    assert command_json("verify", str(job))["ok"]
-    told = command_json("status", str(job))[0]
-    assert told["given_up_offsets"] == len(lost)
-    assert sum(each["end"] - each["start"] for each in told["given_up"]) == len(lost)

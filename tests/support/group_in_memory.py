@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -119,12 +120,12 @@ class MemoryAgent(Agent):
             participant.read(offset, record, self.group.now, appended_at, EPOCH)
         self._read = len(self.group.log)
 
-    def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
         self.group.turn()
         if self.deaf:
             # Time passes while a caller waits for what does not come.
             self.group.now = max(self.group.now, deadline)
-        return super()._read_back(participant, records, deadline)
+        return super()._read_back(verdicts, deadline)
 
 
 class Fetched:

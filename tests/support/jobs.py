@@ -66,7 +66,6 @@ def shared_job(
     bootstrap: str,
     topic: str,
     client_id: str,
-    delivery: str = "exactly_once",
     flush: str = "allowed_latency: 100ms",
     heartbeat: str = "2s",
 ) -> Path:
@@ -77,9 +76,7 @@ def shared_job(
         topic,
         kafka=f"group: {topic}",
         flush=flush,
-        more=(
-            f"claims: {{client_id: {client_id}, heartbeat: {heartbeat}, topic: {topic}_claims}}\ndelivery: {delivery}\n"
-        ),
+        more=f"claims: {{client_id: {client_id}, heartbeat: {heartbeat}, topic: {topic}_claims}}\n",
         name=f"{client_id}.yaml",
     )
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.member.health import Health, check
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
-from penstock.claims.protocol.records import ClaimingMessages, Seeking
+from penstock.claims.protocol.records import Seeking
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.logs.log import Partition
@@ -30,14 +29,6 @@ class Claims(Protocol):
 
     def keeps(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is still ours; called before a commit."""
-        ...
-
-    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        """Claim the messages below these offsets for processing at most once; returns where it was granted."""
-        ...
-
-    def announced(self, partition: Partition) -> int | None:
-        """The offset up to which messages were claimed for processing at most once."""
         ...
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
@@ -77,12 +68,6 @@ class StaticClaims:
     def keeps(self, partition: Partition, token: int) -> bool:
         return True
 
-    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        return frozenset(ends)
-
-    def announced(self, partition: Partition) -> int | None:
-        return None
-
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """There is no other process."""
 
@@ -106,8 +91,6 @@ class GroupClaims:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self._healths: dict[Partition, Health] = {}
-        self._sampled_at = float("-inf")
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         wanted = tuple(partitions)
@@ -120,43 +103,12 @@ class GroupClaims:
     def keeps(self, partition: Partition, token: int) -> bool:
         return self.agent.confirmed(partition, token)
 
-    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        granted = {each for each, end in ends.items() if end <= (self.announced(each) or 0)}
-        asked = [each for each in ends if each not in granted]
-        contents = [{"token": tokens[each], "end": ends[each]} for each in asked]
-        verdicts = self.agent.say_each(ClaimingMessages, list(zip(asked, contents, strict=True)))
-        granted |= {each for each, verdict in zip(asked, verdicts, strict=True) if verdict.refusal is None}
-        return frozenset(each for each in granted if self.keeps(each, tokens[each]))
-
-    def announced(self, partition: Partition) -> int | None:
-        with self.agent.looking() as participant:
-            return participant.view.claim(partition).claimed
-
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
             self.agent.progress(partition, position, lags.get(partition, 0))
-        now = self.agent.now()
-        due = now - self._sampled_at >= self.agent.member.heartbeat_seconds
-        if positions and due:
-            self._sampled_at = now
-            self._sample(positions, lags)
 
     def working(self) -> None:
         self.agent.sign_of_life()
-
-    def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Release one partition that grows faster than we work, if another member can take it over."""
-        with self.agent.looking() as participant:
-            takers = participant.takers(self.agent.now())
-        whole_topics, before, self._healths = self.agent.member.unit == "topic", self._healths, {}
-        for each, at in positions.items():
-            sampled = before.get(each, Health()).sampled(at, at + lags.get(each, 0))
-            self._healths[each] = check(sampled, takers=takers, whole_topics=whole_topics)
-        lagging = {each: health for each, health in self._healths.items() if health.release is not None}
-        if lagging:
-            worst = max(lagging, key=lambda each: lagging[each].lag)
-            self.agent.shed(worst, lagging[worst].release or "")
-            del self._healths[worst]
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         with self.agent.looking() as participant:
@@ -185,8 +137,6 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
         group=spec.group,
         client_id=claims.client_id or default_client_id(),
         heartbeat_seconds=claims.heartbeat_seconds,
-        unit=claims.unit,
-        claims_max=claims.claims_max,
     )
     coordination = CoordinationOptions(claims.topic, claims.partitions, tables_remember=True)
     agent = Agent(spec, member, coordination, tell, work_timeout_seconds=claims.work_timeout_seconds)

@@ -103,9 +103,8 @@ def print_status(job: JobStatus, console: Console) -> None:
         for line in section.lines:
             console.print(Text(line), soft_wrap=True)
     console.print(_commits(job))
-    for what, losses in (("recorded gap", job.gaps), ("given up", job.given_up)):
-        for each in losses[:GAPS_SHOWN]:
-            console.print(Text(f"{what}: {each.partition} [{each.start}, {each.end}) in version {each.version}"))
+    for gap in job.gaps[:GAPS_SHOWN]:
+        console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
     for alert in job.alerts:
         console.print(Text(f"! {alert.text}", style="yellow"), soft_wrap=True)
 

@@ -1,28 +1,28 @@
-"""The ownership handshake: raise the token over the table, commit where a partition begins, pass over what was lost.
+"""The ownership handshake: raise the token over the table, and commit where a partition begins.
 
-All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1, M6).
+All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.claims import Claims
 from penstock.environment import new_batch_id
 from penstock.errors import UserError
-from penstock.events import Listener, MessagesGivenUp, PartitionStarted, PositionCorrected
+from penstock.events import Listener, PartitionStarted, PositionCorrected
 from penstock.failpoints import Reach
-from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
+from penstock.job.spec import JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.proposal import AcceptedPart, FencePart, GivenUpPart, Part, Proposal, StartPart
+from penstock.lake.proposal import AcceptedPart, FencePart, Part, Proposal, StartPart
 from penstock.lake.state import TableState
-from penstock.logs.log import Bounds, Log, Partition, Slice
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.tables.kind import Table
 
-ROUNDS_MAX = 3
-"""A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""
+ROUNDS_MAX = 2
+"""A partition that a rival started first is fenced in the second round."""
 
 Tokens: TypeAlias = Mapping[Partition, int]
 """Claimed partitions with the tokens of their claims."""
@@ -51,13 +51,8 @@ class Starter:
     claims: Claims
     listener: Listener
     reach: Reach
-    _announced_under: dict[Partition, int] = field(default_factory=dict)
     nothing_matched: bool = False
     """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
-
-    def announcing(self, tokens: Tokens) -> None:
-        """Note that messages are about to be claimed under these tokens, by this process itself."""
-        self._announced_under |= tokens
 
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
@@ -93,14 +88,8 @@ class Starter:
         offsets = self._first_offsets(new, state, bounds) if new else {}
         parts: list[Part] = [StartPart(each, offsets[each], tokens.get(each, 0)) for each in new]
         for partition, token in tokens.items():
-            here = state.of(partition)
-            if here.position is None or token < here.token:
-                continue
-            if token > here.token:
+            if state.of(partition).position is not None and token > state.of(partition).token:
                 parts.append(FencePart(partition, token))
-            # What we announced ourselves and did not land, we write again.
-            elif self.job.delivery is Delivery.AT_MOST_ONCE and self._announced_under.get(partition) != token:
-                parts += self._given_up(partition, token, here.position)
         return parts
 
     def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
@@ -117,15 +106,9 @@ class Starter:
         ]
         return ours + others
 
-    def _given_up(self, partition: Partition, token: int, position: int) -> list[Part]:
-        announced = self.claims.announced(partition)
-        if announced is None or announced <= position:
-            return []
-        return [GivenUpPart(Slice(partition, position, announced, position), token)]
-
     def _correct(self, partition: Partition, token: int, state: TableState) -> None:
         position = state.of(partition).position
-        if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
+        if position is None or state.of(partition).token != token:
             return
         shown = self.claims.correct(partition, token, position)
         if shown is not None:
@@ -133,13 +116,10 @@ class Starter:
 
     def _tell(self, accepted: Sequence[AcceptedPart]) -> None:
         for part in accepted:
-            match part:
-                case StartPart():
-                    self.listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
-                case GivenUpPart():
-                    self.listener.event(MessagesGivenUp(str(part.partition), part.piece.start, part.piece.end))
+            if isinstance(part, StartPart):
+                self.listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
         kinds = {type(part) for part in accepted}
-        for kind, step in ((StartPart, "started"), (FencePart, "fenced"), (GivenUpPart, "gave_up")):
+        for kind, step in ((StartPart, "started"), (FencePart, "fenced")):
             if kind in kinds:
                 self.reach(step)
 

@@ -22,7 +22,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, InvariantError, PenstockError, TransientError
 from penstock.flow.write.manifest import Marks
 from penstock.job.spark import refuse_unshared
-from penstock.job.spec import Delivery, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Refusal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, EpochMark, Log, Partition
@@ -129,8 +129,6 @@ class Rounds(Generic[S]):
         view = View(tokens, bounds, planned_at, self.seen.record_bytes, flush_now, idle)
         compact = self.compaction.due(state.version) if partitions and partitions[0] in tokens else []
         due = self._in_turn(planned, [*self.table.chores(view), *compact])
-        if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
-            due = self.announce(due, tokens)
         if isinstance(due, Batch):
             self.listener.event(events.BatchPlanned(batch=due.id, offsets=due.offsets, slices=len(due.slices)))
         batch = due if isinstance(due, Batch | Wait) else due.batch
@@ -218,14 +216,6 @@ class Rounds(Generic[S]):
         lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
         return plan(lanes, terms, new_batch_id())
-
-    def announce(self, batch: Batch, tokens: Tokens) -> Batch | Wait:
-        """Claim the batch's messages for this process, before the first is read: nobody will write them again."""
-        self.starter.announcing({piece.partition: tokens[piece.partition] for piece in batch.slices})
-        granted = self.claims.announce({piece.partition: piece.end for piece in batch.slices}, tokens)
-        self.reach("announced")
-        slices = tuple(piece for piece in batch.slices if piece.partition in granted)
-        return replace(batch, slices=slices) if slices else Wait(self.environment.now())
 
     def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> Lane:
         position = state.of(partition).position

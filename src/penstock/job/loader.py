@@ -16,7 +16,7 @@ from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, k
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
 from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
-from penstock.job.spec import ClaimsSpec, Delivery, JobSpec, NewColumnPolicy
+from penstock.job.spec import ClaimsSpec, JobSpec, NewColumnPolicy
 
 FILE_BYTES_MAX = 1024 * 1024
 OTHER_KEYS = ("log", "schema", "columns", "place", "table")
@@ -157,9 +157,6 @@ def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | No
             if name != "mode" and reader.has("claims", name):
                 reader.note(("claims", name), "has no meaning with static claims", "remove mode: static", on_key=True)
         claims = None
-    if job.delivery is Delivery.AT_MOST_ONCE and claims is None:
-        hint = "name log.kafka.group, or write claims: group"
-        reader.note(("delivery",), "at_most_once needs claims: messages are claimed before they are written", hint)
     if claims is not None and not log.shared:
         message = f"log.{log.name} cannot be shared: the processes of a job meet in a topic of Kafka"
         reader.note(("claims",), message, "remove claims, and run one process for the job", on_key=True)

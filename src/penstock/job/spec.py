@@ -65,7 +65,6 @@ NameCase: TypeAlias = Literal["keep", "lower"]
 NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
 NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
-ClaimUnit: TypeAlias = Literal["partition", "topic"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 ClaimsMode: TypeAlias = Literal["static", "group"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
@@ -117,14 +116,6 @@ class SmallFilesPolicy(StrEnum):
     """The job merges them itself."""
     KEEP = "keep"
     """Until `penstock compact`."""
-
-
-class Delivery(StrEnum):
-    """What a job promises. A table of ours gives exactly once at no further cost, so at least once is the same."""
-
-    EXACTLY_ONCE = "exactly_once"
-    AT_LEAST_ONCE = "at_least_once"
-    AT_MOST_ONCE = "at_most_once"
 
 
 class Payload(StrEnum):
@@ -215,8 +206,6 @@ class ClaimsSpec:
     topic: Annotated[str, _TOPIC] = "__penstock"
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
-    unit: ClaimUnit = "partition"
-    claims_max: Annotated[Positive | None, Key("max")] = None
     work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
     """A process whose work makes no progress for so long leaves the group, and others take its partitions."""
     mode: ClaimsMode = "group"
@@ -416,7 +405,6 @@ class JobSpec(Generic[TableT_co]):
     sql: Annotated[SqlSpec | None, Part.SECTION] = None
     claims: Annotated[ClaimsSpec | None, Part.SECTION] = None
     """None: static, this process owns every partition."""
-    delivery: Delivery = Delivery.EXACTLY_ONCE
     flush: Annotated[FlushPolicy, Part.SECTION] = field(default_factory=FlushPolicy)
     on: Annotated[Policies, Part.SECTION] = field(default_factory=Policies)
     limits: Annotated[Limits, Part.SECTION] = field(default_factory=Limits)

@@ -48,23 +48,6 @@ class SlicePart:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUpPart:
-    """Offsets that a crashed owner had claimed at most once: passed over, and counted as lost (RULES M6)."""
-
-    piece: Slice
-    token: int
-    numbers: Numbers = field(default_factory=Numbers)
-
-    @property
-    def partition(self) -> Partition:
-        return self.piece.partition
-
-    @property
-    def totals(self) -> Totals:
-        return Totals(given_up=self.piece.offsets)
-
-
-@dataclass(frozen=True, slots=True)
 class FencePart:
     """A token raised over a partition without rows: the first act of a new owner (RULES C5)."""
 
@@ -75,7 +58,7 @@ class FencePart:
     numbers: Numbers = field(default_factory=Numbers)
 
 
-Part = StartPart | SlicePart | GivenUpPart | FencePart
+Part = StartPart | SlicePart | FencePart
 
 
 class AcceptedPart(Protocol):
@@ -163,8 +146,8 @@ def _refusal(part: Part, state: DeltaState) -> str | None:
     match part:
         case StartPart():
             return None if here.position is None else f"already started, position is {here.position}"
-        case SlicePart() | GivenUpPart():
-            if here.position == (None if isinstance(part, SlicePart) and part.begins else part.piece.start):
+        case SlicePart():
+            if here.position == (None if part.begins else part.piece.start):
                 return None
             return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
         case FencePart():

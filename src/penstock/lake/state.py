@@ -13,7 +13,7 @@ from penstock.logs.log import EpochMark, Partition, Slice
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Counts since the origin: `position - origin = read + holes + gap + given_up` (RULES C6)."""
+    """Counts since the origin: `position - origin = read + holes + gap` (RULES C6)."""
 
     read: int = 0
     written: int = 0
@@ -22,7 +22,6 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     skipped: int = 0
     holes: int = 0
     gap: int = 0
-    given_up: int = 0
     replayed: int = 0
     """Of the quarantined, those that a replay has written since."""
     deferred: int = 0
@@ -37,7 +36,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def offsets(self) -> int:
-        return self.read + self.holes + self.gap + self.given_up
+        return self.read + self.holes + self.gap
 
     @property
     def accounted(self) -> int:

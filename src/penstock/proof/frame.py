@@ -311,7 +311,7 @@ class OffsetJoin:
         for count in (count for count in self._counts if count.partition in self._log_first):
             span, read = count.span, count.span.totals.read
             fewer = count.records < read and count.partition.topic not in self._compacted
-            more = count.records > read + span.totals.given_up
+            more = count.records > read + (span.totals.gap if span.version is None else 0)
             if (more or fewer) and span.read_from >= self._log_first[count.partition]:
                 violations.add(count.violation(ViolationKind.NOT_COUNTED))
             records += count.records

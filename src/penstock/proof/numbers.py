@@ -42,7 +42,7 @@ class CommittedSlice:
     def unfiltered(self) -> bool:
         """Whether every record that the log has of it must be in the table or in quarantine."""
         totals = self.totals
-        left_out = totals.filtered + totals.skipped + totals.given_up + totals.deferred + totals.vanished
+        left_out = totals.filtered + totals.skipped + totals.deferred + totals.vanished
         return not left_out
 
     @property

@@ -40,7 +40,6 @@ class TableView:
     """Also of topics that were recreated since."""
     commits: tuple[CommitStatus, ...]
     gaps: tuple[RecordedGap, ...] = ()
-    given_up: tuple[RecordedGap, ...] = ()
 
 
 def job_status(
@@ -59,8 +58,6 @@ def job_status(
         quarantine_rows=quarantine_rows,
         gap_offsets=sum(each.gap for each in totals),
         gaps=table.gaps,
-        given_up_offsets=sum(each.given_up for each in totals),
-        given_up=table.given_up,
         alerts=tuple(alerts(partitions, table.incarnations.fingerprints, log, quarantine_rows)),
         log_error=log.error.primary if log.error else None,
         exit_code=log.error.exit_code if log.error else 0,

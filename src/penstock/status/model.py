@@ -157,9 +157,6 @@ class JobStatus:
     gap_offsets: int = 0
     """All that were ever recorded; `gaps` has those that the table's history still tells of."""
     gaps: tuple[RecordedGap, ...] = ()
-    given_up_offsets: int = 0
-    """All that at-most-once ever lost; `given_up` has those that the table's history still tells of."""
-    given_up: tuple[RecordedGap, ...] = ()
     alerts: tuple[Alert, ...] = ()
     log_error: str | None = None
     exit_code: int = 0
@@ -181,8 +178,6 @@ class JobStatus:
             "quarantine_rows": self.quarantine_rows,
             "gap_offsets": self.gap_offsets,
             "gaps": [each.as_json() for each in self.gaps],
-            "given_up_offsets": self.given_up_offsets,
-            "given_up": [each.as_json() for each in self.given_up],
             "alerts": [{"kind": each.kind.name.lower(), "text": each.text} for each in self.alerts],
             "log_error": self.log_error,
             **{each.key: each.values for each in self.sections},

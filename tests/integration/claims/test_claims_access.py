@@ -70,7 +70,7 @@ def allow(cluster: Guarded, user: str, topic: str, *operations: AclOperation) ->
 def refusal(crew: Crew) -> UserError:
     agent = crew.join("anna")
     with pytest.raises(UserError) as raised:
-        agent.wait(lambda: False, 20)
+        wait_until(lambda: bool(agent.held()) and False, 20)
     assert agent.member.client_id == "anna"
     return raised.value
 

@@ -63,14 +63,6 @@ def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
     wait_until(lambda: set(anna.held()) == set(hits_up_to(3)))
 
 
-def test_a_member_that_cannot_keep_up_hands_a_partition_to_one_that_can(crew: Crew) -> None:
-    anna, bert = crew.join("anna"), crew.join("bert")
-    wait_until(lambda: crew.shared(6, 6))
-    slow = next(iter(anna.held()))
-    anna.shed(slow, "x" * 1000)
-    wait_until(lambda: slow in bert.held() and crew.shared(5, 7))
-
-
 # who vanishes and who comes back
 
 
@@ -178,12 +170,10 @@ def test_p5_an_id_that_cannot_be_is_refused_before_anything_is_said(text: str) -
             Agent(spec, options)
 
 
-def test_a_heartbeat_that_is_too_fast_or_a_bound_below_zero_is_refused() -> None:
+def test_a_heartbeat_that_is_too_fast_is_refused() -> None:
     spec = KafkaLogSpec("localhost:1")
     with pytest.raises(UserError):
         Agent(spec, MemberOptions("shop", "anna", HEARTBEAT_SECONDS_MIN / 2))
-    with pytest.raises(UserError):
-        Agent(spec, MemberOptions("shop", "anna", claims_max=-1))
 
 
 def test_a_made_up_client_id_is_never_the_same() -> None:

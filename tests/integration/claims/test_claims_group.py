@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.claims.group import GroupClaims, open_group
-from penstock.claims.member.health import TOO_SLOW
 from penstock.events import Event, WorkHangs
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.logs.log import Partition
@@ -20,24 +19,6 @@ def crew(bootstrap: str) -> Iterator[Crew]:
     crew = Crew(bootstrap, hits_up_to(2))
     yield crew
     crew.close()
-
-
-def test_a_process_that_cannot_keep_up_lets_a_partition_go_to_one_that_can(crew: Crew) -> None:
-    slow = GroupClaims(crew.join("slow"))
-    idle = GroupClaims(crew.join("swift"))
-    wait_until(lambda: crew.shared(1, 1))
-    [partition] = slow.agent.held()
-    end = 0
-
-    def fall_behind() -> bool:
-        nonlocal end
-        end += 100
-        slow.progress({partition: end // 10}, {partition: end - end // 10})
-        idle.progress(dict.fromkeys(idle.agent.held(), 0), {})
-        return len(idle.agent.held()) == 2
-
-    wait_until(fall_behind)
-    assert ("claim released", {"partition": str(partition), "reason": TOO_SLOW}) in crew.events["slow"]
 
 
 def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_works_again(crew: Crew) -> None:
@@ -72,17 +53,6 @@ def test_m2_the_shown_position_follows_a_table_that_was_set_back(crew: Crew) -> 
     assert claims.correct(partition, token, 300) == 500
     assert shown(claims, partition) == 300
     assert claims.correct(other, claims.agent.held()[other], 70) is None
-
-
-def test_messages_are_announced_once_and_a_later_announcement_covers_an_earlier_one(crew: Crew) -> None:
-    claims = GroupClaims(crew.join("anna"))
-    partition, other = crew.wanted
-    wait_until(lambda: crew.shared(2))
-    tokens = claims.agent.held()
-    assert claims.announce({partition: 10, other: 20}, tokens) == {partition, other}
-    assert (claims.announced(partition), claims.announced(other)) == (10, 20)
-    assert claims.announce({partition: 5}, tokens) == {partition}
-    assert claims.announced(partition) == 10
 
 
 def shown(claims: GroupClaims, partition: Partition) -> int | None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.session import SNAPSHOT_EVERY_RECORDS
 from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX
-from penstock.claims.protocol.records import Heartbeat, Presence, Who
+from penstock.claims.protocol.records import Heartbeat, Who
 from penstock.claims.protocol.snapshots import LostHistoryError, Snapshot
 from penstock.claims.protocol.state import Claim, Group
 from tests.support.claimants import LATE_SECONDS, Crew, hits, hits_up_to, other_process
@@ -30,7 +30,7 @@ def chatter(crew: Crew, records: int) -> None:
     """Heartbeats of somebody who is no member."""
     with crew.journal() as journal:
         for seq in range(records):
-            beat = Heartbeat(who=SOMEBODY, seq=seq, presence=Presence())
+            beat = Heartbeat(who=SOMEBODY, seq=seq)
             journal.append(beat, lambda record: pytest.fail(f"not delivered: {record}"))
         assert journal.flush(30) == 0
 
@@ -55,7 +55,7 @@ def kept_offsets(crew: Crew) -> list[int]:
 
 def lost_history(agent: Agent) -> LostHistoryError:
     with pytest.raises(LostHistoryError) as raised:
-        agent.wait(lambda: False, LATE_SECONDS)
+        wait_until(lambda: bool(agent.held()) and False, LATE_SECONDS)
     return raised.value
 
 
@@ -69,7 +69,7 @@ def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
     bert = crew.join("bert")
     wait_until(lambda: crew.shared(3, 3))
     assert end(crew) > 2000
-    assert bert.startup.records < 2 * SNAPSHOT_EVERY_RECORDS
+    assert bert.startup_records < 2 * SNAPSHOT_EVERY_RECORDS
     with bert.looking() as participant:
         assert all(participant.view.claim(each).token >= held[each] for each in crew.wanted)
 

@@ -228,16 +228,6 @@ def test_48_a_second_living_process_with_one_client_id_is_refused_and_the_first_
         assert places(worked(first, 1)) == [(0, 0)]
 
 
-def test_49_50_39_a_member_takes_no_more_than_its_bound(bootstrap: str, topic: Topics) -> None:
-    name = topic(partitions=3)
-    with Members(bootstrap, name) as members:
-        anna = members.join("anna", claims_max=2)
-        until(lambda: len(anna.held()) == 2)
-        bert = members.join("bert")
-        until(lambda: len(bert.held()) == 1)
-        assert len(anna.held()) == 2
-
-
 def test_51_partitions_that_are_added_are_read_from_their_beginning_whatever_start_says(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
@@ -259,7 +249,7 @@ def test_p1_a_partition_added_together_with_a_member_is_read_from_its_beginning(
     name = topic()
     produce(name, ["old"])
     with Members(bootstrap, name) as members:
-        anna = members.alone("anna", start="latest", claims_max=1)
+        anna = members.alone("anna", start="latest")
         until(lambda: list(anna.positions().values()) == [1])
         topic.grow(name, 2)
         produce(name, ["new"], partition=1)
@@ -291,10 +281,8 @@ def test_p16_what_is_done_twice_or_was_never_handed_out_is_refused(
         {"topics": "web"},
         {"topics": ["web"], "delivery": "exactly_once"},
         {"topics": ["web"], "start": "yesterday"},
-        {"topics": ["web"], "out_of_range": "latest"},
         {"topics": ["web"], "in_flight_max": 0},
         {"topics": ["web"], "heartbeat_seconds": 0.1},
-        {"topics": ["web"], "claims_max": -1},
         {"topics": ["web"], "client_id": "x" * 600},
     ],
     ids=lambda options: "-".join(options),

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.claims import LostClaimError, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
+from penstock.claims.member.session import UNHEARD_INTERVALS_MAX
 from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
@@ -64,7 +65,8 @@ def test_p17_without_a_broker_nothing_is_held_and_with_it_everybody_goes_on_undi
     wait_until(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
     with pytest.raises(OutcomeUnknownError):
         anna.say(Seeking, partition, if_token=token, position=1, reason="")
-    time.sleep(2 * HEARTBEAT_SECONDS)
+    # Longer than members wait before they replace their Kafka clients.
+    time.sleep(UNHEARD_INTERVALS_MAX * HEARTBEAT_SECONDS)
     assert crew.shared(0, 0)
 
     fragile.restart()

@@ -23,8 +23,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.names import compacted_name
-from penstock.lake.proposal import GivenUpPart, Proposal
-from penstock.logs.log import Slice
 from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
 from penstock.tables.kind import CompactWish, Loading, SaveMode
@@ -411,18 +409,6 @@ def test_a_row_that_a_lost_record_of_another_partition_gave_is_not_a_violation(t
     table.log.expire(ONE, 3)
     assert table.rows()[0]["value"] == 2
     assert questions(table) == ["3 rows of records that the log no longer has, or of other jobs"]
-
-
-@pytest.mark.parametrize("keyed", ["", "sequence: seq"])
-def test_a_record_that_was_given_up_is_not_missed(tmp_path: Path, keyed: str) -> None:
-    table = Keyed(tmp_path, f"row_keys: [number], {keyed}")
-    table.put(row(1, 1, seq=1))
-    table.run()
-    table.put(row(1, 2, seq=2), row(2, 2, seq=2))
-    data = table.table()
-    token = data.state([ZERO]).of(ZERO).token
-    data.commit(Proposal(table.name, "given-up", (GivenUpPart(Slice(ZERO, 1, 3, 1), token),)))
-    assert questions(table) == []
 
 
 def test_rows_of_another_job_are_not_foreign(tmp_path: Path) -> None:

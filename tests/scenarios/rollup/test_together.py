@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from penstock.claims import StaticClaims
 from penstock.engine.replay import replay
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.rollup import decide
 from penstock.tables.rollup.close_portion import WindowsRewrittenError
@@ -115,34 +112,6 @@ def test_records_that_the_log_lost_are_in_no_window(tmp_path: Path) -> None:
     ended(rollup)
     wanted = [*points, *((SERIES, START + 181, each) for each in (3, 4))]
     assert rollup.windows() == expected(wanted, BOTH)
-    assert violated(rollup) == []
-
-
-class Announcing(StaticClaims):
-    """Claims that remember what was announced, as those of a group do."""
-
-    def __init__(self) -> None:
-        self.ends: dict[Partition, int] = {}
-
-    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        self.ends |= ends
-        return frozenset(ends)
-
-    def announced(self, partition: Partition) -> int | None:
-        return self.ends.get(partition)
-
-
-def test_at_most_once_leaves_out_what_was_announced_and_not_landed(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path, head="claims: group\ndelivery: at_most_once")
-    claims = Announcing()
-    minutes(rollup, 0, 3)
-    with pytest.raises(CrashError):
-        rollup.run(claims=claims, reach=crash_at("staged"))
-    landed = minutes(rollup, 3, 5)
-    rounds = rollup.run(claims=claims)
-    rollup.clock += 7200
-    rollup.run(rounds)
-    assert rollup.windows() == expected(landed, BOTH)
     assert violated(rollup) == []
 
 

@@ -1,4 +1,4 @@
-"""`claims` and `delivery` of a job file: who shares partitions, and what is promised."""
+"""`claims` of a job file: who shares partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.job.faults import JobFileError
-from penstock.job.spec import ClaimsSpec, Delivery, JobSpec
+from penstock.job.spec import ClaimsSpec, JobSpec
 from penstock.tables.registry import load_job
 
 JOB = """\
@@ -47,32 +47,14 @@ def test_claims_can_be_switched_off_and_on_by_a_word(tmp_path: Path) -> None:
 
 
 def test_every_option_arrives(tmp_path: Path) -> None:
-    stated = (
-        "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, unit: topic, max: 3, "
-        "work_timeout: 30m}"
-    )
+    stated = "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, work_timeout: 30m}"
     assert load(tmp_path, rest=stated).claims == ClaimsSpec(
         client_id="w-1",
         heartbeat_seconds=2.0,
         topic="coordination",
         partitions=4,
-        unit="topic",
-        claims_max=3,
         work_timeout_seconds=1800.0,
     )
-
-
-@pytest.mark.parametrize("delivery", list(Delivery))
-def test_all_three_promises_are_accepted(tmp_path: Path, delivery: Delivery) -> None:
-    assert load(tmp_path, kafka="group: readers", rest=f"delivery: {delivery}").delivery is delivery
-
-
-def test_exactly_once_is_the_default(tmp_path: Path) -> None:
-    assert load(tmp_path).delivery is Delivery.EXACTLY_ONCE
-
-
-def test_at_most_once_needs_claims(tmp_path: Path) -> None:
-    assert faults(tmp_path, rest="delivery: at_most_once") == ["delivery"]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +65,10 @@ def test_at_most_once_needs_claims(tmp_path: Path) -> None:
         ("claims: {topic: 'a/b'}", "claims.topic"),
         ("claims: {client_id: ''}", "claims.client_id"),
         ("claims: {partitions: 5000}", "claims.partitions"),
-        ("claims: {max: 0}", "claims.max"),
         ("claims: {work_timeout: 5s}", "claims.work_timeout"),
-        ("claims: {unit: broker}", "claims.unit"),
+        ("claims: {unit: topic}", "claims.unit"),
         ("claims: {hartbeat: 5s}", "claims.hartbeat"),
-        ("delivery: twice", "delivery"),
+        ("delivery: exactly_once", "delivery"),
     ],
 )
 def test_what_cannot_be_is_named_at_its_place(tmp_path: Path, stated: str, key: str) -> None:

@@ -114,7 +114,6 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
     [
         ("schema: {a: int}", "schema", "contradicts table.export"),
         ("sql: {where: price > 1}", "sql", "contradicts table.export"),
-        ("delivery: at_most_once\nclaims: group", "delivery", "not for table.export"),
         ("days: {not_before: 2000-02-30}", "days.not_before", "no date"),
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),

@@ -57,7 +57,6 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
         (WAL.replace("wal:", "wall:"), "log.wall", "unknown key; did you mean wal?"),
         (WAL + "claims: group\n", "claims", "log.wal cannot be shared"),
         (WAL + "claims: {heartbeat: 5s}\n", "claims", "log.wal cannot be shared"),
-        (WAL + "delivery: at_most_once\n", "delivery", "at_most_once needs claims"),
         (WAL.replace("[orders]", "[orders], transactional: true"), "log.wal.transactional", "unknown key"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.lake.delta.effect import effect
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
-from penstock.lake.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
+from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition, Slice
 
@@ -103,7 +103,6 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
     slices = (
         SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=8, written=8), mark=EpochMark(end=18, epoch=3)),
         part(ONE, 20, 30, read=0),
-        GivenUpPart(Slice(ONE, 30, 40, 30), 1),
         FencePart(ONE, 2),
     )
     changed = []
@@ -111,8 +110,8 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
         made = effect(Proposal("job", "b", (each,)), (each,), here)
         here = DeltaState(here.version + 1, made.state, {})
         changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
-    assert changed == [{field_key("job", ONE, "epoch"): 3, field_key("job", ONE, "epoch_end"): 18}, {}, {}, {}]
-    assert (here.of(ONE).position, here.of(ONE).mark) == (40, EpochMark(end=18, epoch=3))
+    assert changed == [{field_key("job", ONE, "epoch"): 3, field_key("job", ONE, "epoch_end"): 18}, {}, {}]
+    assert (here.of(ONE).position, here.of(ONE).mark) == (30, EpochMark(end=18, epoch=3))
 
 
 def test_a_fence_raises_the_token_and_keeps_the_position() -> None:

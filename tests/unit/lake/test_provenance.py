@@ -35,7 +35,7 @@ RELEASED = {
             CommitSlice.of(
                 Slice(ZERO, 0, 100, 3), 2, Totals(read=90, written=88, quarantined=2, holes=7, gap=3), (BAD,)
             ),
-            CommitSlice.of(Slice(ONE, 5, 9, 5), 0, Totals(given_up=4)),
+            CommitSlice.of(Slice(ONE, 5, 9, 5), 0, Totals(gap=4)),
         ),
         starts=(CommitStart(*placed(ONE), 5),),
         rows=88,

@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -45,7 +45,6 @@ class ListedMember:
     freshness: Freshness | None
     silent_seconds: float
     claims: int
-    claims_max: int | None
     lag: int
 
 
@@ -113,12 +112,15 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     state = reader.view.state
     silent = {key: max(0.0, reader.view.silence_seconds(key, at)) for key in state.members}
     fresh = {key: freshness(each, reader.heartbeat_seconds) for key, each in silent.items()}
-    held = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
-    members = []
-    for key, member in sorted(state.members.items()):
-        shown = fresh[key] if member.present else None
-        presence = member.presence
-        members.append(ListedMember(key, shown, silent[key], held[key], presence.claims_max, presence.lag))
+    held, lags = Counter[str](), Counter[str]()
+    for claim in state.claims.values():
+        if claim.held and claim.owner is not None:
+            held[claim.owner.client_id] += 1
+            lags[claim.owner.client_id] += claim.lag
+    members = [
+        ListedMember(key, fresh[key] if member.present else None, silent[key], held[key], lags[key])
+        for key, member in sorted(state.members.items())
+    ]
     claims = []
     for partition, claim in sorted(state.claims.items()):
         owner = claim.owner.client_id if claim.held and claim.owner is not None else ""
@@ -165,9 +167,8 @@ def history(
                 history_reader.read(each.offset, each.appended_at, each.record, each.fault)
 
         reader.read(start, take)
-        groups = [of.group] if history_reader.known or partition is not None else reader.groups()
-        if of.group not in groups:
-            raise _unknown_group(of, groups)
+        if not history_reader.known and partition is None:
+            raise _unknown_group(reader)
     records = history_reader.records
     if wanted is not None:
         named = {place for each in records if each.record is not None for place in partitions_of(each.record)}
@@ -184,7 +185,6 @@ def pause(
     for_seconds: float | None = None,
     reason: str = "",
     wait_seconds: float = 0.0,
-    progress: Callable[[tuple[ListedClaim, ...]], None] = lambda holders: None,
 ) -> PauseReport:
     """Pause a group: members release everything and claim nothing; wait for that at most so long.
 
@@ -196,7 +196,7 @@ def pause(
     with _reading(of) as reader:
         reader.say(reader.outbox.record_of(ReleaseGroup, pause_id=pause_id, for_seconds=for_seconds, reason=reason))
         until_at = reader.view.state.pauses[pause_id].until_at if pause_id in reader.view.state.pauses else None
-        holders = _wait_released(reader, pause_id, wait_seconds, progress)
+        holders = _wait_released(reader, pause_id, wait_seconds)
     return PauseReport(pause_id, until_at, holders)
 
 
@@ -248,7 +248,7 @@ def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
     with LogReader(of) as reader:
         reader.catch_up()
         if not reader.known:
-            raise _unknown_group(of, reader.groups())
+            raise _unknown_group(reader)
         yield reader
 
 
@@ -262,22 +262,18 @@ def _broker_now(reader: LogReader) -> float:
     return reader.broker_now() if heard else max(time.time(), reader.broker_now())
 
 
-def _wait_released(
-    reader: LogReader, pause_id: str, seconds: float, progress: Callable[[tuple[ListedClaim, ...]], None]
-) -> tuple[ListedClaim, ...]:
+def _wait_released(reader: LogReader, pause_id: str, seconds: float) -> tuple[ListedClaim, ...]:
     """Follow the log until no live member holds a claim, the pause has ended, or the time is over."""
-    holders: tuple[ListedClaim, ...] = ()
 
-    def settled() -> bool:
-        nonlocal holders
-        before, holders = holders, listing_of(reader, reader.broker_now()).held
-        if len(before) != len(holders):
-            progress(holders)
-        waiting = any(each.freshness is not Freshness.STALE for each in holders)
-        return not waiting or pause_id not in reader.view.state.pauses
+    def holders() -> tuple[ListedClaim, ...]:
+        return listing_of(reader, reader.broker_now()).held
 
-    reader.follow(seconds, settled)
-    return holders
+    def released() -> bool:
+        live = any(claim.freshness is not Freshness.STALE for claim in holders())
+        return not live or pause_id not in reader.view.state.pauses
+
+    reader.follow(seconds, released)
+    return holders()
 
 
 def _refuse_paused(reader: LogReader) -> None:
@@ -310,25 +306,19 @@ def _found(reader: LogReader, text: str) -> ListedClaim:
     return next(each for each in listing_of(reader, _broker_now(reader)).claims if each.partition == newest)
 
 
-def _unknown_group(of: CoordinatedGroup, groups: list[str]) -> UserError:
+def _unknown_group(reader: LogReader) -> UserError:
+    """The error for a group without records; GrownTopicError if they may be in another partition."""
+    reader.journal.check_new()
     return UserError(
-        f"nothing is known about group {of.group} in {of.topic}",
-        detail=_named("groups there", groups, of.group),
-        hint="a group is known once a member has joined it",
+        f"nothing is known about group {reader.of.group} in {reader.of.topic}",
+        hint="a group is known once a member has joined it; check --group and --topic",
     )
 
 
 def _unknown_partition(of: CoordinatedGroup, text: str, known: list[str]) -> UserError:
+    near = near_words(text, known, NAMES_SHOWN_MAX)
     return UserError(
         f"group {of.group} never claimed {text}",
-        detail=_named("claims", known, text),
+        detail=f"similar claims: {', '.join(near)}" if near else "",
         hint="`penstock claims list` shows all",
     )
-
-
-def _named(what: str, names: list[str], wanted: str) -> str:
-    """The names nearest to the wanted one first."""
-    near = near_words(wanted, names, NAMES_SHOWN_MAX)
-    ordered = [*near, *(each for each in names if each not in near)]
-    more = f" and {len(ordered) - NAMES_SHOWN_MAX} more" if len(ordered) > NAMES_SHOWN_MAX else ""
-    return f"{what}: {', '.join(ordered[:NAMES_SHOWN_MAX]) or 'none'}{more}"

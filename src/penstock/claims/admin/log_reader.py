@@ -20,7 +20,7 @@ from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 
 SAY_SECONDS_MAX = 15.0
 READER_HEARTBEAT_SECONDS = 1.0
@@ -41,8 +41,8 @@ class LogReader:
 
     def __init__(self, of: CoordinatedGroup) -> None:
         self.of = of
-        with closing(BoundedAdmin(of.spec)) as admin:
-            self.topic = find_topic(admin, of.topic)
+        with closing(KafkaTopics(of.spec)) as topics:
+            self.topic = find_topic(topics, of.topic)
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
@@ -61,14 +61,13 @@ class LogReader:
 
     @property
     def heartbeat_seconds(self) -> float:
-        terms = self.view.state.terms
-        return READER_HEARTBEAT_SECONDS if terms is None else terms.heartbeat_seconds
+        return self.view.state.heartbeat_seconds or READER_HEARTBEAT_SECONDS
 
     @property
     def known(self) -> bool:
         """Whether the group was ever heard of."""
         state = self.view.state
-        return bool(state.members or state.claims or state.pauses or state.terms)
+        return bool(state.members or state.claims or state.pauses or state.heartbeat_seconds)
 
     def catch_up(self) -> None:
         """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""
@@ -83,11 +82,6 @@ class LogReader:
     def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
         """Read the log from an offset to its current end."""
         catch_up(self.journal, take, start)
-
-    def groups(self) -> list[str]:
-        """The groups of the topic, where nothing is known of ours."""
-        self.journal.check_new()
-        return self.journal.groups()
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""
@@ -121,12 +115,13 @@ class LogReader:
         OutcomeUnknownError if that takes too long.
         """
         lost: list[Record] = []
-        self.outbox.ask(said)
+        verdicts = self.outbox.ask(said)
         for record in said:
             self.journal.append(record, lost.append)
-        if not self.follow(SAY_SECONDS_MAX, lambda: not self.outbox.unread(said)):
+        if not self.follow(SAY_SECONDS_MAX, lambda: all(verdict.done() for verdict in verdicts)):
+            unread = sum(not verdict.done() for verdict in verdicts)
             raise OutcomeUnknownError(
-                f"{self.outbox.unread(said)} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
@@ -134,7 +129,7 @@ class LogReader:
             # Of a recreated topic members write the first snapshot: others shall see that its history is lost.
             self.journal.keep(self.view.snapshot(self.topic.topic_id))
             self.journal.flush(SAY_SECONDS_MAX)
-        return [each.refusal for each in self.outbox.verdicts(said)]
+        return [verdict.result().refusal for verdict in verdicts]
 
 
 def _user() -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from penstock.claims.member.journal import Journal
@@ -26,7 +27,7 @@ from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.events import CoordinationInterrupted, Event, LeftSilently, WorkHangs
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 
@@ -38,14 +39,6 @@ class CoordinationOptions:
     partitions: int = DEFAULT_PARTITIONS
     tables_remember: bool = False
     """Whether tables keep tokens and positions of their own: then a recreated topic loses nothing (RULES M7)."""
-
-
-@dataclass(slots=True)
-class Startup:
-    """What the last start of the agent took, for benchmarks and status."""
-
-    seconds: float = 0.0
-    records: int = 0
 
 
 class Agent:
@@ -63,7 +56,9 @@ class Agent:
         """`work_timeout_seconds` without a `sign_of_life` end the membership, up to the next one; None: never."""
         _check_member(member)
         self.member = member
-        self.startup = Startup()
+        self.startup_seconds: float | None = None
+        """How long the last start took; it read so many records."""
+        self.startup_records = 0
         self._spec = spec
         self._coordination = coordination or CoordinationOptions()
         self._tell = unfailing(tell)
@@ -73,7 +68,7 @@ class Agent:
         self._awaited = False
         """Whether the work waits for records of its own, as at most once."""
         self._worked_at = self.now()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         self._participant: Participant | None = None
         self._session: Session | None = None
         self._topic_id: str | None = None
@@ -96,20 +91,20 @@ class Agent:
 
     def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
         """The partitions that the group shares, with the tokens of their tables."""
-        with self._changed:
+        with self._lock:
             self._wanted = (tuple(partitions), dict(floors))
             if self._participant is not None:
                 self._participant.want(*self._wanted)
 
     def held(self) -> dict[Partition, int]:
         """The partitions on which work may start now; raises the error that ended the agent."""
-        with self._changed:
+        with self._lock:
             self._raise_error()
             return {} if self._participant is None else self._participant.held(self.now())
 
     def renounce(self, partition: Partition, reason: str) -> None:
         """Release a partition, to claim it again above a floor that is known now."""
-        with self._changed:
+        with self._lock:
             if self._participant is not None:
                 self._participant.holdings.release_later([partition], reason, self.now())
 
@@ -122,31 +117,26 @@ class Agent:
         return limit is not None and self.now() - self._worked_at > limit
 
     def using(self, partitions: Iterable[Partition]) -> None:
-        with self._changed:
+        with self._lock:
             if self._participant is not None:
                 self._participant.holdings.using(partitions)
 
     def confirmed(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is certainly ours at this moment."""
-        with self._changed:
+        with self._lock:
             return self._participant is not None and self._participant.confirmed(partition, token, self.now())
 
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
-        with self._changed:
+        with self._lock:
             if position < 0 or lag < 0:
                 raise ValueError(f"no position and lag of a partition: {position}, {lag}")
             if self._participant is not None:
                 self._participant.holdings.progress(partition, position, lag)
 
-    def shed(self, partition: Partition, reason: str) -> None:
-        with self._changed:
-            if self._participant is not None:
-                self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self.now())
-
     @contextlib.contextmanager
     def looking(self) -> Iterator[Participant]:
         """The participant, locked while the caller looks at it; TransientError while the agent is not a member."""
-        with self._changed:
+        with self._lock:
             self._raise_error()
             if self._participant is None or self._participant.phase is not Phase.MEMBER:
                 raise TransientError(f"{self.member.client_id} is not yet a member of {self.member.group}")
@@ -172,31 +162,15 @@ class Agent:
             for record in records:
                 # An unreadable record is the caller's error, and must not fail in the agent's thread.
                 encode(record, self.member.group, session.journal.topic.partitions)
-            outbox.ask(records)
+            verdicts = outbox.ask(records)
             session.send(participant, outbox.sending(records, self.now()))
-            try:
-                return self._read_back(participant, records, deadline)
-            finally:
-                outbox.stop_asking(records)
+        return self._read_back(verdicts, deadline)
 
-    def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
-        outbox = participant.outbox
-        self.wait(lambda: not outbox.unread(records) or self._participant is not participant, deadline - self.now())
-        if outbox.unread(records):
-            raise OutcomeUnknownError(f"{outbox.unread(records)} coordination records were not read back")
-        return outbox.verdicts(records)
-
-    def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition that the agent's thread changes."""
-        deadline = self.now() + seconds
-        with self._changed:
-            while not holds():
-                self._raise_error()
-                left = deadline - self.now()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, POLL_SECONDS))
-        return True
+    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
+        unread = wait(verdicts, max(0.0, deadline - self.now())).not_done
+        if unread:
+            raise OutcomeUnknownError(f"{len(unread)} coordination records were not read back")
+        return [verdict.result() for verdict in verdicts]
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -227,37 +201,39 @@ class Agent:
                 self._stopping.wait(min(1.0, self.member.heartbeat_seconds))
 
     def _end(self, error: PenstockError) -> None:
-        with self._changed:
+        with self._lock:
             self._error = error
             self._participant = None
-            self._changed.notify_all()
 
     def _membership(self) -> None:
         started_at = self.now()
-        with contextlib.closing(BoundedAdmin(self._spec)) as admin:
-            topic = open_topic(admin, self._coordination.topic, self._coordination.partitions)
+        with contextlib.closing(KafkaTopics(self._spec)) as topics:
+            topic = open_topic(topics, self._coordination.topic, self._coordination.partitions)
         journal = Journal(self._spec, topic, self.member.group, self.member.heartbeat_seconds)
         try:
-            self._live_in(Session(journal, self._spec, self.now), started_at)
+            session = Session(journal, self._spec, self.now)
+            participant = self._catch_up(session)
+            self.startup_seconds = self.now() - started_at
+            self._take_part(session, participant)
         finally:
-            with self._changed:
-                self._participant = self._session = None
-                self._changed.notify_all()
             journal.close()
 
-    def _live_in(self, session: Session, started_at: float) -> None:
-        participant = self._catch_up(session)
-        self.startup.seconds = self.now() - started_at
-        with self._changed:
+    def _take_part(self, session: Session, participant: Participant) -> None:
+        with self._lock:
             participant.want(*self._wanted)
             participant.begin(self.now())
             self._participant, self._session = participant, session
-        while not self._stopping.is_set() and not self._work_hangs():
-            session.keep_pace(participant, self._awaited)
-            self._turn(session, participant)
-        if not self._stopping.is_set():
-            self._tell(_hanging(self._work_timeout_seconds or 0.0))
-        self._leave(session, participant)
+        try:
+            while not self._stopping.is_set() and not self._work_hangs():
+                session.keep_pace(participant, self._awaited)
+                self._turn(session, participant)
+            if not self._stopping.is_set():
+                self._tell(_hanging(self._work_timeout_seconds or 0.0))
+            self._leave(session, participant)
+        finally:
+            with self._lock:
+                self._participant = self._session = None
+                participant.outbox.abandon()
 
     def _catch_up(self, session: Session) -> Participant:
         """Read the log from its snapshot to its end, as a new process of this member."""
@@ -270,25 +246,23 @@ class Agent:
         nonce = uuid.uuid4().hex[:12]
         participant = Participant(self.member, nonce, view, frozenset(self._nonces))
         self._nonces.append(nonce)
-        count = catch_up(session.journal, lambda entries: session.take(participant, entries), offset)
-        self.startup = Startup(0.0, count)
+        self.startup_records = catch_up(session.journal, lambda entries: session.take(participant, entries), offset)
         return participant
 
     def _turn(self, session: Session, participant: Participant) -> None:
         """Read, decide, send: the lock is not held while waiting for the broker."""
         entries = session.poll(participant, self._stopping.wait)
-        with self._changed:
+        with self._lock:
             session.take(participant, entries)
             session.send(participant, participant.decide(self.now()))
             session.keep_snapshots(participant)
-            self._changed.notify_all()
         self._tell_all(session.events, participant.events)
         session.check_identity(self.member.heartbeat_seconds)
         session.check_heard(participant)
 
     def _tell_all(self, *lists: list[Event]) -> None:
         """Without the lock: a listener may wait for a thread that needs this member."""
-        with self._changed:
+        with self._lock:
             events = [event for each in lists for event in each]
             for each in lists:
                 each.clear()
@@ -296,7 +270,7 @@ class Agent:
             self._tell(event)
 
     def _leave(self, session: Session, participant: Participant) -> None:
-        with self._changed:
+        with self._lock:
             farewell = participant.leave(self.now())
             self._participant = self._session = None
             session.send(participant, farewell)
@@ -326,7 +300,5 @@ def _check_member(member: MemberOptions) -> None:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UserError(f"the {name} {text!r} is not valid text: it contains half of a surrogate pair")
-    if member.claims_max is not None and member.claims_max < 0:
-        raise UserError(f"a member cannot hold at most {member.claims_max} claims")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
         raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

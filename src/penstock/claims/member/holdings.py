@@ -30,7 +30,6 @@ class _Leaving:
 
     since: float
     reason: str
-    refused: bool = False
     sent: bool = False
     """From then on it may be read at any time, so it is not called off."""
 
@@ -52,10 +51,6 @@ class Holdings:
         self._leaving: dict[Partition, _Leaving] = {}
 
     # what is
-
-    @property
-    def lag(self) -> int:
-        return sum(held.lag for held in self._held.values())
 
     @property
     def changing(self) -> bool:
@@ -81,18 +76,11 @@ class Holdings:
         if partition in self._held:
             self._held[partition] = replace(self._held[partition], position=position, lag=lag)
 
-    def shed(self, partition: Partition, reason: str, now: float) -> int:
-        """Release a partition for another member to take; returns how many units this member had."""
-        whole = self._options.unit == "topic"
-        together = [each for each in self._held if whole and each.topic_id == partition.topic_id] or [partition]
-        self.release_later(together, reason, now, refused=True)
-        return len({self._unit(each) for each in self._held})
-
-    def release_later(self, partitions: Iterable[Partition], reason: str, now: float, refused: bool = False) -> None:
+    def release_later(self, partitions: Iterable[Partition], reason: str, now: float) -> None:
         """Release what is held of these, as soon as nobody works on it."""
         for each in partitions:
             if each in self._held:
-                self._leaving.setdefault(each, _Leaving(now, reason, refused))
+                self._leaving.setdefault(each, _Leaving(now, reason))
 
     # following the log
 
@@ -147,10 +135,6 @@ class Holdings:
             each for record in self._outbox.waiting(records.ClaimingPartition) for each in partitions_of(record)
         }
         free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
-        free = self._within_limit(free, claiming)
-        if self._options.unit == "topic":
-            split = {each.topic_id for each in given if self._view.claim(each).held and each not in self._held}
-            free = [each for each in free if each.topic_id not in split]
         return [
             self._outbox.record_of(
                 records.ClaimingPartition,
@@ -159,29 +143,12 @@ class Holdings:
             for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
         ]
 
-    def _within_limit(self, free: list[Partition], claiming: set[Partition]) -> list[Partition]:
-        """What may be claimed now: `claims_max` counts what is still being released, too."""
-        limit = self._options.claims_max
-        if limit is None:
-            return free
-        units = {self._unit(each) for each in (*self._held, *claiming)}
-        chosen = []
-        for each in free:
-            if self._unit(each) in units or len(units) < limit:
-                units.add(self._unit(each))
-                chosen.append(each)
-        return chosen
-
-    def _unit(self, partition: Partition) -> object:
-        """What is counted as one."""
-        return partition.topic_id if self._options.unit == "topic" else partition
-
     def _may_claim(self, partition: Partition) -> bool:
         claim = self._view.claim(partition)
         if partition not in self._wanted or claim.held:
             return False
-        # What we refused is given to another member first.
-        return claim.refused_by != self._who.client_id or not self._view.state.unbalanced
+        # What an administrator took from us is given to another member first.
+        return claim.freed_from != self._who.client_id or not self._view.state.unbalanced
 
     def _wish(self, partition: Partition) -> Wish:
         return Wish(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
@@ -189,15 +156,15 @@ class Holdings:
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
         sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
-        due: dict[tuple[str, bool], list[Beat]] = {}
+        due: dict[str, list[Beat]] = {}
         for partition, leaving in self._leaving.items():
             over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds
             if over and partition not in sent:
-                due.setdefault((leaving.reason, leaving.refused), []).append(self._beat(partition))
+                due.setdefault(leaving.reason, []).append(self._beat(partition))
                 leaving.sent = True
         return [
-            self._outbox.record_of(records.ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
-            for (reason, refused), beats in due.items()
+            self._outbox.record_of(records.ReleasingPartition, beats=tuple(beats), reason=reason)
+            for reason, beats in due.items()
         ]
 
     def news(self) -> tuple[Beat, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,6 @@ CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ = 20
 """Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
-KEYS_READ_BACK = 1000
-"""Newest records of each partition that are looked at for the names of groups."""
 PLACED_KEYS = 20
 """So many of the newest snapshots of a partition show whether groups lie where they should."""
 FETCH_INTERVALS = 1 / 10
@@ -72,26 +70,32 @@ class Journal:
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1000,
         }
-        self._heartbeat_seconds = heartbeat_seconds
+        self._rest_seconds = min(max(heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
+        self._delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
         self._sought = 0
-        self._consumer = self._opened(FETCH_SECONDS_MIN, bytes_min=1)
-        delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
-        self._producer = Producer(
+        self._hurries = True
+        self._consumer = self._new_consumer()
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
             {
                 **self._settings,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
                 "message.max.bytes": SNAPSHOT_BYTES_MAX,
-                "delivery.timeout.ms": delivery_ms,
-                "request.timeout.ms": delivery_ms,
+                "delivery.timeout.ms": self._delivery_ms,
+                "request.timeout.ms": self._delivery_ms,
                 # Automatic topic creation would use the wrong settings.
                 "allow.auto.create.topics": False,
             },
             logger=QuietLog(logger),
         )
 
-    def _opened(self, wait_seconds: float, bytes_min: int) -> Consumer:
+    def _new_consumer(self) -> Consumer:
+        """One to which the broker answers each record at once, or one that costs it little."""
+        wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self._hurries else (self._rest_seconds, FETCH_BYTES_MIN)
         return Consumer(
             {
                 **self._settings,
@@ -114,8 +118,15 @@ class Journal:
         """Read on with a client to which the broker answers each record at once, or one that costs it little."""
         offset = max(self._sought, self.position())
         self._consumer.close()
-        at_rest = min(max(self._heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
-        self._consumer = self._opened(FETCH_SECONDS_MIN, 1) if hurries else self._opened(at_rest, FETCH_BYTES_MIN)
+        self._hurries = hurries
+        self._consumer = self._new_consumer()
+        self.seek(offset)
+
+    def reopen(self) -> None:
+        """Go on with new clients where the present ones are: one may not recover from a restart of its broker."""
+        offset = max(self._sought, self.position())
+        self.close()
+        self._consumer, self._producer = self._new_consumer(), self._new_producer()
         self.seek(offset)
 
     def bounds(self) -> tuple[int, int]:
@@ -142,31 +153,19 @@ class Journal:
         ]
         return not found or abs(found[0].timestamp()[1] / 1000 - appended_at) < 0.001
 
-    def groups(self) -> list[str]:
-        """The groups of the topic, by the keys of its newest records and snapshots."""
-        places = range(self.topic.partitions)
-        found = self._keys(self.topic.name, places) | self._keys(self.topic.snapshots, places)
-        return sorted(each.decode(errors="replace") for each in found)
-
     def check_new(self) -> None:
         """GrownTopicError if the group, of which its own partition has no snapshot, may have some in another one.
 
         The snapshot of any group that lies where another number of partitions puts it tells that the topic grew.
         """
-        for place in range(self.topic.partitions):
-            groups = [each.decode(errors="replace") for each in self._keys(self.topic.snapshots, [place], PLACED_KEYS)]
-            for group in groups:
-                if coordination_partition(group, self.topic.partitions) != place:
-                    found = f"it has {self.topic.partitions}, and group {group} lies where another number puts it"
-                    raise GrownTopicError(self.topic.name, found)
-
-    def _keys(self, topic: str, places: Iterable[int], count_max: int = KEYS_READ_BACK) -> set[bytes]:
-        found: set[bytes] = set()
-        for place in places:
+        topic, count = self.topic.snapshots, self.topic.partitions
+        for place in range(count):
             first, end = self._bounds(topic, place)
-            messages = self._read(topic, place, max(first, end - count_max), end)
-            found |= {key for each in messages if (key := each.key())}
-        return found
+            keys = {message.key() for message in self._read(topic, place, max(first, end - PLACED_KEYS), end)}
+            for group in (key.decode(errors="replace") for key in keys if key):
+                if coordination_partition(group, count) != place:
+                    found = f"it has {count}, and group {group} lies where another number puts it"
+                    raise GrownTopicError(self.topic.name, found)
 
     def seek(self, offset: int) -> None:
         """Read on from this offset."""

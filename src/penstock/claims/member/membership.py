@@ -13,7 +13,7 @@ from enum import Enum
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Presence, Record, Terms, UnitKind, Wanted, Who
+from penstock.claims.protocol.records import Record, Wanted, Who
 from penstock.claims.protocol.state import MemberState
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
@@ -33,18 +33,11 @@ FORGOTTEN_AT_ONCE_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """Who a member is and what it claims. All members of a group need the same `heartbeat_seconds` and `unit`."""
+    """Who a member is. All members of a group need the same `heartbeat_seconds`."""
 
     group: str
     client_id: str
     heartbeat_seconds: float = 10.0
-    unit: UnitKind = "partition"
-    claims_max: int | None = None
-    """The most units that this member takes; None: its fair share, however large."""
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(self.heartbeat_seconds, self.unit)
 
 
 class Phase(Enum):
@@ -69,14 +62,14 @@ class DuplicateClientError(UserError):
         self.client_id = client_id
 
 
-class DifferentTermsError(UserError):
-    """The living members of the group have another heartbeat interval, or share other units."""
+class DifferentHeartbeatError(UserError):
+    """The living members of the group have another heartbeat interval."""
 
-    def __init__(self, group: str, ours: Terms, theirs: Terms | None) -> None:
+    def __init__(self, group: str, ours: float, theirs: float | None) -> None:
         super().__init__(
-            f"group {group} runs with {theirs}, this process with {ours}",
+            f"group {group} runs with a heartbeat interval of {theirs} s, this process with {ours} s",
             detail="members with different intervals would take each other for dead",
-            hint="set the same `claims.heartbeat` and `claims.unit` in every process; to change them, stop all first",
+            hint="set the same `claims.heartbeat` in every process; to change it, stop all first",
         )
 
 
@@ -92,7 +85,7 @@ class ReplacedError(FencedError):
 
 
 class Joining:
-    """Watches the client id and the terms of the group, and joins when nobody is in the way."""
+    """Watches the client id and the heartbeat interval of the group, and joins when no live process is in the way."""
 
     def __init__(
         self, options: MemberOptions, who: Who, view: GroupView, outbox: Outbox, former_nonces: frozenset[str]
@@ -110,7 +103,7 @@ class Joining:
         self._begun_at = self._view.state.next_offset
         self._knocked = False
 
-    def records(self, now: float, presence: Presence, wants: tuple[Wanted, ...]) -> list[Record]:
+    def records(self, now: float, wants: tuple[Wanted, ...]) -> list[Record]:
         """What to send now to become a member; raises if a living process is in the way."""
         if self._outbox.waiting(records.JoiningGroup):
             return []
@@ -118,21 +111,18 @@ class Joining:
         before = state.members.get(client_id)
         rivals = [before] if before is not None and before.present and not self._is_own(before) else []
         others = [each for key, each in state.members.items() if key != client_id and each.present]
-        strangers = others if state.terms != self._options.terms else []
+        interval = self._options.heartbeat_seconds
+        strangers = others if state.heartbeat_seconds != interval else []
         if any(each.last >= self._begun_at for each in rivals):
             raise DuplicateClientError(client_id, self._options.group)
         if any(each.last >= self._begun_at for each in strangers):
-            raise DifferentTermsError(self._options.group, self._options.terms, state.terms)
+            raise DifferentHeartbeatError(self._options.group, interval, state.heartbeat_seconds)
         if any(not self._silent(each, now) for each in (*rivals, *strangers)):
             return self._knock()
         if strangers:
             return forgetting(self._outbox, strangers)
         last = None if before is None else before.last
-        return [
-            self._outbox.record_of(
-                records.JoiningGroup, if_last=last, terms=self._options.terms, presence=presence, wants=wants
-            )
-        ]
+        return [self._outbox.record_of(records.JoiningGroup, if_last=last, heartbeat_seconds=interval, wants=wants)]
 
     def _is_own(self, member: MemberState) -> bool:
         """Whether it is this process, in this or a former membership."""
@@ -140,8 +130,7 @@ class Joining:
 
     def _silent(self, member: MemberState, now: float) -> bool:
         """Whether a process was silent for two of its intervals: its work gate is closed, by its own clock too."""
-        terms = self._view.state.terms
-        interval = max(self._options.heartbeat_seconds, 0.0 if terms is None else terms.heartbeat_seconds)
+        interval = max(self._options.heartbeat_seconds, self._view.state.heartbeat_seconds or 0.0)
         return self._view.silence_seconds(member.who.client_id, now) > 2 * interval
 
     def _knock(self) -> list[Record]:

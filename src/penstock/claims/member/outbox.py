@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.claims.protocol.records import Record, Who
+from penstock.errors import OutcomeUnknownError
 
 R = TypeVar("R", bound=Record)
 
@@ -27,28 +29,24 @@ class Outbox:
         self._seq = 0
         self._sent: dict[int, tuple[Record, float]] = {}
         """By number: the record, and when it was sent."""
-        self._asked: dict[int, Verdict | None] = {}
+        self._asked: dict[int, Future[Verdict]] = {}
 
     def record_of(self, kind: type[R], **content: object) -> R:
         """A new record of this member, numbered."""
         self._seq += 1
         return kind(who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
 
-    def ask(self, records: Iterable[Record]) -> None:
-        """Keep the verdicts on records until `stop_asking`."""
-        self._asked |= dict.fromkeys(each.seq for each in records)
+    def ask(self, records: Iterable[Record]) -> list[Future[Verdict]]:
+        """The verdicts on records, once they are read back."""
+        futures: dict[int, Future[Verdict]] = {record.seq: Future() for record in records}
+        self._asked |= futures
+        return list(futures.values())
 
-    def unread(self, records: Iterable[Record]) -> int:
-        """How many of the records are not read back yet."""
-        return sum(self._asked[each.seq] is None for each in records)
-
-    def verdicts(self, records: Iterable[Record]) -> list[Verdict]:
-        """The verdicts on those of the records that are read back."""
-        return [each for record in records if (each := self._asked[record.seq]) is not None]
-
-    def stop_asking(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self._asked.pop(record.seq, None)
+    def abandon(self) -> None:
+        """Fail what callers wait for: nothing more is read back."""
+        for future in self._asked.values():
+            future.set_exception(OutcomeUnknownError("the membership ended before the record was read back"))
+        self._asked.clear()
 
     def sending(self, records: list[Record], now: float) -> list[Record]:
         """Note when records are sent: leases count from then."""
@@ -65,8 +63,9 @@ class Outbox:
 
         One that we had stopped waiting for was sent too long ago to confirm anything.
         """
-        if record.seq in self._asked:
-            self._asked[record.seq] = Verdict(offset, refusal)
+        future = self._asked.pop(record.seq, None)
+        if future is not None:
+            future.set_result(Verdict(offset, refusal))
         return self._sent.pop(record.seq, (record, float("-inf")))[1]
 
     def waiting(self, kind: type[R]) -> list[R]:
@@ -75,4 +74,6 @@ class Outbox:
 
     def drop_lost(self, now: float, seconds_max: float) -> None:
         """Stop waiting for records that were not read back in time; they are still applied if they arrive."""
-        self._sent = {seq: sent for seq, sent in self._sent.items() if now - sent[1] <= seconds_max}
+        for seq in [seq for seq, (_, sent_at) in self._sent.items() if now - sent_at > seconds_max]:
+            del self._sent[seq]
+            self._asked.pop(seq, None)

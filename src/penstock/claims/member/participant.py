@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.holdings import Holdings
-from penstock.claims.member.membership import FORGET_INTERVALS, Joining, MemberOptions, Phase, ReplacedError, Upkeep
+from penstock.claims.member.membership import Joining, MemberOptions, Phase, ReplacedError, Upkeep
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Presence, Record, Wanted, Who, wants_of
+from penstock.claims.protocol.records import Record, Wanted, Who, wants_of
 from penstock.claims.protocol.state import MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
@@ -48,7 +48,6 @@ class Participant:
         self.holdings = Holdings(options, self.who, view, self.outbox, self.events)
         self._wanted: tuple[Partition, ...] = ()
         self._wants: tuple[Wanted, ...] = ()
-        self._enough: tuple[int, float] | None = None
         self._renewed_at = float("-inf")
         self._heartbeat_sent_at = float("-inf")
         self._looked_at = float("-inf")
@@ -62,23 +61,6 @@ class Participant:
         if wanted != self._wanted:
             self._wanted, self._wants, self._state_changed = wanted, wants_of(wanted), True
         self.holdings.want(frozenset(wanted), floors)
-
-    def shed(self, partition: Partition, reason: str, now: float) -> None:
-        """Release a partition that this member cannot keep up with, for another member to take."""
-        units = self.holdings.shed(partition, reason, now)
-        self._enough = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
-
-    def takers(self, now: float) -> bool:
-        """Whether another member could take a partition over: alive, with room, and with less than half our lag."""
-        others = [each for each in self.view.live_members(now) if each.who != self.who]
-        return any(2 * each.presence.lag <= self.holdings.lag and self._has_room(each) for each in others)
-
-    def _has_room(self, member: MemberState) -> bool:
-        if member.presence.claims_max is None:
-            return True
-        given = self.view.state.target.get(member.who.client_id, ())
-        units = {each.topic_id for each in given} if self.options.unit == "topic" else given
-        return len(units) < member.presence.claims_max
 
     def held(self, now: float) -> dict[Partition, int]:
         """The partitions on which work may start now, with their tokens: certainly ours, and not being released."""
@@ -162,7 +144,7 @@ class Participant:
         return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
 
     def _join(self, now: float) -> list[Record]:
-        said = self._joining.records(now, self._presence(now), self._wants)
+        said = self._joining.records(now, self._wants)
         if any(isinstance(each, records.JoiningGroup) for each in said):
             self.phase = Phase.JOINING
         return said
@@ -187,23 +169,13 @@ class Participant:
 
     def _beat(self, member: MemberState, now: float) -> list[Record]:
         """The heartbeat, twice per interval, and at once if what others share with us has changed."""
-        presence = self._presence(now)
-        asks = (presence.claims_max, presence.enough, self._wants)
-        asked = (member.presence.claims_max, member.presence.enough, member.wants)
-        news = asks != asked and not self.outbox.waiting(records.Heartbeat)
+        news = self._wants != member.wants and not self.outbox.waiting(records.Heartbeat)
         if not news and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             return []
         self._heartbeat_sent_at = now
         heartbeat = self.outbox.record_of(
             records.Heartbeat,
-            presence=presence if presence != member.presence else None,
             wants=self._wants if self._wants != member.wants else None,
             beats=self.holdings.news(),
         )
         return [heartbeat]
-
-    def _presence(self, now: float) -> Presence:
-        if self._enough is not None and now >= self._enough[1]:
-            self._enough = None
-        enough = None if self._enough is None else self._enough[0]
-        return Presence(self.options.claims_max, enough, self.holdings.lag)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from penstock.claims.member.journal import Journal, JournalEntry
 from penstock.claims.member.membership import Phase
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_surely
+from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_topic
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import BalancingGroup, Record
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError, ReadingStart, reading_start
 from penstock.errors import TransientError
-from penstock.events import Event, ForeignRecord, SnapshotTooLarge
+from penstock.events import CoordinationInterrupted, Event, ForeignRecord, SnapshotTooLarge
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.topics import KafkaTopics
 
 POLL_SECONDS = 0.1
 REST_INTERVALS = 1 / 20
@@ -183,7 +184,7 @@ class Session:
             self.events.append(SnapshotTooLarge(self.journal.group, too_large))
 
     def check_heard(self, participant: Participant) -> None:
-        """Begin anew if not even our own records come back: a client may not recover from a restart of its broker."""
+        """Replace the Kafka clients if not even our own records come back; the membership goes on, with its claims."""
         now, interval = self._now(), participant.options.heartbeat_seconds
         if now - self._turned_at > interval:
             # The process itself slept: what waits to be read is read first.
@@ -191,7 +192,10 @@ class Session:
         self._turned_at = now
         unheard_seconds = now - max(self._awake_since, participant.heard_self_at)
         if unheard_seconds > UNHEARD_INTERVALS_MAX * interval:
-            raise TransientError(f"nothing that this member wrote came back for {unheard_seconds:.0f} s")
+            self._awake_since = now
+            reason = f"nothing that this member wrote came back for {unheard_seconds:.0f} s"
+            self.events.append(CoordinationInterrupted(reason=reason, detail="it goes on with new Kafka clients"))
+            self.journal.reopen()
 
     def check_identity(self, interval: float) -> None:
         """A recreated topic is another log: everything known about the old one is void."""
@@ -199,17 +203,15 @@ class Session:
         if now - self._identity_checked_at < IDENTITY_CHECK_INTERVALS * interval:
             return
         self._identity_checked_at = now
-        # A client for each look: hundreds of idle ones would cost more than all else at rest.
-        admin = BoundedAdmin(self._spec, max(1.0, interval / 2))
         try:
-            found = describe_surely(admin, topic.name)
+            # A client for each look: hundreds of idle ones would cost more than all else at rest.
+            with closing(KafkaTopics(self._spec, max(1.0, interval / 2))) as topics:
+                found = describe_topic(topics, topic.name)
         except MissingTopicError:
             raise
         except TransientError:
             # The broker is unavailable: missing heartbeats show that soon enough.
             return
-        finally:
-            admin.close()
         if found.topic_id != topic.topic_id:
             raise TransientError(f"coordination topic {topic.name} was recreated")
         if found.partitions != topic.partitions:

@@ -6,12 +6,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, TopicCollection
-from confluent_kafka.admin import ConfigResource, ResourceType
-
 from penstock.errors import TransientError, UserError
-from penstock.logs.kafka.admin import BoundedAdmin, create_topic
-from penstock.logs.kafka.faults import Fault
+from penstock.logs.kafka.admin import create_topic
+from penstock.logs.kafka.topics import KafkaTopics
 
 DEFAULT_TOPIC = "__penstock"
 DEFAULT_PARTITIONS = 8
@@ -38,8 +35,6 @@ _SNAPSHOT_SETTINGS = {
     "unclean.leader.election.enable": "false",
 }
 _CHECKED = ("cleanup.policy", "message.timestamp.type", "unclean.leader.election.enable")
-
-_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
 class MissingTopicError(TransientError):
@@ -72,95 +67,86 @@ class CoordinationTopic:
         return f"{self.name}{SNAPSHOT_SUFFIX}"
 
 
-def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITIONS) -> CoordinationTopic:
+def open_topic(topics: KafkaTopics, name: str, partitions: int = DEFAULT_PARTITIONS) -> CoordinationTopic:
     """Find the coordination topics, create those that are missing, and refuse settings that break the protocol."""
-    kept = f"{name}{SNAPSHOT_SUFFIX}"
-    known = _describe(admin, name, kept)
-    if name not in known:
-        count = known[kept].partitions if kept in known else partitions
-        known[name] = _created(admin, name, count, _LOG_SETTINGS)
-    if kept not in known:
-        known[kept] = _created(admin, kept, known[name].partitions, _SNAPSHOT_SETTINGS)
-    checked = {key: _LOG_SETTINGS[key] for key in _CHECKED}
-    _check(admin, {name: checked, kept: {"cleanup.policy": _SNAPSHOT_SETTINGS["cleanup.policy"]}})
-    return _matching(known, name)
+    snapshots = f"{name}{SNAPSHOT_SUFFIX}"
+    existing = _describe(topics, name, snapshots)
+    if name not in existing:
+        count = existing[snapshots].partitions if snapshots in existing else partitions
+        existing[name] = _created(topics, name, count, _LOG_SETTINGS)
+    if snapshots not in existing:
+        existing[snapshots] = _created(topics, snapshots, existing[name].partitions, _SNAPSHOT_SETTINGS)
+    _check(topics, name, {key: _LOG_SETTINGS[key] for key in _CHECKED})
+    _check(topics, snapshots, {"cleanup.policy": _SNAPSHOT_SETTINGS["cleanup.policy"]})
+    return _matching(existing, name)
 
 
-def _matching(known: Mapping[str, CoordinationTopic], name: str) -> CoordinationTopic:
-    topic = known[name]
-    count = known.get(topic.snapshots, topic).partitions
+def _matching(existing: Mapping[str, CoordinationTopic], name: str) -> CoordinationTopic:
+    topic = existing[name]
+    count = existing.get(topic.snapshots, topic).partitions
     if count != topic.partitions:
         raise GrownTopicError(name, f"it has {topic.partitions}, {topic.snapshots} has {count}")
     return topic
 
 
-def describe_surely(admin: BoundedAdmin, name: str) -> CoordinationTopic:
+def describe_topic(topics: KafkaTopics, name: str) -> CoordinationTopic:
     """The topic as it is now; MissingTopicError if the broker does not know it."""
-    found = _describe(admin, name)
-    if name not in found:
+    existing = _describe(topics, name)
+    if name not in existing:
         raise MissingTopicError(f"coordination topic {name} is not there")
-    return found[name]
+    return existing[name]
 
 
-def _created(admin: BoundedAdmin, name: str, partitions: int, settings: Mapping[str, str]) -> CoordinationTopic:
-    create_topic(admin, "coordination topic", name, partitions, settings)
+def _created(topics: KafkaTopics, name: str, partitions: int, settings: Mapping[str, str]) -> CoordinationTopic:
+    create_topic(topics.admin, "coordination topic", name, partitions, settings)
     # A broker may learn of it a little later.
     deadline = time.monotonic() + _APPEARS_SECONDS_MAX
-    while time.monotonic() < deadline:
-        found = _describe(admin, name)
-        if name in found:
-            return found[name]
+    while name not in _describe(topics, name) and time.monotonic() < deadline:
         time.sleep(_APPEARS_POLL_SECONDS)
-    return describe_surely(admin, name)
+    return describe_topic(topics, name)
 
 
-def find_topic(admin: BoundedAdmin, name: str) -> CoordinationTopic:
+def find_topic(topics: KafkaTopics, name: str) -> CoordinationTopic:
     """The topic for a reader: it is not created."""
-    found = _describe(admin, name, f"{name}{SNAPSHOT_SUFFIX}")
-    if name not in found:
+    existing = _describe(topics, name, f"{name}{SNAPSHOT_SUFFIX}")
+    if name not in existing:
         raise UserError(
-            f"there is no coordination topic {name} at {admin.bootstrap}",
+            f"there is no coordination topic {name} at {topics.spec.bootstrap}",
             hint="the first process of a job with claims creates it; name another topic with --topic",
         )
-    return _matching(found, name)
+    return _matching(existing, name)
 
 
-def _describe(admin: BoundedAdmin, *names: str) -> dict[str, CoordinationTopic]:
+def _describe(topics: KafkaTopics, *names: str) -> dict[str, CoordinationTopic]:
     """Those of the topics that exist."""
-    collection = TopicCollection(list(names))
-    results = admin.try_each(lambda client, seconds: client.describe_topics(collection, request_timeout=seconds))
-    found = {}
-    for name, result in results.items():
-        if not isinstance(result, Fault):
-            found[name] = CoordinationTopic(name, str(result.topic_id), len(result.partitions))
-        elif result.code not in _MISSING:
-            raise admin.error(result, f"coordination topic {name}")
-    return found
+    return {
+        name: CoordinationTopic(name, str(topic.topic_id), len(topic.partitions))
+        for name, topic in topics.describe(list(names)).items()
+        if topic is not None
+    }
 
 
-def _check(admin: BoundedAdmin, wanted: Mapping[str, Mapping[str, str]]) -> None:
+def _check(topics: KafkaTopics, name: str, required: Mapping[str, str]) -> None:
     """UserError with everything that is wrong; skipped without permission to read the settings."""
-    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in wanted}
-    results = admin.try_each(
-        lambda client, seconds: client.describe_configs(list(resources.values()), request_timeout=seconds)
-    )
-    for name, resource in resources.items():
-        result = results[resource]
-        if isinstance(result, Fault):
-            continue
-        settings = {key: str(entry.value) for key, entry in result.items()}
-        faults = [
-            f"{key} is {settings.get(key)}, must be {expected}"
-            for key, expected in wanted[name].items()
-            if settings.get(key) != expected
-        ]
-        retention_ms = int(settings.get("retention.ms", "-1"))
-        # Snapshots are kept by compaction, whatever the retention says.
-        if wanted[name]["cleanup.policy"] == "delete" and 0 <= retention_ms < RETENTION_MS_MIN:
-            faults.append(f"retention.ms is {retention_ms}, must be at least {RETENTION_MS_MIN}")
-        if faults:
-            raise UserError(
-                f"the settings of coordination topic {name} break the claims protocol",
-                detail="; ".join(faults),
-                hint="alter them with kafka-configs, or name another topic: `claims.topic`",
-            )
+    try:
+        settings = topics.settings(name)
+    except UserError as error:
+        # Just created: another broker may not know it yet.
+        raise MissingTopicError(f"coordination topic {name} is not there", detail=error.primary) from None
+    if settings is None:
+        return
+    faults = [
+        f"{key} is {settings.get(key)}, must be {value}"
+        for key, value in required.items()
+        if settings.get(key) != value
+    ]
+    retention_ms = int(settings.get("retention.ms", "-1"))
+    # Snapshots are kept by compaction, whatever the retention says.
+    if required["cleanup.policy"] == "delete" and 0 <= retention_ms < RETENTION_MS_MIN:
+        faults.append(f"retention.ms is {retention_ms}, must be at least {RETENTION_MS_MIN}")
+    if faults:
+        raise UserError(
+            f"the settings of coordination topic {name} break the claims protocol",
+            detail="; ".join(faults),
+            hint="alter them with kafka-configs, or name another topic: `claims.topic`",
+        )

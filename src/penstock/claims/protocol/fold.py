@@ -15,7 +15,7 @@ from penstock.claims.protocol.records import Beat, Record, Who, Wish
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Span
 from penstock.claims.protocol.target import balance
 
-FOLD_VERSION = 3
+FOLD_VERSION = 4
 """Raised when the same log would fold to another state: readers stop at snapshots of another version."""
 LOSSES_LISTED_MAX = 1000
 """Of one partition: older ones are only counted."""
@@ -59,11 +59,6 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             held = _owned(group, record)
             require(bool(held), "the sender does not hold the partitions")
             _release(group, offset, held)
-            if record.refused:
-                for each in held:
-                    claim = group.claim(each.partition)
-                    group.claims[each.partition] = replace(claim, refused_by=record.who.client_id)
-                group.changed = offset
         case records.JoiningGroup():
             _join(group, offset, record)
         case records.LeavingGroup():
@@ -99,33 +94,24 @@ def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     last = None if before is None else before.last
     require(record.if_last == last, "the client id was used by another process meanwhile")
     others = any(each.present for key, each in group.members.items() if key != client_id)
-    require(not others or group.terms == record.terms, f"the group runs with {group.terms}")
+    interval = group.heartbeat_seconds
+    require(not others or interval == record.heartbeat_seconds, f"the heartbeat interval of the group is {interval} s")
     if before is not None and before.present and before.who != record.who:
         _free_all(group, offset, before.who)
-    group.terms = record.terms
-    joined = MemberState(record.who, offset, True, record.presence, record.wants)
-    if before is None or _asks(before) != _asks(joined):
+    group.heartbeat_seconds = record.heartbeat_seconds
+    if before is None or not before.present or before.wants != record.wants:
         group.changed = offset
-    group.members[client_id] = joined
+    group.members[client_id] = MemberState(record.who, offset, True, record.wants)
 
 
 def _renew(group: Group, offset: int, record: records.Heartbeat) -> None:
-    """Take over what the sender says of itself, and the positions of what it still holds."""
-    member = before = group.members[record.who.client_id]
-    if record.presence is not None:
-        member = replace(member, presence=record.presence)
-    if record.wants is not None:
-        member = replace(member, wants=record.wants)
-    if _asks(before) != _asks(member):
+    """Take over what the sender wants, and the positions of what it still holds."""
+    member = group.members[record.who.client_id]
+    if record.wants is not None and record.wants != member.wants:
+        group.members[record.who.client_id] = replace(member, wants=record.wants)
         group.changed = offset
-    group.members[record.who.client_id] = member
     for beat in _owned(group, record):
         group.claims[beat.partition] = _moved(group.claim(beat.partition), beat)
-
-
-def _asks(member: MemberState) -> object:
-    """What a member asks of the target."""
-    return member.present, member.presence.claims_max, member.presence.enough, member.wants
 
 
 def _forget(group: Group, offset: int, record: records.ForgettingMember) -> None:
@@ -167,7 +153,7 @@ def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
     token = max(claim.token, wish.floor) + 1
     position = further(claim.position, claim.claimed)
     claim = losing(claim, *_lost(claim))
-    return replace(claim, token=token, owner=who, held=True, last=offset, position=position, refused_by=None)
+    return replace(claim, token=token, owner=who, held=True, last=offset, position=position, freed_from=None)
 
 
 def _moved(claim: Claim, beat: Beat) -> Claim:
@@ -192,7 +178,7 @@ def _about_partition(group: Group, offset: int, record: records.PartitionRecord)
             require(record.if_token == claim.token, "the partition has a newer token")
             require(record.if_seeks == claim.seeks, "the position was set meanwhile")
             require(not claim.held or claim.held_by(record.who), "another member holds the partition")
-            return _sought(claim, offset, record.position, record.lost_from)
+            return _sought(claim, offset, record.position)
         case records.FreeingPartition():
             return _fenced(group, claim, offset, record)
         case records.ClaimingMessages():
@@ -208,18 +194,17 @@ def _fenced(group: Group, claim: Claim, offset: int, record: records.FreeingPart
     """Free a partition under a token that nobody has; the target gives it to another member, if there is one."""
     require(not group.pauses, "the group is paused")
     require(record.if_token == claim.token, "the partition has a newer token")
-    refused_by = claim.owner.client_id if claim.held and claim.owner is not None else claim.refused_by
-    freed = replace(_freed(claim, offset), token=claim.token + 1, owner=record.who, refused_by=refused_by)
+    freed_from = claim.owner.client_id if claim.held and claim.owner is not None else claim.freed_from
+    freed = replace(_freed(claim, offset), token=claim.token + 1, owner=record.who, freed_from=freed_from)
     group.changed = offset if claim.held else group.changed
     return freed if record.position is None else _sought(freed, offset, record.position)
 
 
-def _sought(claim: Claim, offset: int, position: int, lost_from: int | None = None) -> Claim:
+def _sought(claim: Claim, offset: int, position: int) -> Claim:
     """Move the position; offsets after it are processed again, so not given up."""
-    lost_from = position if lost_from is None else min(lost_from, position)
-    past = tuple((start, min(end, lost_from)) for start, end in claim.given_up + _lost(claim) if start < lost_from)
+    past = tuple((start, min(end, position)) for start, end in claim.given_up + _lost(claim) if start < position)
     claim = replace(claim, last=offset, position=position, claimed=None, given_up=past, seeks=claim.seeks + 1)
-    return losing(claim, (lost_from, position)) if lost_from < position else losing(claim)
+    return losing(claim)
 
 
 def _lost(claim: Claim) -> tuple[Span, ...]:

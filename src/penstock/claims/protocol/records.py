@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -21,7 +21,6 @@ SECONDS_MAX = 2**31
 Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
-UnitKind = Literal["partition", "topic"]
 
 
 class Who(Struct, frozen=True, array_like=True, order=True, forbid_unknown_fields=True):
@@ -33,27 +32,6 @@ class Who(Struct, frozen=True, array_like=True, order=True, forbid_unknown_field
 
 class _Part(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A part of a record."""
-
-
-class Terms(_Part, frozen=True):
-    """What all members of a group have to agree on: how often they are heard, and what is claimed as one."""
-
-    heartbeat_seconds: Seconds
-    unit: UnitKind = "partition"
-
-    def __str__(self) -> str:
-        return f"a heartbeat interval of {self.heartbeat_seconds:g} s and `unit` {self.unit}"
-
-
-class Presence(_Part, frozen=True):
-    """What a member reports of itself: the most units it takes, how many it can keep up with, its lag in records.
-
-    None means no limit. `claims_max` is a limit, `enough` a wish: above it is better than owned by nobody.
-    """
-
-    claims_max: Count | None = None
-    enough: Count | None = None
-    lag: Count = 0
 
 
 class Wanted(_Part, frozen=True):
@@ -93,11 +71,13 @@ class _Record(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, for
 
 
 class JoiningGroup(_Record, frozen=True, kw_only=True):
-    """Take a client id: a compare and swap on the last record of the process that had it before (RULES M3)."""
+    """Take a client id: a compare and swap on the last record of the process that had it before (RULES M3).
+
+    All members of a group need the same heartbeat interval.
+    """
 
     if_last: Count | None
-    terms: Terms
-    presence: Presence
+    heartbeat_seconds: Seconds
     wants: tuple[Wanted, ...]
 
 
@@ -126,7 +106,6 @@ class BalancingGroup(_Record, frozen=True, kw_only=True):
 class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
     """The sender lives, and so does everything it holds; it carries only what has changed since it was last heard."""
 
-    presence: Presence | None = None
     wants: tuple[Wanted, ...] | None = None
     beats: tuple[Beat, ...] = ()
 
@@ -138,11 +117,10 @@ class ClaimingPartition(_Record, frozen=True, kw_only=True):
 
 
 class ReleasingPartition(_Record, frozen=True, kw_only=True):
-    """Release partitions at these positions; `refused` ones go to another member, if one can take them."""
+    """Release partitions at these positions."""
 
     beats: tuple[Beat, ...]
     reason: Text = ""
-    refused: bool = False
 
 
 class _AboutPartition(_Record, frozen=True, kw_only=True):
@@ -163,19 +141,17 @@ class ClaimingMessages(_AboutPartition, frozen=True, kw_only=True):
 class Seeking(_AboutPartition, frozen=True, kw_only=True):
     """Set the position, the only record that may lower it; sent by the owner, or for a free partition.
 
-    `if_seeks` is the number of seeks that its sender had read: one that arrives twice counts once. At most once,
-    `lost_from` lists everything from there to the position as given up: it is not known to be done.
+    `if_seeks` is the number of seeks that its sender had read: one that arrives twice counts once.
     """
 
     if_token: Count
     if_seeks: Count = 0
     position: Count
-    lost_from: Count | None = None
     reason: Text = ""
 
 
 class FreeingPartition(_AboutPartition, frozen=True, kw_only=True):
-    """An administrator frees a partition, whoever holds it: a higher token fences its owner."""
+    """An administrator frees a partition: a higher token fences its owner, and another member, if any, gets it."""
 
     if_token: Count
     position: Count | None = None

@@ -16,7 +16,6 @@ from msgspec.structs import asdict
 
 from penstock.claims.protocol.codec import VERSION, ForeignError, MalformedError, UnknownVersionError, check_version
 from penstock.claims.protocol.fold import FOLD_VERSION
-from penstock.claims.protocol.records import Terms
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
 from penstock.errors import UserError
 from penstock.logs.log import Partition
@@ -50,7 +49,7 @@ class _Stored(Struct, frozen=True, kw_only=True):
     next_offset: int
     changed: int | None
     balanced: int | None
-    terms: Terms | None
+    heartbeat_seconds: float | None
     members: list[MemberState]
     pauses: dict[str, Pause]
     pauses_left: Mapping[str, float]

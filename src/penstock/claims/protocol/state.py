@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.claims.protocol.records import Presence, Terms, Wanted, Who
+from penstock.claims.protocol.records import Wanted, Who
 from penstock.logs.log import Partition
 
 Span = tuple[int, int]
@@ -34,8 +34,8 @@ class Claim(Struct, frozen=True):
     """How many offsets were given up in losses that are too old to be listed."""
     lag: int = 0
     seeks: int = 0
-    refused_by: str | None = None
-    """The member that could not keep up with it: the target prefers any other."""
+    freed_from: str | None = None
+    """The member that an administrator took it from: the target prefers any other."""
 
     def held_by(self, who: Who, token: int | None = None) -> bool:
         """Whether a process holds it, under that token if one is given."""
@@ -48,7 +48,6 @@ class MemberState(Struct, frozen=True):
     who: Who
     last: int
     present: bool = True
-    presence: Presence = Presence()
     wants: tuple[Wanted, ...] = ()
 
 
@@ -66,7 +65,8 @@ class Group(Struct):
     claims: dict[Partition, Claim] = {}
     members: dict[str, MemberState] = {}
     pauses: dict[str, Pause] = {}
-    terms: Terms | None = None
+    heartbeat_seconds: float | None = None
+    """Of all its members."""
     target: dict[str, tuple[Partition, ...]] = {}
     """Which partitions each client id should hold, as of the record at `balanced`."""
     changed: int | None = None

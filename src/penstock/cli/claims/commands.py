@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from penstock.claims.admin import commands as admin
-from penstock.claims.admin.commands import ListedClaim
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims.text import (
@@ -73,14 +72,11 @@ def history(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many records to show, the latest ones.")
     ] = admin.HISTORY_LINES,
-    records: Annotated[
-        int, typer.Option("--records", min=1, help="How many records of the log to read at most, the latest ones.")
-    ] = admin.HISTORY_RECORDS_MAX,
     json: Json = False,
 ) -> None:
     """Show the records of a group, each applied or refused and why."""
     of = _group(job, bootstrap, group, topic)
-    found = admin.history(of, partition, limit, records)
+    found = admin.history(of, partition, limit)
     if json:
         head = {"group": of.group, "topic": of.topic, "start": found.start, "read": found.count}
         typer.echo(json_text.dumps({**head, "records": [record_json(each) for each in found.records]}))
@@ -99,7 +95,6 @@ def pause(
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Shown by `list` and `history`.")] = "",
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for the last claim to be released.")] = WAIT,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once the pause is in the log.")] = False,
     json: Json = False,
 ) -> None:
     """Pause a group: its members finish their current work, release every claim and take none until resumed.
@@ -107,9 +102,8 @@ def pause(
     Exit code 75: a claim was still held when the wait ended; the group is paused nevertheless.
     """
     of = _group(job, bootstrap, group, topic)
-    seconds = 0.0 if no_wait else _seconds("--wait", wait)
-    progress = _waiting if sys.stderr.isatty() and not json else lambda holders: None
-    report = admin.pause(of, None if duration is None else _seconds("--for", duration), reason, seconds, progress)
+    for_seconds = None if duration is None else _seconds("--for", duration)
+    report = admin.pause(of, for_seconds, reason, _seconds("--wait", wait))
     if json:
         holders = [claim_json(each) for each in report.holders]
         body = {"group": of.group, "topic": of.topic, "pause_id": report.pause_id}
@@ -119,7 +113,7 @@ def pause(
         typer.echo(f"group {of.group} is paused{until}: {report.pause_id}")
         for each in report.holders:
             typer.echo(f"still held: {holder_text(each)}")
-    if report.holders and not no_wait:
+    if report.holders:
         raise typer.Exit(TransientError.exit_code)
 
 
@@ -200,9 +194,3 @@ def _seconds(option: str, text: str) -> float:
         return parse_duration(text)
     except QuantityError as error:
         raise UserError(f"{option} {text} is not a duration", hint=str(error)) from None
-
-
-def _waiting(holders: tuple[ListedClaim, ...]) -> None:
-    """Print how many claims are still held, whenever that changes."""
-    if holders:
-        typer.echo(f"waiting for {len(holders)} claims: {holder_text(holders[0])}", err=True)

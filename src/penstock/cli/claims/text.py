@@ -121,12 +121,11 @@ def _members(listing: ClaimsListing) -> Table:
             Text(_state(each.freshness), style="dim" if each.freshness is None else _STYLES[each.freshness]),
             duration(each.silent_seconds),
             str(each.claims),
-            cell(each.claims_max),
             str(each.lag),
         )
         for each in listing.members
     ]
-    return table(("member", "state", "silent", "claims", "at most", "lag"), rows, left=(0, 1))
+    return table(("member", "state", "silent", "claims", "lag"), rows, left=(0, 1))
 
 
 def _claims(listing: ClaimsListing) -> Table:

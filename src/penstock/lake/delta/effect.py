@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
-from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
+from penstock.lake.proposal import FencePart, Part, Proposal, SlicePart, StartPart
 from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState
 from penstock.logs.log import Partition
 
@@ -65,9 +65,6 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
                 mark=part.mark or before.mark,
                 numbers=part.numbers.on(before.numbers),
             )
-        case GivenUpPart():
-            totals, numbers = before.totals + part.totals, part.numbers.on(before.numbers)
-            return replace(before, position=part.piece.end, token=part.token, totals=totals, numbers=numbers)
         case FencePart():
             totals, numbers = before.totals + part.totals, part.numbers.on(before.numbers)
             return replace(before, token=part.token, totals=totals, numbers=numbers)
@@ -98,11 +95,9 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
         job=proposal.job,
         batch=proposal.batch_id,
         slices=tuple(
-            CommitSlice.of(
-                each.piece, each.token, each.totals, each.quarantine_files if isinstance(each, SlicePart) else ()
-            )
-            for each in accepted
-            if isinstance(each, SlicePart | GivenUpPart)
+            CommitSlice.of(part.piece, part.token, part.totals, part.quarantine_files)
+            for part in accepted
+            if isinstance(part, SlicePart)
         ),
         starts=tuple(
             CommitStart(*placed(each.partition), each.offset) for each in accepted if isinstance(each, StartPart)
@@ -124,5 +119,5 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
 def _kind(accepted: tuple[Part, ...]) -> str:
     """One word for people who read the history: the weightiest part names the commit."""
     kinds = {type(part) for part in accepted}
-    names = {SlicePart: "batch", GivenUpPart: "given_up", StartPart: "start", FencePart: "fence"}
+    names = {SlicePart: "batch", StartPart: "start", FencePart: "fence"}
     return next(name for kind, name in names.items() if kind in kinds)

@@ -45,7 +45,7 @@ class ListedFile(msgspec.Struct, frozen=True):
 
 
 class CommitSlice(_Placed, frozen=True, omit_defaults=True):
-    """A slice of the log that the commit holds, or gives up, with what it adds to the totals."""
+    """A slice of the log that the commit holds, with what it adds to the totals."""
 
     start: int
     end: int
@@ -57,7 +57,6 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     skipped: int = 0
     holes: int = 0
     gap: int = 0
-    given_up: int = 0
     replayed: int = 0
     deferred: int = 0
     vanished: int = 0

@@ -10,10 +10,8 @@ from confluent_kafka import Consumer
 
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
-from penstock.logs.kafka.epochs import lost_tails
-from penstock.logs.kafka.first_events import record_times
 from penstock.logs.kafka.mirror import mirror, mirrored
-from penstock.logs.kafka.offsets import open_consumer, record_offsets
+from penstock.logs.kafka.probes import lost_tails, open_consumer, record_offsets, record_times
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told

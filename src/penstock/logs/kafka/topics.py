@@ -35,7 +35,7 @@ class KafkaTopics:
         self.admin = BoundedAdmin(spec, call_seconds_max)
 
     def partitions(self) -> tuple[Partition, ...]:
-        described = self._described_surely() if self._pattern is None else self._describe(self._topic_names())
+        described = self._described_surely() if self._pattern is None else self.describe(self._topic_names())
         return tuple(
             sorted(
                 Partition(topic, url_safe(description.topic_id), partition.id)
@@ -46,7 +46,7 @@ class KafkaTopics:
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        described = self._describe(sorted(set(topics)))
+        described = self.describe(sorted(set(topics)))
         return {topic: url_safe(each.topic_id) for topic, each in described.items() if each is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
@@ -102,7 +102,7 @@ class KafkaTopics:
         # A broker may hear of a new topic a little after the client that created it has gone on.
         deadline = time.monotonic() + UNKNOWN_SECONDS_MAX
         while True:
-            described = self._describe(self._topic_names())
+            described = self.describe(self._topic_names())
             unknown = [topic for topic, description in described.items() if description is None]
             if not unknown:
                 return described
@@ -110,7 +110,7 @@ class KafkaTopics:
                 raise unknown_topic(unknown[0], self.spec.bootstrap, self.admin.topic_names())
             time.sleep(UNKNOWN_PAUSE_SECONDS)
 
-    def _describe(self, topics: list[str]) -> dict[str, TopicDescription | None]:
+    def describe(self, topics: list[str]) -> dict[str, TopicDescription | None]:
         """The topics' descriptions, None for one that does not exist."""
         if not topics:
             return {}
@@ -137,7 +137,7 @@ class KafkaTopics:
         answers = self._ask_offsets(partitions, which)
         if any(isinstance(each, Fault) and each.code in _LEADER_MOVED for each in answers.values()):
             # The client asks the leaders that it remembers, and looks for others only when topics are described.
-            self._describe(sorted({each.topic for each in partitions}))
+            self.describe(sorted({each.topic for each in partitions}))
             answers = self._ask_offsets(partitions, which)
         return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
 

@@ -192,7 +192,7 @@ def subject_of(table: ExportTable) -> Subject:
 
 def _read_only(totals: Totals) -> Totals:
     """The offsets that the job log counts, whatever types made of their records."""
-    return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap, given_up=totals.given_up)
+    return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
 
 
 def _combined(
@@ -218,7 +218,7 @@ def _combined(
         former = logs.known_state().of(partition).former_quarantined
         read_again = min(max(totals.unaccounted, 0), totals.restored)
         totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
-        totals += Totals(holes=-totals.holes, given_up=totals.holes)
+        totals += Totals(holes=-totals.holes, gap=totals.holes)
     rows = deleted.by_partition[partition]
     return totals + Totals(written=-rows, filtered=rows)
 

@@ -21,7 +21,7 @@ from penstock.job.reader import Reader
 from penstock.job.rows import add_place, column_findings, expression_findings, readable, stated_columns
 from penstock.job.schema import job_type_name, type_at
 from penstock.job.sections import KindSection
-from penstock.job.spec import DAY_FOLDER, DecodeSpec, Delivery, JobSpec, UnknownTypePolicy
+from penstock.job.spec import DAY_FOLDER, DecodeSpec, JobSpec, UnknownTypePolicy
 from penstock.tables.export.spec import ExportSpec, TypeSpec
 
 AT: KeyPath = ("table", ExportSpec.kind)
@@ -231,8 +231,6 @@ def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
             reader.note((name,), f"contradicts table.export{reason}", hint, on_key=True)
     if job.decode.format == "protobuf" and reader.has("decode", "message"):
         reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
-    if job.delivery is Delivery.AT_MOST_ONCE:
-        reader.note(("delivery",), "at_most_once is not for table.export: it reads a failed type again", "remove it")
     if reader.states("types") and not reader.written("types"):
         reader.note(("types",), "names no type")
 

@@ -32,7 +32,6 @@ from penstock.proof.frame import prove, rows_check
 from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
 from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
 from penstock.proof.values import column_hashes
-from penstock.status.model import RecordedGap
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreign_changes
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
@@ -58,7 +57,7 @@ from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_buck
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
 from penstock.tables.keyed.table import told_by_key, tombstone_policy
 from penstock.tables.keyed.tombstones import find_tombstones, newest, tombstones_faults
-from penstock.tables.single.facts import TableFacts, read_table, recorded_gaps
+from penstock.tables.single.facts import TableFacts, read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +216,14 @@ OPEN: Mapping[str, str] = {
 
 def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    facts, bounds = evidence.facts, said.bounds
+    bounds = said.bounds
     places = places_of(evidence, log, said)
-    given_up = [*recorded_gaps(facts.history, evidence.subject.job.name, "given_up")]
-    if hindrance := _hindrance(evidence, sum(gap.end - gap.start for gap in given_up)):
+    if hindrance := _hindrance(evidence):
         return Check("records", "not compared", False, unproven=[hindrance], checked=bounds)
     counts: Counter[str] = Counter()
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
-        flow = _flow(evidence, places.slices, given_up, Path(folder))
+        flow = _flow(evidence, places.slices, Path(folder))
         files = tuple(_runs(flow, log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
@@ -249,7 +247,7 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
     )
 
 
-def _hindrance(evidence: Evidence, given_up: int) -> Unproven | None:
+def _hindrance(evidence: Evidence) -> Unproven | None:
     """Why records cannot be compared at all."""
     facts = evidence.facts
     if evidence.subject.job.sql is not None:
@@ -259,22 +257,17 @@ def _hindrance(evidence: Evidence, given_up: int) -> Unproven | None:
         return Unproven(what, "compare the table with the files that were loaded")
     if facts.replay_unfinished:
         return Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
-    if given_up != sum(state.totals.given_up for state in facts.states.values()):
-        return Unproven("the records: some were given up, and the history no longer tells which", "verify earlier")
     return None
 
 
-def _flow(evidence: Evidence, slices: tuple[Slice, ...], given_up: Iterable[RecordedGap], folder: Path) -> KeyedFlow:
-    """The flow of the job into a folder of its own; what is in quarantine or was given up stays out."""
+def _flow(evidence: Evidence, slices: tuple[Slice, ...], folder: Path) -> KeyedFlow:
+    """The flow of the job into a folder of its own; what is in quarantine stays out."""
     job, facts = evidence.subject.job, evidence.facts
     target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
     partitions = {piece.partition for piece in slices}
     bad = evidence.subject.quarantined_offsets()
     left_out = {_key(place): dict.fromkeys(bad[place], "in quarantine") for place in partitions}
-    for gap in given_up:
-        if gap.partition in partitions:
-            left_out[_key(gap.partition)] |= dict.fromkeys(range(gap.start, gap.end), "given up")
     known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
         "on": replace(plain.on, tombstone=tombstone_policy(job, evidence.spec)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),

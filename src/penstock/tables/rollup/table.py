@@ -17,7 +17,7 @@ from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, other_jobs
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_or_create
-from penstock.lake.proposal import GivenUpPart, Outcome, Proposal, StartPart
+from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
@@ -39,14 +39,11 @@ class RollupTable(SingleTable):
         self.publishing = publishing
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """Let a partition that starts, or passes over what was given up, become idle `idle_after` later (RULES W1)."""
+        """Let a partition that starts become idle `idle_after` later (RULES W1)."""
         moved = Numbers(
             peaks=dict.fromkeys(("moved_ms", "last_point_ms"), self._now_ms()), latest={"read_to_end_ms": 0}
         )
-        parts = tuple(
-            replace(part, numbers=moved) if isinstance(part, StartPart | GivenUpPart) else part
-            for part in proposal.parts
-        )
+        parts = tuple(replace(part, numbers=moved) if isinstance(part, StartPart) else part for part in proposal.parts)
         return super().commit(replace(proposal, parts=parts))
 
     def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:

@@ -119,21 +119,19 @@ def facts_status(
         states=facts.states,
         commits=tuple(_commit(record) for record in facts.history[:COMMITS_SHOWN]),
         gaps=tuple(recorded_gaps(facts.history, job.name)),
-        given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
     )
     return job_status(job, table, read_log_view(job, open_log, table, now), further)
 
 
-def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:
-    """The offsets that the retained commits of a job have passed over under that count, in the order of the history."""
+def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
+    """The offsets that the retained commits of a job found missing in the log, in the order of the history."""
     for record in history:
         ours = provenance_of(record)
         if ours is None or ours.job != job:
             continue
         for piece in ours.slices:
-            offsets: int = getattr(piece.totals, count)
-            if offsets:
-                end = piece.start + offsets
+            if piece.gap:
+                end = piece.start + piece.gap
                 yield RecordedGap(piece.place, piece.start, end, int(record["version"]), _instant(record))
 
 

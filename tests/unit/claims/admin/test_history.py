@@ -125,7 +125,6 @@ def test_a_record_is_shown_as_it_is_in_the_log() -> None:
         "record": {
             "beats": [{"partition": place, "token": 1, "position": 75}],
             "reason": "behind",
-            "refused": False,
         },
     }
     text = record_text(released)

@@ -11,9 +11,7 @@ from penstock.claims.protocol.records import (
     NUMBER_MAX,
     TEXT_CHARACTERS_MAX,
     Beat,
-    Presence,
     Record,
-    Terms,
     Wanted,
     Who,
     Wish,
@@ -38,15 +36,12 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "reason": texts(),
     "partition": _PARTITIONS,
     "partitions": st.lists(_PARTITIONS, max_size=3).map(tuple),
-    "presence": st.builds(Presence, st.none() | _NUMBERS, st.none() | _NUMBERS, _NUMBERS),
-    "terms": st.builds(Terms, _SECONDS, st.sampled_from(["partition", "topic"])),
+    "heartbeat_seconds": _SECONDS,
     "wants": st.lists(st.builds(Wanted, texts(), texts(), _SPANS), max_size=3).map(tuple),
     "beats": st.lists(_BEATS, max_size=3).map(tuple),
     "wishes": st.lists(_WISHES, max_size=3).map(tuple),
     "for_seconds": st.none() | _SECONDS,
-    "refused": st.booleans(),
     "if_last": _NUMBERS,
-    "lost_from": st.none() | _NUMBERS,
 }
 
 

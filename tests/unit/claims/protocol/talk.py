@@ -21,7 +21,6 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    Presence,
     Record,
     ReleaseGroup,
     ReleasingPartition,
@@ -33,7 +32,7 @@ from penstock.claims.protocol.records import (
 )
 from penstock.claims.protocol.state import Claim, Group
 from penstock.logs.log import Partition
-from tests.support.coordination import ANNA, BERT, CLEO, TERMS, web
+from tests.support.coordination import ANNA, BERT, CLEO, INTERVAL, web
 
 LIVES = (ANNA, BERT, CLEO, Who("anna", "a2"))
 PARTITIONS = (web(0), web(1))
@@ -103,16 +102,15 @@ def _wishes(view: _View) -> tuple[Wish, ...]:
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
     JoiningGroup: lambda view: {
         "if_last": view.member_last,
-        "terms": TERMS,
-        "presence": Presence(),
+        "heartbeat_seconds": INTERVAL,
         "wants": wants_of(PARTITIONS),
     },
     LeavingGroup: lambda view: {"beats": _beats(view)},
     ForgettingMember: lambda view: {"client_id": view.word.who.client_id, "if_last": view.member_last or 0},
     BalancingGroup: lambda view: {"if_changed": view.state.changed or 0},
-    Heartbeat: lambda view: {"presence": Presence(None, view.word.number % 5), "beats": _beats(view)},
+    Heartbeat: lambda view: {"wants": wants_of(PARTITIONS[: view.word.number % 5]), "beats": _beats(view)},
     ClaimingPartition: lambda view: {"wishes": _wishes(view)},
-    ReleasingPartition: lambda view: {"beats": _beats(view), "refused": view.word.number % 2 == 0},
+    ReleasingPartition: lambda view: {"beats": _beats(view)},
     ClaimingMessages: lambda view: {
         "token": view.claim.token,
         "if_seeks": view.claim.seeks,
@@ -122,7 +120,6 @@ _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
         "if_token": view.claim.token,
         "if_seeks": view.claim.seeks,
         "position": view.word.number,
-        "lost_from": view.word.number // 2 if view.word.number % 4 == 0 else None,
     },
     FreeingPartition: lambda view: {
         "if_token": view.claim.token,

@@ -31,13 +31,11 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    Presence,
     Record,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
     Seeking,
-    Terms,
     Wanted,
     Who,
     Wish,
@@ -55,18 +53,18 @@ WANTS = (Wanted("hot", "Zz-1", ((0, 1),)), Wanted("web", "kQ2x", ((0, 4), (7, 8)
 
 
 RELEASED: list[Record] = [
-    JoiningGroup(**SAID, if_last=41, terms=Terms(2.5, "topic"), presence=Presence(4, 3, 1200), wants=WANTS),
+    JoiningGroup(**SAID, if_last=41, heartbeat_seconds=2.5, wants=WANTS),
     LeavingGroup(**SAID, beats=BEATS),
     ForgettingMember(**SAID, client_id="bert", if_last=12),
     BalancingGroup(**SAID, if_changed=40),
-    Heartbeat(**SAID, presence=Presence(), wants=WANTS, beats=BEATS),
+    Heartbeat(**SAID, wants=WANTS, beats=BEATS),
     ClaimingPartition(
         **SAID,
         wishes=(Wish(WEB, 8, 6), Wish(Partition("hot", "Zz-1", 0))),
     ),
-    ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share", refused=True),
+    ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share"),
     ClaimingMessages(**SAID, partition=WEB, token=9, if_seeks=1, end=2000),
-    Seeking(**SAID, partition=WEB, if_token=9, if_seeks=1, position=60, lost_from=50, reason="the log was cut"),
+    Seeking(**SAID, partition=WEB, if_token=9, if_seeks=1, position=60, reason="the log was cut"),
     FreeingPartition(**SAID, partition=WEB, if_token=9, position=3, reason="released by an administrator"),
     ForgettingPartitions(**SAID, partitions=(WEB,)),
     ReleaseGroup(**SAID, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
@@ -203,10 +201,7 @@ def test_p6_a_partition_that_cannot_be_is_refused(partition: object) -> None:
         ("who", ["anna"]),
         ("who", ["anna", 1]),
         ("who", ["anna", "n", "more"]),
-        ("presence", []),
-        ("presence", {"claims_max": -1}),
-        ("presence", {"lag": None}),
-        ("presence", {"priority": 1}),
+        ("presence", {}),
         ("beats", None),
         ("beats", [{"partition": NOWHERE}]),
         ("beats", [{"partition": NOWHERE, "token": -1}]),
@@ -219,11 +214,6 @@ def test_p6_a_partition_that_cannot_be_is_refused(partition: object) -> None:
 )
 def test_a_heartbeat_with_a_bad_part_is_refused_as_a_whole(name: str, content: object) -> None:
     assert refused(changed(HEARTBEAT, **{name: content}))
-
-
-@pytest.mark.parametrize("flag", [0, 1, "true", None], ids=repr)
-def test_a_flag_is_true_or_false(flag: object) -> None:
-    assert refused(changed(RELEASE, refused=flag))
 
 
 @pytest.mark.parametrize("seconds", [True, "tomorrow", 2**53, 0, -1.5], ids=repr)

@@ -140,17 +140,6 @@ def test_m1_a_lower_floor_does_not_lower_the_token() -> None:
     assert log.claim_of().token == 43
 
 
-def test_what_a_seek_gives_up_is_listed_once_and_replaces_what_it_covers() -> None:
-    log = Log()
-    log.claim(ANNA)
-    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=10, lost_from=4)
-    assert log.claim_of().given_up == ((4, 10),)
-    log.say(Seeking, ANNA, partition=WEB, if_token=1, if_seeks=1, position=8, lost_from=6)
-    assert log.claim_of().given_up == ((4, 8),), "neighbours are one, and what is done again is not lost"
-    log.say(Seeking, ANNA, partition=WEB, if_token=1, if_seeks=2, position=7, lost_from=9)
-    assert log.claim_of().given_up == ((4, 7),)
-
-
 def test_m2_another_life_of_a_topic_is_another_partition() -> None:
     log = annas()
     recreated = type(WEB)(WEB.topic, "another id", WEB.number)
@@ -293,7 +282,7 @@ def test_an_administrator_frees_a_partition_under_a_token_that_nobody_has() -> N
     assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1) is None
     claim = log.claim_of()
     assert (claim.token, claim.owner, claim.held, claim.position) == (2, ADMIN, False, 7)
-    assert claim.refused_by == "anna", "another member goes first"
+    assert claim.freed_from == "anna", "another member goes first"
     log.beat(ANNA, 1, 9)
     assert log.claim_of().position == 7, "its owner is fenced"
     assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1) is not None

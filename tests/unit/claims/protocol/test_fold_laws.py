@@ -22,7 +22,7 @@ from penstock.claims.protocol.records import (
     Seeking,
     partitions_of,
 )
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import Group, MemberState
 from penstock.logs.log import Partition
 from tests.support.coordination import GROUP
 from tests.unit.claims.protocol.talk import PARTITIONS, WORDS_MAX, Step, Word, spoken, talk_of, talks
@@ -124,12 +124,19 @@ def test_a_position_falls_only_by_a_seek(talk: list[Word]) -> None:
                 assert after.position >= before.position
 
 
+def _spans(member: MemberState) -> list[tuple[int, int]]:
+    """The numbers of the partitions that a member wants; all are of one topic."""
+    return [span for wanted in member.wants for span in wanted.spans]
+
+
 @given(talks())
-def test_the_target_gives_every_partition_to_one_present_member(talk: list[Word]) -> None:
+def test_the_target_gives_every_wanted_partition_to_one_present_member(talk: list[Word]) -> None:
     for step in spoken(talk):
         if step.after.balanced == step.offset:
             given_out = [each for partitions in step.after.target.values() for each in partitions]
-            assert sorted(given_out) == sorted(PARTITIONS)
+            spans = [span for member in step.after.members.values() if member.present for span in _spans(member)]
+            wanted = [each for each in PARTITIONS if any(start <= each.number < end for start, end in spans)]
+            assert sorted(given_out) == wanted
             assert all(step.after.members[client_id].present for client_id in step.after.target)
 
 

@@ -1,4 +1,4 @@
-"""The fold of members and pauses: who has a client id, on which terms, and when nobody may claim."""
+"""The fold of members and pauses: who has a client id, and when nobody may claim."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
-    Presence,
     ReleaseGroup,
     ResumingGroup,
-    Terms,
     Who,
     wants_of,
 )
 from penstock.claims.protocol.state import MemberState, Pause
-from tests.support.coordination import ANNA, BERT, TERMS, WEB, Log, web
+from tests.support.coordination import ANNA, BERT, INTERVAL, WEB, Log, web
 
 ANNA_AGAIN = Who("anna", "a2")
 WANTS = wants_of([WEB])
@@ -23,12 +21,12 @@ WANTS = wants_of([WEB])
 
 def joined() -> Log:
     log = Log(BERT)
-    assert log.join(ANNA, presence=Presence(4, None, 100)) is None
+    assert log.join(ANNA) is None
     return log
 
 
 def join(log: Log, who: Who, if_last: int | None, **content: object) -> str | None:
-    said = {"terms": TERMS, "presence": Presence(), "wants": WANTS, **content}
+    said = {"heartbeat_seconds": INTERVAL, "wants": WANTS, **content}
     return log.say(JoiningGroup, who, if_last=if_last, **said)
 
 
@@ -36,7 +34,7 @@ def join(log: Log, who: Who, if_last: int | None, **content: object) -> str | No
 
 
 def test_a_new_client_id_joins() -> None:
-    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, Presence(4, None, 100), WANTS)
+    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, WANTS)
 
 
 def test_a_newcomer_that_did_not_see_the_old_process_is_refused() -> None:
@@ -103,10 +101,10 @@ def test_a_member_that_left_is_not_brought_back_by_a_late_heartbeat() -> None:
 
 def test_a_heartbeat_takes_over_what_changed_and_keeps_the_rest() -> None:
     log = joined()
-    assert log.say(Heartbeat, ANNA, presence=Presence(4, 2, 7)) is None
-    assert log.state.members["anna"] == MemberState(ANNA, 2, True, Presence(4, 2, 7), WANTS)
+    assert log.say(Heartbeat, ANNA) is None
+    assert log.state.members["anna"] == MemberState(ANNA, 2, True, WANTS)
     assert log.say(Heartbeat, ANNA, wants=wants_of([web(1)])) is None
-    assert log.state.members["anna"] == MemberState(ANNA, 3, True, Presence(4, 2, 7), wants_of([web(1)]))
+    assert log.state.members["anna"] == MemberState(ANNA, 3, True, wants_of([web(1)]))
 
 
 def test_a_heartbeat_of_somebody_who_never_joined_makes_no_member() -> None:
@@ -132,16 +130,15 @@ def test_a_forgotten_member_joins_again_as_if_new() -> None:
     assert join(log, ANNA, None) is None
 
 
-# terms and targets
+# heartbeat intervals and targets
 
 
-def test_who_has_other_terms_than_the_present_members_is_refused() -> None:
+def test_another_heartbeat_interval_than_that_of_the_present_members_is_refused() -> None:
     log = joined()
-    assert join(log, ANNA_AGAIN, 1, terms=Terms(3.0)) is not None
-    assert join(log, ANNA_AGAIN, 1, terms=Terms(10.0, "topic")) is not None
+    assert join(log, ANNA_AGAIN, 1, heartbeat_seconds=3.0) is not None
     log.say(LeavingGroup, BERT)
-    assert join(log, ANNA_AGAIN, 1, terms=Terms(3.0)) is None, "once nobody else is there"
-    assert log.state.terms == Terms(3.0)
+    assert join(log, ANNA_AGAIN, 1, heartbeat_seconds=3.0) is None, "once no other member is there"
+    assert log.state.heartbeat_seconds == 3.0
 
 
 def is_unbalanced(log: Log) -> bool:
@@ -154,8 +151,8 @@ def test_a_target_is_computed_once_for_each_change() -> None:
     assert log.balance() is None
     assert list(log.state.target.values()) == [(WEB,)]
     assert log.balance() is not None, "nothing has changed"
-    log.say(Heartbeat, ANNA, presence=Presence(4, None, 500))
-    assert not is_unbalanced(log), "a lag asks for nothing"
+    log.say(Heartbeat, ANNA, wants=WANTS)
+    assert not is_unbalanced(log), "the same again asks for nothing"
     log.say(Heartbeat, ANNA, wants=wants_of([WEB, web(1)]))
     assert is_unbalanced(log)
     assert log.balance() is None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.claims.protocol.codec import MalformedError, UnknownVersionError, encode
 from penstock.claims.protocol.fold import FOLD_VERSION, apply
-from penstock.claims.protocol.records import LeavingGroup, Presence, Terms, Wanted, Who
+from penstock.claims.protocol.records import LeavingGroup, Wanted, Who
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
 from penstock.logs.log import Partition
@@ -35,15 +35,15 @@ SHOP = Group(
             last=40,
             given_up=((100, 200), (300, 310)),
             given_up_before=7,
-            refused_by="bert",
+            freed_from="bert",
         ),
     },
     members={
-        "anna": MemberState(ANNA, 41, True, Presence(4, 3, 1200), (Wanted("web", "kQ2x", ((0, 4),)),)),
+        "anna": MemberState(ANNA, 41, True, (Wanted("web", "kQ2x", ((0, 4),)),)),
         "bert": MemberState(BERT, 12, present=False),
     },
     pauses={"p-1": Pause("anna", 1700000000.5, "Wartung über Nacht"), "p-2": Pause("bert", None, "")},
-    terms=Terms(10.0, "topic"),
+    heartbeat_seconds=10.0,
     target={"anna": (WEB, HOT)},
     changed=30,
     balanced=35,

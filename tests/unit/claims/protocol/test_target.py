@@ -1,4 +1,4 @@
-"""The target: balanced, sticky, per topic over those who want it, and never unowned for want of a soft bound."""
+"""The target: balanced, sticky, and per topic over those who want it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.protocol.records import Presence, Terms, UnitKind, Who, wants_of
+from penstock.claims.protocol.records import Who, wants_of
 from penstock.claims.protocol.state import Claim, Group, MemberState
 from penstock.claims.protocol.target import balance
 from penstock.logs.log import Partition
-
-ANYTHING = Presence()
 
 
 def parts(count: int, topic: str = "t") -> list[Partition]:
     return [Partition(topic, f"id-{topic}", number) for number in range(count)]
 
 
-def member(name: str, wants: Sequence[Partition], presence: Presence = ANYTHING) -> MemberState:
-    return MemberState(Who(name, "1"), 0, True, presence, wants_of(wants))
+def member(name: str, wants: Sequence[Partition]) -> MemberState:
+    return MemberState(Who(name, "1"), 0, True, wants_of(wants))
 
 
-def group(*members: MemberState, unit: UnitKind = "partition") -> Group:
-    return Group(members={each.who.client_id: each for each in members}, terms=Terms(10.0, unit))
+def group(*members: MemberState) -> Group:
+    return Group(members={each.who.client_id: each for each in members})
 
 
 def counts(target: dict[str, tuple[Partition, ...]]) -> dict[str, int]:
@@ -87,63 +85,29 @@ def test_a_topic_that_only_one_wants_goes_to_it_and_the_others_take_more_of_the_
     assert {each for each in target["anna"] if each.topic == "b"} == set(parts(4, "b"))
 
 
-def test_a_limit_is_never_exceeded() -> None:
-    state = group(member("anna", parts(6), Presence(1)), member("bert", parts(6), Presence(2)))
-    assert counts(balance(state)) == {"anna": 1, "bert": 2}
-
-
-def test_a_wish_is_exceeded_rather_than_leaving_something_unowned() -> None:
-    state = group(member("anna", parts(6), Presence(None, 1)), member("bert", parts(6), Presence(None, 2)))
-    assert counts(balance(state)) == {"anna": 3, "bert": 3}
-    state.members["cleo"] = member("cleo", parts(6))
-    assert counts(balance(state)) == {"anna": 1, "bert": 2, "cleo": 3}
-
-
-def test_what_a_member_refused_goes_to_another_and_back_only_if_there_is_none() -> None:
+def test_freed_partition_goes_to_another_member_and_back_only_if_there_is_none() -> None:
     state = group(member("anna", parts(4)), member("bert", parts(4)))
     state.target = balance(state)
     slow = state.target["anna"][0]
-    state.claims[slow] = Claim(1, refused_by="anna")
+    state.claims[slow] = Claim(1, freed_from="anna")
     assert slow in balance(state)["bert"]
     del state.members["bert"]
     assert slow in balance(state)["anna"]
 
 
-def test_whole_topics_go_to_one_member_each() -> None:
-    topics = [parts(size, name) for size, name in ((3, "a"), (2, "b"), (4, "c"), (1, "d"))]
-    wants = [each for topic in topics for each in topic]
-    target = balance(group(member("anna", wants), member("bert", wants), unit="topic"))
-    held = {key: {each.topic for each in partitions} for key, partitions in target.items()}
-    assert sorted(map(len, held.values())) == [2, 2]
-    assert not held["anna"] & held["bert"]
-    assert sum(counts(target).values()) == 10
-
-
-def test_a_limit_counts_topics_where_topics_are_shared() -> None:
-    wants = parts(3, "a") + parts(3, "b") + parts(3, "c")
-    target = balance(group(member("anna", wants, Presence(1)), member("bert", wants), unit="topic"))
-    assert counts(target) == {"anna": 3, "bert": 6}
-
-
 @given(
     st.lists(st.sets(st.sampled_from("abc")), min_size=1, max_size=6),
-    st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 5)), min_size=6, max_size=6),
     st.integers(1, 9),
 )
-def test_whatever_is_wanted_within_limits_is_owned_and_a_second_look_moves_nothing(
-    lists: list[set[str]], bounds: list[tuple[int | None, int | None]], size: int
-) -> None:
+def test_whatever_is_wanted_is_owned_and_a_second_look_moves_nothing(lists: list[set[str]], size: int) -> None:
     wanted = [[each for topic in sorted(names) for each in parts(size, topic)] for names in lists]
-    presences = [Presence(*each) for each in bounds]
-    state = group(*(member(f"m{number}", each, presences[number]) for number, each in enumerate(wanted)))
+    state = group(*(member(f"m{number}", each) for number, each in enumerate(wanted)))
     target = balance(state)
     given_out = Counter(each for partitions in target.values() for each in partitions)
     assert max(given_out.values(), default=0) <= 1
     for number, each in enumerate(wanted):
         mine = target.get(f"m{number}", ())
         assert set(mine) <= set(each)
-        assert presences[number].claims_max is None or len(mine) <= (presences[number].claims_max or 0)
-        if presences[number].claims_max is None:
-            assert set(each) <= set(given_out), "somebody without a limit wants it"
+        assert set(each) <= set(given_out)
     state.target = target
     assert balance(state) == target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import (
@@ -16,8 +16,6 @@ from penstock.claims.protocol.records import (
     ReleaseGroup,
     ResumingGroup,
     Seeking,
-    Terms,
-    UnitKind,
     Who,
 )
 from penstock.claims.protocol.state import Claim, Group
@@ -33,17 +31,16 @@ ADMIN = Who("admin", "admin")
 class Checks:
     """Follows the log and the processes; raises `ViolationError` with the seed."""
 
-    def __init__(self, seed: int, unit: UnitKind) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.takeovers = 0
         self.quiet: frozenset[Who] | None = None
         """Processes that nothing befalls: none of them may be taken for dead. None while everything is allowed."""
         self._fair = True
-        """Whether the target shares equally: not where a member could not keep up, or a partition was freed."""
-        self._unit = unit
+        """Whether the target shares equally: not where a partition was freed."""
         self._forced_at: dict[Partition, float] = {}
         self._lost_at = float("-inf")
-        self._terms: dict[Who, Terms] = {}
+        self._intervals: dict[Who, float] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
 
     def fail(self, what: str) -> None:
@@ -66,11 +63,8 @@ class Checks:
         match record:
             case ClaimingPartition() if old.pauses:
                 self.fail(f"{record} was accepted in a pause")
-            case ClaimingPartition():
-                self._limit(record.who, new)
             case BalancingGroup():
-                slow = any(each.presence.enough is not None for each in old.members.values())
-                self._fair = not slow and all(each.refused_by is None for each in old.claims.values())
+                self._fair = all(each.freed_from is None for each in old.claims.values())
             case JoiningGroup():
                 self._joined(record, new)
             case ForgettingMember():
@@ -94,18 +88,11 @@ class Checks:
             self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
         self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
 
-    def _limit(self, who: Who, new: Group) -> None:
-        limit = new.members[who.client_id].presence.claims_max
-        held = [each for each, claim in new.claims.items() if claim.held_by(who)]
-        units = {each.topic_id for each in held} if self._unit == "topic" else held
-        if limit is not None and len(units) > limit:
-            self.fail(f"{who} holds {sorted(map(str, units))}, at most {limit} are allowed")
-
     def _joined(self, record: JoiningGroup, new: Group) -> None:
-        self._terms[record.who] = record.terms
+        ours = self._intervals[record.who] = record.heartbeat_seconds
         for each in new.members.values():
-            if each.present and self._terms[each.who] != record.terms:
-                self.fail(f"{record.who} joined with {record.terms} beside {each.who} with {self._terms[each.who]}")
+            if each.present and self._intervals[each.who] != ours:
+                self.fail(f"{record.who} joined with {ours} s beside {each.who} with {self._intervals[each.who]} s")
 
     def _forgotten(self, record: ForgettingMember, old: Group, now: float) -> None:
         member = old.members[record.client_id]
@@ -144,10 +131,8 @@ class Checks:
         held = {process: process.held(now) for process in living}
         owners = Counter(partition for each in held.values() for partition in each)
         for process in living:
-            limit = process.options.claims_max
-            room = limit is None or self._units(held[process]) < limit
             unowned = [each for each in process.wanted if each not in owners]
-            if unowned and room:
+            if unowned:
                 names = {each.client_id: sorted(map(str, held[each])) for each in living}
                 self.fail(
                     f"nobody holds {sorted(map(str, unowned))} at {now}, though {process.client_id} could: {names}"
@@ -155,24 +140,9 @@ class Checks:
             foreign = [str(each) for each in held[process] if each not in process.wanted]
             if foreign:
                 self.fail(f"{process.client_id} holds {foreign}, which it does not want")
-            alike = [
-                self._units(held[other])
-                for other in living
-                if set(other.wanted) == set(process.wanted) and other.options.claims_max is None
-            ]
-            if self._fair and limit is None and max(alike) - self._units(held[process]) > 1:
+            alike = [len(held[other]) for other in living if set(other.wanted) == set(process.wanted)]
+            if self._fair and max(alike) - len(held[process]) > 1:
                 self.fail(f"unfair after the calm: {process.client_id} holds {len(held[process])}, others {alike}")
         twice = [str(each) for each, count in owners.items() if count > 1]
         if twice:
             self.fail(f"{twice} are held twice at {now}")
-        if self._unit == "topic":
-            self._whole(held)
-
-    def _units(self, partitions: Mapping[Partition, int]) -> int:
-        return len({each.topic_id for each in partitions}) if self._unit == "topic" else len(partitions)
-
-    def _whole(self, held: Mapping[Process, Mapping[Partition, int]]) -> None:
-        for topic in {each.topic for partitions in held.values() for each in partitions}:
-            owners = {process.client_id for process, each in held.items() if topic in {p.topic for p in each}}
-            if len(owners) > 1:
-                self.fail(f"{topic} is split after the calm among {sorted(owners)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.claims.member.membership import DifferentTermsError, Phase
+from penstock.claims.member.membership import DifferentHeartbeatError, Phase
 from penstock.claims.protocol.records import ReleaseGroup
 from penstock.logs.log import Partition
 from tests.support.coordination import INTERVAL
@@ -103,8 +103,8 @@ class Drills:
         self._quiet(None)
         stranger = self._world.start("stranger", heartbeat_seconds=self._rng.choice((0.5, 2)) * INTERVAL)
         self._recovers("another heartbeat", 2.5, set(), at_once=False)
-        if not isinstance(stranger.error, DifferentTermsError):
-            self._world.checks.fail(f"a process with other terms was not refused: {stranger.error}")
+        if not isinstance(stranger.error, DifferentHeartbeatError):
+            self._world.checks.fail(f"a process with another interval was not refused: {stranger.error}")
 
     def _want(self, victim: Process) -> None:
         """A topic comes that everybody wants."""
@@ -142,23 +142,18 @@ class Drills:
                     self._world.checks.fail(f"{process.client_id} stopped working on {partition} after {what}")
 
     def _due(self, process: Process) -> set[Partition]:
-        """What a process should hold, except what it gives away because it cannot keep up."""
+        """What a process should hold."""
         participant = process.participant
         if participant is None:
             return set()
-        refused = {each for each, leaving in participant.holdings._leaving.items() if leaving.refused}
-        return set(participant.view.state.target.get(process.client_id, ())) - refused
+        return set(participant.view.state.target.get(process.client_id, ()))
 
     def _unowned(self) -> list[Partition]:
         """What nobody works on, though somebody could."""
         world, found = self._world, []
         held = {each: each.held(world.now) for each in world.living()}
         owned = {partition for each in held.values() for partition in each}
-        for process, partitions in held.items():
-            limit = process.options.claims_max
-            if process.healthy(world.now) and (limit is None or self._units(partitions) < limit):
+        for process in held:
+            if process.healthy(world.now):
                 found += [each for each in process.wanted if each not in owned and each not in found]
         return found
-
-    def _units(self, partitions: dict[Partition, int]) -> int:
-        return len({each.topic_id for each in partitions}) if self._world.unit == "topic" else len(partitions)

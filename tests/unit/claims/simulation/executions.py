@@ -14,8 +14,7 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.member.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsets
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.claims.protocol.records import FreeingPartition, Record, ReleasingPartition, Seeking
@@ -84,9 +83,8 @@ class ConsumerTrade(PlainTrade):
         self.seeks = 0
         self._rng = rng
         self._careless = careless
-        behind = rng.random() < 0.2
         start = StartAt.LATEST if latest else StartAt.EARLIEST
-        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, release_if_behind=behind, start=start)
+        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
         self._consumers: dict[Process, Consumer] = {}
         self._streams: set[tuple[Process, int, Partition, int]] = set()

@@ -31,7 +31,6 @@ class Misfortunes:
             (0.001, self._double),
             (0.001, self._leave),
             (0.002, self._interrupt),
-            (0.003, self._shed),
             (0.002, self._hang),
             (0.002, self._mute),
         ]
@@ -94,11 +93,6 @@ class Misfortunes:
         """The process lives, and begins a new membership: its client to the coordination topic was renewed."""
         process.agent.interrupt()
 
-    def _shed(self, process: Process) -> None:
-        held = sorted(process.held(self._world.now))
-        if held and len(self._world.living()) > 1:
-            process.agent.shed(self._rng.choice(held), "slow")
-
     def _hang(self, process: Process) -> None:
         process.hung_until = self._world.now + self._rng.uniform(0.5, 7) * INTERVAL
 
@@ -155,13 +149,7 @@ class Misfortunes:
     def _stranger(self) -> None:
         """A process that was configured otherwise than the group."""
         self._strangers += 1
-        terms = self._rng.choice(
-            ({"heartbeat_seconds": 2 * INTERVAL}, {"heartbeat_seconds": INTERVAL / 2}, {"unit": self._other_unit()})
-        )
-        self._world.start(f"s{self._strangers}", **terms)
-
-    def _other_unit(self) -> str:
-        return "partition" if self._world.unit == "topic" else "topic"
+        self._world.start(f"s{self._strangers}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
 
     # brokers
 

@@ -6,6 +6,7 @@ And what a trade is asked for: the work that processes do with their claims.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -119,6 +120,9 @@ class SimulatedJournal:
     def check_new(self) -> None:
         """The topic has always had as many partitions."""
 
+    def reopen(self) -> None:
+        """Its clients are replaced."""
+
     def holds(self, offset: int, appended_at: float) -> bool:
         return self._log().entries[offset].appended_at == appended_at
 
@@ -220,7 +224,7 @@ class SimulatedAgent(Agent):
         if self._participant is not None and self._session is not None:
             self._session.send(self._participant, records)
 
-    def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
         """Nobody waits in the simulation: whether a record arrived shows in a later round."""
         raise OutcomeUnknownError("the records are under way")
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from penstock.claims.member.agent import CoordinationOptions
 from penstock.claims.member.membership import (
-    DifferentTermsError,
+    DifferentHeartbeatError,
     DuplicateClientError,
     MemberOptions,
     ReplacedError,
 )
-from penstock.claims.protocol.records import Record, UnitKind
+from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import LostHistoryError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.logs.log import Partition
@@ -38,13 +38,11 @@ class Outcome:
     """What happened in a run, to see that the schedule was a hostile one."""
 
     trade: Trade
-    unit: UnitKind
     records: int = 0
     refused: int = 0
     late: int = 0
     lost: int = 0
     lists: int = 1
-    limits: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     """How many processes ended, by the error."""
     befell: dict[str, int] = field(default_factory=dict)
@@ -68,7 +66,6 @@ class World:
         self.partitions = [
             Partition(f"t{topic}", f"i{topic}", number) for topic, size in enumerate(topics) for number in range(size)
         ]
-        self.unit: UnitKind = "topic" if self.rng.random() < 0.2 else "partition"
         self.log = CoordinationLog(self.rng.choice((8_000_000, 8_000_000, 8_000_000, 2_500)))
         self.log_lost = False
         """Once in a run."""
@@ -83,15 +80,12 @@ class World:
         """Whether tables keep tokens and positions of their own."""
         self.forgets = chosen not in ("once", "most")
         """Whether a loss of the log may be followed by work that was done before."""
-        self.checks = Checks(seed, self.unit)
+        self.checks = Checks(seed)
         self.trade = TRADES[chosen](seed, self.rng, careless)
-        self.outcome = Outcome(self.trade, self.unit)
+        self.outcome = Outcome(self.trade)
         client_ids = [f"m{number}" for number in range(self.rng.randint(2, 4))]
         self.lists = {each: self.some_list() for each in client_ids}
-        limited = self.rng.random() < 0.25
-        self.limits: dict[str, int | None] = {each: self.rng.randint(0, 4) if limited else None for each in client_ids}
         self.outcome.lists = len({tuple(each) for each in self.lists.values()})
-        self.outcome.limits = sum(each is not None for each in self.limits.values())
         self.newcomers = [(self.rng.uniform(0, 3 * INTERVAL), each) for each in client_ids]
 
     def some_list(self) -> list[Partition]:
@@ -164,7 +158,7 @@ class World:
         process.error = error
         name = type(error).__name__
         self.outcome.ended[name] = self.outcome.ended.get(name, 0) + 1
-        expected = (DuplicateClientError, ReplacedError, DifferentTermsError, LostHistoryError)
+        expected = (DuplicateClientError, ReplacedError, DifferentHeartbeatError, LostHistoryError)
         if not isinstance(error, expected):
             self.checks.fail(f"{process.client_id} ended at {self.now}: {error!r}")
         stranger = process.client_id not in self.lists
@@ -173,12 +167,11 @@ class World:
 
     # processes
 
-    def start(self, client_id: str, **terms: object) -> Process:
-        """A process comes to life; `terms` are those of one that was configured otherwise than the group."""
+    def start(self, client_id: str, heartbeat_seconds: float = INTERVAL) -> Process:
+        """A process starts; another heartbeat interval is that of one that was configured otherwise than the group."""
         base, rate = self.rng.uniform(0, 1e6), self.rng.uniform(0.99, 1.01)
         read_max = self.rng.choice((3, 10, QUICK, QUICK)) if self.hostile else QUICK
-        chosen = {"heartbeat_seconds": INTERVAL, "unit": self.unit, **terms}
-        options = MemberOptions(GROUP, client_id, claims_max=self.limits.get(client_id), **chosen)  # type: ignore[arg-type]
+        options = MemberOptions(GROUP, client_id, heartbeat_seconds)
         process = Process(options, self.lists.get(client_id, self.partitions), lambda now: base + rate * now, read_max)
         coordination = CoordinationOptions(tables_remember=self.remembers)
         process.agent = SimulatedAgent(self, process, coordination, WORK_TIMEOUT_SECONDS)

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.delta.active_files import active_files
-from penstock.lake.proposal import GivenUpPart, Proposal
-from penstock.logs.log import Slice
 from penstock.tables.rollup.decide import BeginClose, Clean, ClosePortion
 from penstock.tables.rollup.spec import LatePolicy
-from penstock.tables.rollup.table import RollupTable
 from penstock.tables.rollup.watermark import HeldBy
-from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, TOKEN, Point, RollupLake, partition
+from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, partition
 
 
 def test_w1_unread_records_of_any_partition_hold_windows_open_however_long(tmp_path: Path) -> None:
@@ -187,14 +184,3 @@ def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: P
     (begin,) = lake.closing.chores(lake.view())
     lake.perform(begin)
     assert len(lake.closing.chores(lake.view())) == 1, "after work there may be more at once"
-
-
-def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path)
-    table = RollupTable(lake.job, lake.partials, lake.closing, None)
-    lake.log.append(partition(0), b"claimed at most once by a process that died")
-    lake.clock.at = 1_000.0
-    given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)
-    table.commit(Proposal(lake.job.name, "given-up", (given_up,)))
-    state = table.state([partition(0)]).of(partition(0))
-    assert (state.position, state.numbers["last_point_ms"]) == (1, 1_000_000)

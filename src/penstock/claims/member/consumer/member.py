@@ -8,30 +8,24 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, get_args
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.consumer.acks import LostClaimError
-from penstock.claims.member.consumer.options import (
-    IN_FLIGHT_MAX,
-    Delivery,
-    DeliveryOptions,
-    OutOfRange,
-    Start,
-    log_spec,
-)
-from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.start_offsets import IN_FLIGHT_MAX, Delivery, DeliveryOptions, StartOffsets
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import Reader, Work
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell, logger, unfailing
 from penstock.errors import PenstockError, UserError
 from penstock.events import ConsumerReplaced, Event
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 POLL_COUNT_MAX = 500
+Start = Literal["earliest", "latest"]
 FETCH_SECONDS = 0.1
 """How long a poll waits for records before it looks for newly claimed partitions."""
 
@@ -54,17 +48,13 @@ class Member:
         delivery: Delivery = "at_least_once",
         start: Start | None = None,
         heartbeat_seconds: float = 10.0,
-        unit: Literal["partition", "topic"] = "partition",
-        claims_max: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
-        out_of_range: OutOfRange = "fail",
-        release_if_behind: bool = True,
         coordination: CoordinationOptions | None = None,
         tell: Tell = _log,
     ) -> None:
-        spec, tell = log_spec(where, topics, start), unfailing(tell)
-        options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind, spec.start)
-        member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
+        spec, tell = _log_spec(where, topics, start), unfailing(tell)
+        options = DeliveryOptions(delivery, in_flight_max, spec.start)
+        member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds)
         self._agent = Agent(spec, member, coordination, tell)
         call_seconds_max = max(1.0, heartbeat_seconds)
         self._topics = KafkaTopics(spec, call_seconds_max)
@@ -198,3 +188,19 @@ class Member:
     def _open(self) -> None:
         if self._closed:
             raise UserError("the member is closed")
+
+
+def _log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | None) -> KafkaLogSpec:
+    """The log of a member: by its brokers alone, or by a full description with security and client settings."""
+    if isinstance(topics, str):
+        raise UserError(f"topics is the text {topics!r}, must be a list of names", hint=f"topics=[{topics!r}]")
+    spec = KafkaLogSpec(bootstrap=where) if isinstance(where, str) else where
+    if topics:
+        spec = replace(spec, topics=tuple(topics), topic_pattern=None)
+    if not spec.topics and spec.topic_pattern is None:
+        raise UserError("a member needs at least one topic", hint="topics=['orders']")
+    if start is not None:
+        if start not in get_args(Start):
+            raise UserError(f"start is {start!r}, must be one of {', '.join(get_args(Start))}")
+        spec = replace(spec, start=StartAt(start))
+    return spec

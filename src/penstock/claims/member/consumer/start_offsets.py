@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.consumer.options import DeliveryOptions
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError, UserError
-from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupted
+from penstock.events import ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
 
@@ -23,6 +22,38 @@ ANSWERS_MIN = 4
 LASTING_INTERVALS = 3
 """For how many heartbeat intervals, at least."""
 LASTING_SECONDS_MIN = 3.0
+
+
+IN_FLIGHT_MAX = 1000
+
+Delivery = Literal["at_least_once", "at_most_once"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """How records reach the application; `in_flight_max` limits those of one partition after its position.
+
+    `start` is where a group begins. UserError for an invalid word or number.
+    """
+
+    delivery: Delivery = "at_least_once"
+    in_flight_max: int = IN_FLIGHT_MAX
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+
+    def __post_init__(self) -> None:
+        if self.delivery not in get_args(Delivery):
+            raise UserError(f"delivery is {self.delivery!r}, must be one of {', '.join(get_args(Delivery))}")
+        if self.in_flight_max < 1:
+            raise UserError(f"in_flight_max is {self.in_flight_max}, must be at least 1")
+
+    @property
+    def at_most_once(self) -> bool:
+        return self.delivery == "at_most_once"
+
+    @property
+    def start_moves(self) -> bool:
+        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
+        return self.start is not StartAt.EARLIEST
 
 
 class PositionOutOfRangeError(UserError):
@@ -34,7 +65,7 @@ class PositionOutOfRangeError(UserError):
             detail="records were deleted before they were processed"
             if position < bounds.first
             else "the log ends before it: it was truncated or restored",
-            hint="set out_of_range to earliest to continue with the oldest record in the log",
+            hint=f"choose where to go on: `penstock claims release {partition} --seek OFFSET`, then start again",
         )
         self.partition = partition
         self.position = position
@@ -53,45 +84,17 @@ class Topics(Protocol):
 
 @dataclass(slots=True)
 class _Doubt:
+    """A position that the log says it does not have: believed once it has said so for a while.
+
+    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
+    would stop the member.
+    """
+
     token: int
     position: int
     since: float
     asked_at: float
     answers: int = 1
-
-
-class Doubts:
-    """Positions that the log says it does not have, per partition: believed once it has said so for a while.
-
-    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
-    would stop the member, or send it back to records that are done. Another token or position is another doubt.
-    """
-
-    def __init__(self, interval_seconds: float) -> None:
-        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * interval_seconds)
-        self._doubts: dict[Partition, _Doubt] = {}
-
-    def __contains__(self, partition: Partition) -> bool:
-        return partition in self._doubts
-
-    def waits(self, partition: Partition, now: float) -> bool:
-        """Whether it is too early to ask again."""
-        doubt = self._doubts.get(partition)
-        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
-
-    def outside(self, partition: Partition, token: int, position: int, now: float) -> bool:
-        """The log said that it does not have this position; returns whether that is to be believed by now."""
-        doubt = self._doubts.get(partition)
-        if doubt is None or (doubt.token, doubt.position) != (token, position):
-            self._doubts[partition] = _Doubt(token, position, now, now)
-            return False
-        doubt.asked_at = now
-        doubt.answers += 1
-        return doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds
-
-    def over(self, partition: Partition) -> None:
-        """The log has the position, or what it said was acted upon."""
-        self._doubts.pop(partition, None)
 
 
 class StartOffsets:
@@ -106,7 +109,8 @@ class StartOffsets:
         self._ask_anew = ask_anew
         self._options = options
         self._tell = tell
-        self._doubts = Doubts(agent.member.heartbeat_seconds)
+        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
+        self._doubts: dict[Partition, _Doubt] = {}
         self._known: frozenset[Partition] = frozenset()
         self._begun: frozenset[str] | None = None
 
@@ -130,7 +134,7 @@ class StartOffsets:
         self.see_begun()
         now = self._agent.now()
         with self._agent.looking() as participant:
-            claims = {each: participant.view.claim(each) for each in tokens if not self._doubts.waits(each, now)}
+            claims = {each: participant.view.claim(each) for each in tokens if not self._waits(each, now)}
         claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
         bounds = self._bounds(claims)
         first_time = {each: claim for each, claim in claims.items() if position_of(claim) is None}
@@ -140,6 +144,11 @@ class StartOffsets:
             if offset is not None:
                 found[partition] = offset
         return found
+
+    def _waits(self, partition: Partition, now: float) -> bool:
+        """Whether the position is in doubt, and it is too early to ask again."""
+        doubt = self._doubts.get(partition)
+        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
         doubted = [each for each in claims if each in self._doubts]
@@ -181,19 +190,14 @@ class StartOffsets:
         starts = {each: self._first_offset(each, bounds[each]) for each in rest}
         self._agree(starts, rest)
 
-    def _agree(
-        self,
-        starts: Mapping[Partition, int],
-        claims: Mapping[Partition, Claim],
-        reason: str = "the first position of the group",
-        lost_from: int | None = None,
-    ) -> set[Partition]:
+    def _agree(self, starts: Mapping[Partition, int], claims: Mapping[Partition, Claim]) -> set[Partition]:
         """Record positions in the group; returns where they were accepted."""
         if not starts:
             return set()
+        reason = "the first position of the group"
         about = [
-            (each, {"if_token": claims[each].token, "position": offset, "lost_from": lost_from, "reason": reason})
-            for each, offset in starts.items()
+            (partition, {"if_token": claims[partition].token, "position": offset, "reason": reason})
+            for partition, offset in starts.items()
         ]
         verdicts = self._agent.say_each(Seeking, about)
         return {each for each, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
@@ -207,35 +211,19 @@ class StartOffsets:
             self._agent.renounce(partition, "claimed messages were never processed")
             return None
         if bounds.first <= position <= bounds.end:
-            self._doubts.over(partition)
+            self._doubts.pop(partition, None)
             return position
-        doubted = partition in self._doubts
-        if not self._doubts.outside(partition, claim.token, position, self._agent.now()):
-            if not doubted:
-                error = PositionOutOfRangeError(partition, position, bounds)
-                self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
+        error = PositionOutOfRangeError(partition, position, bounds)
+        now, doubt = self._agent.now(), self._doubts.get(partition)
+        if doubt is None or (doubt.token, doubt.position) != (claim.token, position):
+            self._doubts[partition] = _Doubt(claim.token, position, now, now)
+            self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
-        self._doubts.over(partition)
-        if self._options.out_of_range == "fail":
-            raise PositionOutOfRangeError(partition, position, bounds)
-        return self._moved(partition, claim, position, bounds)
-
-    def _moved(self, partition: Partition, claim: Claim, position: int, bounds: Bounds) -> int | None:
-        """Go on with what the log has. At most once, that is never a record below the position: it may be done.
-
-        Of a log that was cut nobody knows which records came afterwards, so all that it holds may be lost.
-        """
-        at_most_once = self._options.at_most_once
-        if position > bounds.end:
-            offset, lost_from = (bounds.end if at_most_once else bounds.first), bounds.first
-            self._tell(PositionCorrected(partition=str(partition), position=offset, shown=position))
-        else:
-            offset, lost_from = bounds.first, position
-            self._tell(MessagesGivenUp(str(partition), position, offset))
-        reason = f"the position {position} is not in the log"
-        # Heartbeats name the seeks that they know of: none undoes it, and none moves on before the loss is listed.
-        agreed = self._agree({partition: offset}, {partition: claim}, reason, lost_from if at_most_once else None)
-        return offset if agreed else None
+        doubt.asked_at = now
+        doubt.answers += 1
+        if doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds:
+            raise error
+        return None
 
 
 def position_of(claim: Claim) -> int | None:

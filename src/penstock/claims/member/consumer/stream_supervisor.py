@@ -1,4 +1,4 @@
-"""A thread that keeps a member's streams in step with its claims and watches whether it keeps up; what they deliver."""
+"""A thread that keeps a member's streams in step with its claims, and what they deliver."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from itertools import count
 
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.consumer.acks import Acks
-from penstock.claims.member.consumer.options import DeliveryOptions
-from penstock.claims.member.consumer.start_offsets import StartOffsets, Topics
+from penstock.claims.member.consumer.start_offsets import DeliveryOptions, StartOffsets, Topics
 from penstock.claims.member.consumer.streams import Stream, Work, offset_of
-from penstock.claims.member.health import check
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.events import CannotKeepUp, ReadingBegins, ReadingInterrupted
+from penstock.events import ReadingBegins, ReadingInterrupted
 from penstock.logs.log import Partition
 
 TURN_SECONDS = 0.05
 
 
 class StreamSupervisor:
-    """Starts, samples and ends streams. `lock` guards them; `error` is what ended the thread."""
+    """Starts and ends streams. `lock` guards them; `error` is what ended the thread."""
 
     def __init__(
         self, agent: Agent, log: Topics, start_offsets: StartOffsets, options: DeliveryOptions, tell: Tell
@@ -40,7 +38,7 @@ class StreamSupervisor:
         self._start_offsets = start_offsets
         self._numbers = count(1)
         self._interval_seconds = agent.member.heartbeat_seconds
-        self._sampled_at = float("-inf")
+        self._looked_at = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._live, daemon=True)
 
@@ -121,11 +119,11 @@ class StreamSupervisor:
         if new:
             self._start_streams(new)
         now = self._agent.now()
-        if now - self._sampled_at >= self._interval_seconds:
-            self._sampled_at = now
+        if now - self._looked_at >= self._interval_seconds:
+            self._looked_at = now
             self._agent.want(self._log.partitions(), {})
             if self.streams:
-                self._sample()
+                self._look_at_ends()
 
     def _end_streams(self) -> None:
         with self.lock:
@@ -134,37 +132,22 @@ class StreamSupervisor:
 
     def _start_streams(self, tokens: Mapping[Partition, int]) -> None:
         starts = self._start_offsets.find(tokens)
-        now = self._agent.now()
         with self.lock:
             for partition, offset in starts.items():
                 acks = Acks(partition, tokens[partition], offset, self._options.in_flight_max)
-                self.streams[partition] = Stream(acks, now, next(self._numbers))
+                self.streams[partition] = Stream(acks, next(self._numbers))
         for partition, offset in starts.items():
             self._tell(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
-        self._sampled_at = float("-inf")
+        self._looked_at = float("-inf")
 
-    def _sample(self) -> None:
-        """Sample every stream's position and end, and release the worst one that this member cannot keep up with."""
+    def _look_at_ends(self) -> None:
+        """Ask the log for the ends of all streams: for their lag, and to see whether the consumer is stuck."""
         bounds = self._log.bounds(self.streams)
-        with self._agent.looking() as participant:
-            takers = participant.takers(self._agent.now())
-        now, whole_topics = self._agent.now(), self._agent.member.unit == "topic"
         with self.lock:
             for partition, stream in self.streams.items():
-                if partition not in bounds:
-                    continue
-                position = stream.acks.position
-                self.stuck = self.stuck or stream.stuck(bounds[partition].end)
-                health = stream.health.sampled(position, max(position, bounds[partition].end))
-                quiet = (now - stream.moved_at) / self._interval_seconds
-                stream.health = check(health, quiet, takers, whole_topics)
-            lagging = [each for each in self.streams.values() if each.health.release is not None]
-        if lagging and self._options.release_if_behind:
-            # One at a time: this member may be able to handle what is left.
-            worst = max(lagging, key=lambda each: each.lag)
-            reason = worst.health.release or ""
-            self._tell(CannotKeepUp(partition=str(worst.partition), reason=reason))
-            self._agent.shed(worst.partition, reason)
+                if partition in bounds:
+                    stream.log_end = bounds[partition].end
+            self.stuck = self.stuck or any(stream.stuck() for stream in self.streams.values())
 
     def _surely_lost(self, stream: Stream) -> bool:
         with suppress(TransientError), self._agent.looking() as participant:

@@ -12,13 +12,12 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.claims.member.consumer.acks import Acks
-from penstock.claims.member.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
+from penstock.logs.kafka.probes import next_offsets
 from penstock.logs.kafka.security import librdkafka_settings
-from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import Partition
 
 FETCH_AT_ONCE_MAX = 500
@@ -52,13 +51,12 @@ class Stream:
     """
 
     acks: Acks
-    moved_at: float
-    """When it started, or last delivered a record."""
     number: int = 0
     """Streams of one member have different ones."""
     queue: deque[Message | int] = field(default_factory=deque)
     """Records in order; a number means that the log holds nothing more below it."""
-    health: Health = field(default_factory=Health)
+    log_end: int = 0
+    """Where the log ended when it was last asked."""
     stale: bool = False
     """It has to start again from the group's position."""
     out_of_range: bool = False
@@ -85,14 +83,14 @@ class Stream:
     def over(self) -> bool:
         return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
 
-    def stuck(self, end: int) -> bool:
-        """Whether the consumer should have answered by now: the log ends at `end`, and it was asked for long."""
-        return self.fetch_from < end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
+    def stuck(self) -> bool:
+        """Whether the consumer should have answered by now: the log has more, and it was asked for long."""
+        return self.fetch_from < self.log_end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
 
     @property
     def lag(self) -> int:
-        """Records up to the log's end as it was at the last sample."""
-        return lag_of(self.acks.position, self.health.ends[-1]) if self.health.ends else 0
+        """Records up to the log's end as it was when it was last asked."""
+        return max(0, self.log_end - self.acks.position)
 
     def take(self, each: Message | int, fetch_from: int) -> None:
         """Queue what the consumer gave; what comes next begins at `fetch_from`."""
@@ -122,7 +120,6 @@ class Stream:
                 continue
             work = _work(each, self)
             self.acks.deliver(work.offset, now)
-            self.moved_at = now
             count -= 1
             yield work
 

@@ -81,9 +81,6 @@ def check_log_points(
     if facts.pending or facts.replay_unfinished:
         what = "the points of records that go into quarantine or out of it"
         unproven.append(Unproven(what, "start the job: it finishes that"))
-    if any(state.totals.given_up for state in facts.states.values()):
-        what = "the points of slices that were given up"
-        unproven.append(Unproven(what, "use another delivery than at_most_once"))
     if unproven:
         return Check("values", "not compared", False, unproven=unproven, checked=bounds)
     gone = frozenset(

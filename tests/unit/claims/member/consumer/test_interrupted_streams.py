@@ -6,8 +6,7 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.member.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsets
 from penstock.claims.member.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.logs.log import Partition

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-import pytest
-
 from penstock.claims.member.consumer.acks import Acks
 from penstock.claims.member.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Session
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import JoiningGroup, Presence, Terms
-from penstock.errors import TransientError
-from penstock.logs.kafka.statistics import next_offsets
+from penstock.claims.protocol.records import JoiningGroup
+from penstock.logs.kafka.probes import next_offsets
 from penstock.logs.log import Partition
 
 INTERVAL = 1.0
@@ -26,12 +23,16 @@ class Listening:
 
     def __init__(self) -> None:
         self.now = 100.0
-        options = MemberOptions("group", "anna", INTERVAL, "partition", None)
+        options = MemberOptions("group", "anna", INTERVAL)
         self.participant = Participant(options, "nonce", GroupView("group", INTERVAL))
         self.participant.begin(self.now)
-        nothing = cast(Any, None)
-        self.session = Session(nothing, nothing, lambda: self.now)
+        self.replaced = 0
+        self.session = Session(cast(Any, self), cast(Any, None), lambda: self.now)
         self.session.check_heard(self.participant)
+
+    def reopen(self) -> None:
+        """As the journal: its clients are replaced."""
+        self.replaced += 1
 
     def turns(self, seconds: float) -> None:
         """The agent turns ten times a second."""
@@ -41,15 +42,19 @@ class Listening:
 
     def hears_itself(self) -> None:
         outbox = self.participant.outbox
-        joining = outbox.record_of(JoiningGroup, if_last=None, terms=Terms(INTERVAL), presence=Presence(), wants=())
+        joining = outbox.record_of(JoiningGroup, if_last=None, heartbeat_seconds=INTERVAL, wants=())
         self.participant.read(0, joining, self.now, self.now)
 
 
-def test_a_member_begins_anew_if_nothing_that_it_wrote_comes_back() -> None:
+def test_a_member_replaces_its_clients_if_nothing_that_it_wrote_comes_back() -> None:
     member = Listening()
     member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
-    with pytest.raises(TransientError, match="came back"):
-        member.turns(1.0)
+    assert member.replaced == 0
+    member.turns(1.0)
+    assert member.replaced == 1
+    assert "came back" in str(member.session.events)
+    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 1.0)
+    assert member.replaced == 1, "the new ones have as much time"
 
 
 def test_a_member_that_hears_itself_goes_on() -> None:
@@ -57,6 +62,7 @@ def test_a_member_that_hears_itself_goes_on() -> None:
     member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
     member.hears_itself()
     member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    assert member.replaced == 0
 
 
 def test_a_process_that_slept_first_reads_what_waits_for_it() -> None:
@@ -64,30 +70,33 @@ def test_a_process_that_slept_first_reads_what_waits_for_it() -> None:
     member.turns(1.0)
     member.now += 1000.0
     member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
-    with pytest.raises(TransientError):
-        member.turns(1.0)
+    assert member.replaced == 0
+    member.turns(1.0)
+    assert member.replaced == 1
 
 
 def test_a_stream_is_stuck_if_the_log_has_more_and_the_consumer_gives_nothing_although_it_was_asked() -> None:
-    stream = Stream(Acks(Partition("topic", "id", 0), 1, 5, 10), 0.0)
+    stream = Stream(Acks(Partition("topic", "id", 0), 1, 5, 10), log_end=6)
     assert stream.fetch_from == 5
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
-    assert stream.stuck(6)
-    assert not stream.stuck(5), "there is nothing to give"
+    assert stream.stuck()
+    stream.log_end = 5
+    assert not stream.stuck(), "there is nothing to give"
     stream.take(7, 7)
     assert (stream.fetch_from, stream.unanswered_seconds) == (7, 0.0)
-    assert not stream.stuck(8), "it was not asked for long"
+    stream.log_end = 8
+    assert not stream.stuck(), "it was not asked for long"
 
 
 def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> None:
-    stream = Stream(Acks(Partition("topic", "id", 0), 1, 0, 10), 0.0)
+    stream = Stream(Acks(Partition("topic", "id", 0), 1, 0, 10), log_end=1000)
     for fetched_to in (100, 200, 300):
         stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
         stream.hear_progress(fetched_to)
-        assert not stream.stuck(1000)
+        assert not stream.stuck()
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
     stream.hear_progress(300)
-    assert stream.stuck(1000), "it says the same as before"
+    assert stream.stuck(), "it says the same as before"
 
 
 def test_progress_is_read_from_the_clients_statistics() -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.claims.member.consumer.options import Delivery, DeliveryOptions, OutOfRange
 from penstock.claims.member.consumer.start_offsets import (
     ANSWERS_MIN,
     LASTING_INTERVALS,
+    Delivery,
+    DeliveryOptions,
     PositionOutOfRangeError,
     StartOffsets,
 )
-from penstock.claims.member.outbox import Verdict
-from penstock.claims.protocol.records import Record, Seeking
+from penstock.claims.protocol.records import Seeking
 from penstock.errors import OutcomeUnknownError
-from penstock.events import Event, MessagesGivenUp, ReadingInterrupted
+from penstock.events import Event, ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from penstock.logs.memory import MemoryLog
@@ -64,10 +64,8 @@ class Group:
         self.coordination = MemoryGroup()
         self.heard: list[Event] = []
 
-    def join(
-        self, client_id: str, options: DeliveryOptions, claims_max: int | None = None
-    ) -> tuple[MemoryAgent, StartOffsets]:
-        agent = self.coordination.join(client_id, self.log.partitions(), claims_max=claims_max)
+    def join(self, client_id: str, options: DeliveryOptions) -> tuple[MemoryAgent, StartOffsets]:
+        agent = self.coordination.join(client_id, self.log.partitions())
         starts = StartOffsets(agent, self.broker.client(), self.broker.client, options, self.heard.append)
         starts.know(frozenset(self.log.partitions()))
         starts.see_begun()
@@ -112,22 +110,20 @@ def test_p1_a_partition_that_came_with_a_member_is_read_from_its_beginning_where
 def test_p1_latest_is_fixed_for_every_partition_of_the_topic_when_its_group_begins() -> None:
     """Also for those that nobody holds yet: what arrives there from then on is delivered."""
     group = Group(ZERO, ONE, records=5)
-    anna, annas = group.join("anna", LATEST, claims_max=1)
+    anna, annas = group.join("anna", LATEST)
+    anna.want([ZERO], {})
     group.coordination.pass_seconds(INTERVAL)
-    [mine] = anna.held()
-    [other] = {ZERO, ONE} - {mine}
-    assert annas.find(anna.held()) == {mine: 5}
-    group.log.append(other, b"new")
+    assert annas.find(anna.held()) == {ZERO: 5}
+    group.log.append(ONE, b"new")
     bert, berts = group.join("bert", LATEST)
     group.coordination.pass_seconds(3 * INTERVAL)
-    assert set(bert.held()) == {other}
-    assert berts.find(bert.held()) == {other: 5}
+    assert berts.find({ONE: bert.held()[ONE]}) == {ONE: 5}
 
 
 def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_share() -> None:
     group = Group(ZERO, ONE, records=5)
-    anna, annas = group.join("anna", LATEST, claims_max=1)
-    bert, berts = group.join("bert", LATEST, claims_max=1)
+    anna, annas = group.join("anna", LATEST)
+    bert, berts = group.join("bert", LATEST)
     group.coordination.pass_seconds(3 * INTERVAL)
     assert len(anna.held()) == len(bert.held()) == 1
     assert {**annas.find(anna.held()), **berts.find(bert.held())} == {ZERO: 5, ONE: 5}
@@ -136,12 +132,10 @@ def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_sha
 # positions that the log does not have
 
 
-@pytest.mark.parametrize("out_of_range", ["fail", "earliest"])
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_p12_one_wrong_answer_of_a_broker_is_not_believed(out_of_range: OutOfRange, delivery: Delivery) -> None:
+def test_p12_one_wrong_answer_of_a_broker_is_not_believed(delivery: Delivery) -> None:
     group = Group(ZERO, records=10)
-    options = DeliveryOptions(delivery, out_of_range=out_of_range)
-    anna, starts = group.alone(options, position=10)
+    anna, starts = group.alone(DeliveryOptions(delivery), position=10)
     group.broker.wrong[ZERO] = RESTARTED
     assert starts.find(anna.held()) == {}
     assert starts.find(anna.held()) == {}, "it is not asked in a hurry"
@@ -176,48 +170,3 @@ def test_p12_another_wrong_answer_later_begins_another_doubt() -> None:
         group.broker.wrong.clear()
         group.coordination.pass_seconds(INTERVAL)
         assert starts.find(anna.held()) == {ZERO: 10}
-
-
-def test_p12_at_least_once_a_truncated_log_is_read_from_its_beginning_and_no_heartbeat_undoes_that() -> None:
-    group = Group(ZERO, records=10)
-    anna, starts = group.alone(DeliveryOptions(out_of_range="earliest"), position=99)
-    anna.progress(ZERO, 99)
-    group.coordination.pass_seconds(INTERVAL)
-    assert group.wait_for_start(anna, starts) == {ZERO: 0}
-    group.coordination.pass_seconds(INTERVAL)
-    assert group.coordination.claim(ZERO).position == 0
-
-
-def test_p12_at_most_once_a_truncated_log_is_read_from_its_end() -> None:
-    """Everything before was claimed already, so that it may have been processed."""
-    group = Group(ZERO, records=10)
-    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=99)
-    assert group.wait_for_start(anna, starts) == {ZERO: 10}
-    group.coordination.pass_seconds(INTERVAL)
-    assert group.coordination.claim(ZERO).position == 10
-    assert group.coordination.claim(ZERO).given_up == ((0, 10),), "which of them are new is unknown"
-
-
-def test_p12_at_most_once_what_retention_took_is_in_the_loss_ledger() -> None:
-    group = Group(ZERO, records=10)
-    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=2)
-    group.log.expire(ZERO, 6)
-    assert group.wait_for_start(anna, starts) == {ZERO: 6}
-    claim = group.coordination.claim(ZERO)
-    assert (claim.position, claim.given_up) == (6, ((2, 6),))
-    assert [each for each in group.heard if isinstance(each, MessagesGivenUp)] == [MessagesGivenUp("web/0", 2, 6)]
-
-
-def test_p12_at_most_once_a_loss_whose_claim_was_not_confirmed_in_time_is_listed_all_the_same() -> None:
-    group = Group(ZERO, records=10)
-    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=2)
-    group.log.expire(ZERO, 6)
-    say_each = anna.say_each
-
-    def unheard(kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[Verdict]:
-        say_each(kind, about)
-        raise OutcomeUnknownError("not read back in time")
-
-    anna.say_each = unheard  # type: ignore[method-assign]
-    assert group.wait_for_start(anna, starts) == {ZERO: 6}
-    assert group.coordination.claim(ZERO).given_up == ((2, 6),)
