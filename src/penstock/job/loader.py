@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, kind_of, nearest
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
-from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
+from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, Delivery, JobSpec, NewColumnPolicy
 
 FILE_BYTES_MAX = 1024 * 1024
@@ -81,7 +82,7 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
     values = reader.document.values
     kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
     own_keys = [key for other in kinds for key in other.own_keys()]
-    reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])), {})
+    reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])))
     job = JobSpec(
         **reader.fields(JobSpec, values, ()),
         log=_section("log", log, reader),
@@ -127,7 +128,7 @@ def _check_choice(name: str, sections: Sequence[SectionT], chosen: SectionT, rea
             reader.note((name,), f"expected a mapping, found {kind_of(value)}")
         return
     names = [section.name for section in sections]
-    reader.note_unknown(value, (name,), names, {})
+    reader.note_unknown(value, (name,), names)
     for section in stated[1:]:
         message = f"contradicts {name}.{stated[0].name}: give one of both"
         reader.note((name, section.name), message, on_key=True)
@@ -206,7 +207,7 @@ def check_jobs(
             results.append(CheckedFile(path, None, error.faults))
             continue
         earlier = [(result.path, result.spec) for result in results if result.spec is not None]
-        clashes = (_clash(path, spec, other_path, other, kinds) for other_path, other in earlier)
+        clashes = (_clash(path, spec, other_path, other) for other_path, other in earlier)
         faults = tuple(fault for fault in clashes if fault is not None)[:1]
         results.append(CheckedFile(path, spec, faults, document))
     return results
@@ -221,31 +222,15 @@ def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str,
     return [result.spec for result in results if result.spec is not None]
 
 
-def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec, kinds: Kinds) -> Fault | None:
-    """What the two jobs cannot share. Paths of tables are not named: they may be secrets."""
+def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+    """Why two jobs cannot run together. Paths of tables are not named: they may be secrets."""
     if (job.name, job.table.path) == (other.name, other.table.path):
         message = f"the same job name and table as in {other_path}: both would move the same positions"
         return Fault(str(path), 1, 1, "job", message, "give one of them another name")
-    spark = _spark_clash(path, job, other_path, other)
-    if spark is not None:
-        return spark
-    of_kind = {kind.name: kind for kind in kinds}
-    for one, another in ((job, other), (other, job)):
-        found = of_kind[one.table.kind].clash(one, another, other_path)
-        if found is not None:
-            return Fault(str(path), 1, 1, key_text(found.key), found.message, found.hint)
-    return None
-
-
-def _spark_clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
-    """What the two cannot share of the one Spark that their process has."""
-    found = contradiction(job.spark, other.spark)
-    if found is not None:
-        message = f"{contradiction_text(job.name, other.name, found[1:])} ({other_path})"
-        return Fault(str(path), 1, 1, found[0], message, "state the same, or run the jobs in processes of their own")
-    for each, master in ((job, other.spark.master), (other, job.spark.master)):
-        if master is not None and is_unshared(each, master):
-            key = f"table.{each.table.kind}"
-            message = f"job {each.name} has {UNSHARED}, as the other job of the process states ({other_path})"
-            return Fault(str(path), 1, 1, f"{key}.path", message, UNSHARED_HINT.format(key=f"{key}.shared"))
+    may_share = job.table.kind == other.table.kind and job.table.many_jobs
+    for folder, other_folder in product(job.table.folders, other.table.folders):
+        nested = f"{folder}/".startswith(f"{other_folder}/") or f"{other_folder}/".startswith(f"{folder}/")
+        if nested and not (may_share and folder == other_folder):
+            message = f"a table of the job in {other_path} lies in the same folder, or one inside the other"
+            return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
     return None

@@ -97,7 +97,7 @@ class Reader:
             hint = f"write {{{', '.join(required)}}}" if required else ""
             return self.lost(at, f"expected a mapping, found {kind_of(value)}", hint)
         self._read.add(at)
-        self.note_unknown(values, at, known_keys(spec), getattr(spec, "REMOVED", {}))
+        self.note_unknown(values, at, known_keys(spec))
         return spec(**known, **self.fields(spec, values, at, short=short))
 
     def fields(
@@ -126,13 +126,11 @@ class Reader:
                 found[key.field] = value
         return found
 
-    def note_unknown(
-        self, values: Mapping[str, object], at: KeyPath, known: list[str], removed: Mapping[str, str]
-    ) -> None:
-        """Note keys that there are none of, with the nearest ones; `removed` are those of earlier versions."""
+    def note_unknown(self, values: Mapping[str, object], at: KeyPath, known: list[str]) -> None:
+        """Note keys that there are none of, with the nearest ones."""
         for name in values:
             if name not in known:
-                hint = removed.get(name) or nearest(name, known) or f"known keys: {', '.join(known)}"
+                hint = nearest(name, known) or f"known keys: {', '.join(known)}"
                 self.note((*at, name), "unknown key", hint, on_key=True)
 
     def _value(self, marker: Parsed | Read | Part, value: object, at: KeyPath, spec: Any = None) -> object:

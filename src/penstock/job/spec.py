@@ -181,7 +181,6 @@ class KafkaLogSpec:
     Exactly one of `topics` and `topic_pattern` is given.
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = {"reader": "it was removed: librdkafka reads in every task; remove the key"}
     bootstrap: Annotated[str, Parsed(texts.servers)]
     topics: Texts = ()
     topic_pattern: Pattern | None = None
@@ -189,7 +188,8 @@ class KafkaLogSpec:
     group: Group = ""
     transactional: Flag = False
     security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
-    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
+    client_settings: Annotated[HiddenSettings, Key("client")] = field(default_factory=dict)
+    """Any setting of librdkafka but those that the job file or Penstock decides."""
 
 
 _TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
@@ -301,8 +301,13 @@ class TableSpec:
     """The key under `table:` in a job file."""
     path: TablePath
     storage_options: Annotated[HiddenSettings, Key("storage")] = field(default_factory=dict)
-    shared: Flag = False
-    """Of local paths: whether every executor sees the same folder."""
+    many_jobs: ClassVar[bool] = True
+    """Whether several jobs may write one table."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where its tables lie: no other table may."""
+        return (self.path,)
 
 
 class UnknownTypePolicy(StrEnum):
@@ -370,7 +375,6 @@ class Policies:
     small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
 
 
-_ARROW_BATCH = within(size, "more than 1GiB: Spark cannot hand that over in one piece", most=1024**3)
 _PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)
 
 
@@ -378,9 +382,9 @@ _PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such 
 class Limits:
     """The named bounds of a run (I6)."""
 
-    open_writers_max: Annotated[Positive, Key("open_writers")] = 32
-    row_group_bytes_max: Annotated[Size, Key("row_group_bytes")] = 32 * 1024 * 1024
-    arrow_batch_bytes_max: Annotated[int, Key("arrow_batch_bytes"), _ARROW_BATCH] = 16 * 1024 * 1024
+    open_writers_max: int = 32
+    row_group_bytes_max: int = 32 * 1024 * 1024
+    arrow_batch_bytes_max: int = 16 * 1024 * 1024
     stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
     transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
     shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0

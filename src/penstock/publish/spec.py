@@ -8,15 +8,14 @@ from typing import Annotated, Literal, TypeAlias
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
-from penstock.job.values import Key, Parsed, Part, Settings, positive, within
+from penstock.job.values import HiddenSettings, Key, Parsed, Part, positive, within
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 LostPositions: TypeAlias = Literal["fail", "continue"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
-PRODUCER_NUMBERS = frozenset({"linger.ms"})
-PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}
-"""Client settings that only a producer has, beside those of every client."""
+PRODUCER_SETTINGS = frozenset({"linger.ms", "compression.type"})
+"""Client settings that a reader of the topic does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class PublishSpec:
     """How many producers share the rows; fixed for the life of the table."""
     lost_positions: LostPositions = "fail"
     """What to do if the positions topic lost a position that the table remembers."""
-    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
+    client_settings: Annotated[HiddenSettings, Key("client")] = field(default_factory=dict)
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""
@@ -54,6 +53,6 @@ class PublishSpec:
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """How a reader of the topic reaches it."""
-        cluster, producing = self.cluster(log), PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
-        settings = {name: value for name, value in cluster.client_settings.items() if name not in producing}
+        cluster = self.cluster(log)
+        settings = {name: value for name, value in cluster.client_settings.items() if name not in PRODUCER_SETTINGS}
         return replace(cluster, topics=(self.topic,), client_settings=settings)

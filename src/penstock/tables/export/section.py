@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -62,21 +61,6 @@ class ExportSection(KindSection[ExportSpec]):
             if reader.states(*at) and not any(reader.has(*at, key) for key in ("events", "every", "size")):
                 reader.note(at, "needs events, every or size", "remove it to write with the job's own flush")
         return replace(job, columns=columns, table=replace(job.table, types=types))
-
-    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
-        path, other_table = f"{job.table.path}/", f"{other.table.path}/"
-        if path != other_table and (path.startswith(other_table) or other_table.startswith(path)):
-            message = f"a table of this job and one in {other_path} lie one inside the other: readers would see both"
-            return Finding(("table",), message, "put them side by side")
-        if path != other_table:
-            return None
-        if not isinstance(job.table, ExportSpec) or not isinstance(other.table, ExportSpec):
-            message = f"the table in {other_path} lies in the same folder, and one of both is an export"
-            return Finding(("table",), message, "give each a folder of its own")
-        if job.table.cluster == other.table.cluster and not set(job.log.topics).isdisjoint(other.log.topics):
-            message = f"the same root as in {other_path}, under the same file names"
-            return Finding(AT, message, "give each cluster a name, or each job its own root")
-        return None
 
 
 # fields
