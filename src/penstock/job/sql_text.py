@@ -1,17 +1,37 @@
-"""The texts of `sql:`, parsed by sqlglot: expressions over one row; anything else is refused (RULES P4).
+"""Texts of `sql:` and of `columns`, parsed by sqlglot; what is not an expression over one row is refused (RULES P4).
 
-Spark checks names and types when the job starts, and with `check --deep`. Import this module only for jobs with `sql`:
-sqlglot is slow to import.
+Spark checks names and types of `sql:` when the job starts, and with `check --deep`. Import this module where a text is
+parsed: sqlglot is slow to import, and tasks do not need it.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import sqlglot
-from sqlglot import errors, exp
+from sqlglot import Dialect, errors, exp, parser, tokens
+from sqlglot.dialects.dialect import DialectType
 
-from penstock.job.faults import RefusedError, Secret
+from penstock.job.expressions import (
+    FUNCTION_NAMES,
+    KAFKA_NAMES,
+    WORDS,
+    Call,
+    Constant,
+    Expression,
+    Field,
+    FunctionName,
+    KafkaField,
+)
+from penstock.job.faults import RefusedError, Secret, nearest, shown
+
+NESTING_MAX = 32
+_ARITIES: dict[FunctionName, tuple[int, float]] = {"substr": (3, 3), "coalesce": (2, math.inf), "concat": (1, math.inf)}
+"""The least and most arguments of functions that take other than one."""
 
 _ALL_ROWS = frozenset({
     "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "mean", "some", "std",
@@ -57,20 +77,30 @@ def read_select(text: str) -> SelectItem:
 
 
 def _parse(text: str) -> exp.Expr:
-    try:
-        expression = sqlglot.parse_one(text, read="spark", into=exp.Expr)
-    except errors.ParseError as error:
-        where = error.errors[0].get("highlight") if error.errors else None
-        message = f"is not an SQL expression: unexpected {where!r}" if where else "is not an SQL expression"
-        raise SqlRefusedError(message, f"{_HINT}; a column named like a keyword is written in `backticks`") from None
-    except (errors.TokenError, RecursionError):
-        raise SqlRefusedError("is not an SQL expression", "is a quote or a bracket not closed?") from None
-    if isinstance(expression, exp.Block | exp.Aliases):
+    """Parse an expression over one row."""
+    expression = _parsed(text, "spark", "an SQL expression")
+    if isinstance(expression, exp.Aliases):
         raise SqlRefusedError("is more than one expression", "write one entry of select for each")
     for node in expression.walk():
         reason = _reason(node)
         if reason:
             raise SqlRefusedError(reason)
+    return expression
+
+
+def _parsed(text: str, dialect: DialectType, what: str) -> exp.Expr:
+    try:
+        expression = sqlglot.parse_one(text, dialect=dialect, into=exp.Expr)
+    except errors.ParseError as error:
+        where = error.errors[0].get("highlight") if error.errors else None
+        message = f"is not {what}: unexpected {where!r}" if where else f"is not {what}"
+        raise SqlRefusedError(
+            message, "a name that is a keyword or has odd characters is written in `backticks`"
+        ) from None
+    except (errors.TokenError, RecursionError):
+        raise SqlRefusedError(f"is not {what}", "is a quote or a bracket not closed?") from None
+    if isinstance(expression, exp.Block):
+        raise SqlRefusedError("is more than one expression", "remove the semicolon")
     return expression
 
 
@@ -95,3 +125,87 @@ def _reason(node: exp.Expr) -> str:
             return "columns that begin with _penstock are Penstock's own"
         case _:
             return ""
+
+
+# computed columns
+
+
+class _Columns(Dialect):
+    """Fields, constants and functions, without keywords: a field may be called `from` or `date`."""
+
+    class Tokenizer(tokens.Tokenizer):
+        QUOTES: ClassVar = ["'", '"']
+        IDENTIFIERS: ClassVar = ["`"]
+        STRING_ESCAPES: ClassVar = ["'", '"']
+        KEYWORDS: ClassVar = {}
+        COMMENTS: ClassVar = []
+
+    class Parser(parser.Parser):
+        FUNCTIONS: ClassVar = {}
+        FUNCTION_PARSERS: ClassVar = {}
+        NO_PAREN_FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {}
+
+
+def parse_expression(text: str) -> Expression:
+    """Read the expression of a computed column."""
+    return _expression(_parsed(text, _Columns, "a column expression"))
+
+
+def _expression(node: exp.Expr, depth: int = 1) -> Expression:
+    if depth > NESTING_MAX:
+        raise RefusedError(f"more than {NESTING_MAX} functions inside each other")
+    match node:
+        case exp.Literal() if node.is_string:
+            return Constant(node.name)
+        case exp.Literal():
+            return _number(node.name)
+        case exp.Neg(this=exp.Literal()) if not node.this.is_string:
+            return _number(f"-{node.this.name}")
+        case exp.Anonymous():
+            return _call(node.name, [_expression(argument, depth + 1) for argument in node.expressions])
+        case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
+            return _field(node.parts)
+        case _:
+            hint = "odd names are written in backticks, as in `user-agent`"
+            raise RefusedError(f"{shown(node.sql())} is no field, constant or function", hint)
+
+
+def _number(text: str) -> Constant:
+    number = float(text) if re.search(r"[.eE]", text) else int(text)
+    if isinstance(number, float) and not math.isfinite(number):
+        raise RefusedError("the number is too large")
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise RefusedError("the number does not fit into 64 bits")
+    return Constant(number)
+
+
+def _field(parts: Sequence[exp.Expr]) -> Expression:
+    names = tuple(part.name for part in parts)
+    first = None if parts[0].args.get("quoted") else names[0]
+    if len(names) == 1 and first in WORDS:
+        return Constant(WORDS[first])
+    if first != "kafka" or len(names) == 1:
+        return Field(names)
+    for name in KAFKA_NAMES:
+        if names[1:] == (name,):
+            return KafkaField(name)
+    whole = [f"kafka.{name}" for name in KAFKA_NAMES]
+    text = ".".join(names)
+    raise RefusedError(f"unknown column {text}", nearest(text, whole) or f"there are: {', '.join(whole)}")
+
+
+def _call(name: str, args: Sequence[Expression]) -> Call:
+    function = next((known for known in FUNCTION_NAMES if known == name), None)
+    if function is None:
+        hint = nearest(name, FUNCTION_NAMES) or f"known functions: {', '.join(FUNCTION_NAMES)}"
+        raise RefusedError(f"unknown function {name}", hint)
+    least, most = _ARITIES.get(function, (1, 1))
+    if not least <= len(args) <= most:
+        expected = f"{least}" if most == least else f"at least {least}"
+        raise RefusedError(f"{function} takes {expected} argument(s), not {len(args)}")
+    # Fixed bounds let the whole batch be cut by one Arrow kernel.
+    for bound, least in zip(args[1:], (1, 0), strict=True) if function == "substr" else ():
+        if not isinstance(bound, Constant) or type(bound.value) is not int or bound.value < least:
+            raise RefusedError("start and length of substr are whole numbers, from 1 and from 0 on")
+    return Call(function, tuple(args))

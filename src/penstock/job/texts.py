@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.job import expressions
 from penstock.job.expressions import Call, Constant, Expression, Field
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
 from penstock.job.values import LOST, matching, regular_expression, setting, text
@@ -128,12 +128,14 @@ def read_expression(value: object, at: KeyPath, reader: Reader) -> object:
         return Constant(value)
     if not isinstance(value, str):
         return reader.lost(at, f"expected a column expression, found {kind_of(value)}")
+    from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
+
     try:
-        expression = expressions.parse(value)
-    except expressions.ExpressionError as error:
+        expression = parse_expression(value)
+    except RefusedError as refusal:
         if isinstance(value, Secret):
             return reader.lost(at, "is no column expression once its references are filled in")
-        return reader.lost(at, f"{error.message} (at character {error.position + 1})", error.hint)
+        return reader.lost(at, refusal.message, refusal.hint)
     if expression == Constant(None):
         return reader.lost(at, "a column that is always null has no type")
     return _hiding(expression) if isinstance(value, Secret) else expression
@@ -181,10 +183,11 @@ def _route(value: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _field_path(inside: str) -> tuple[str, ...]:
-    try:
-        expression = expressions.parse(inside)
-    except expressions.ExpressionError:
-        expression = None
+    from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
+
+    expression: Expression | None = None
+    with suppress(RefusedError):
+        expression = parse_expression(inside)
     if not isinstance(expression, Field):
         raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
     return expression.path
