@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, kind_of, nearest
+from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of, nearest
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
 from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, Delivery, JobSpec, NewColumnPolicy
+from penstock.job.texts import read_bounded
 
 FILE_BYTES_MAX = 1024 * 1024
 OTHER_KEYS = ("log", "schema", "columns", "place", "table")
@@ -56,17 +57,10 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except FileNotFoundError:
-        raise JobFileError([_file_fault(path, "there is no such file")]) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise JobFileError([_file_fault(path, f"cannot be read: {reason}")]) from None
-    if len(content) > FILE_BYTES_MAX:
-        raise JobFileError([_file_fault(path, "larger than 1 MiB: this is no job file")])
-    try:
+        content = read_bounded(path, FILE_BYTES_MAX)
         return content.decode("utf-8-sig")
+    except RefusedError as refusal:
+        raise JobFileError([_file_fault(path, refusal.message)]) from None
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))

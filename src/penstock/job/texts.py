@@ -79,6 +79,21 @@ def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
     return found
 
 
+# files
+
+
+def read_bounded(path: Path, bytes_max: int) -> bytes:
+    """The content of a file; raises `RefusedError`, which does not name it, if it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
+    if len(content) > bytes_max:
+        raise RefusedError(f"is larger than {bytes_max // 1024**2} MiB")
+    return content
+
+
 # messages of a descriptor set
 
 
@@ -105,16 +120,7 @@ def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
     name = reader.parsed(text, value, at)
     if name is LOST:
         return LOST
-    try:
-        with (reader.folder / name).open("rb") as file:
-            content = file.read(DESCRIPTORS_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return reader.lost(at, "there is no such file", "a relative path begins at the job file's folder")
-    except (OSError, ValueError) as error:
-        return reader.lost(at, f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}")
-    if len(content) > DESCRIPTORS_BYTES_MAX:
-        return reader.lost(at, "larger than 16 MiB: too large to travel to every task")
-    return content
+    return reader.parsed(lambda path: read_bounded(path, DESCRIPTORS_BYTES_MAX), reader.folder / name, at)
 
 
 # expressions

@@ -141,7 +141,7 @@ def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, 
 @pytest.mark.parametrize(
     ("old", "new", "line", "key", "said"),
     [
-        ("garmadon.desc", "missing.desc", 4, "decode.descriptors", "no such file"),
+        ("garmadon.desc", "missing.desc", 4, "decode.descriptors", "No such file"),
         ("garmadon.desc", ".", 4, "decode.descriptors", "cannot be read"),
         ("garmadon.desc", "job.yaml", 4, "decode.descriptors", "no descriptor set"),
         ("garmadon.desc", "empty.desc", 4, "decode.descriptors", "protoc"),

@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     missing, folder, latin = tmp_path / "no.yaml", tmp_path, tmp_path / "latin.yaml"
     latin.write_bytes("job: a\nx: Größe\n".encode("latin-1"))
     for path, text in (
-        (missing, f"{missing}: there is no such file"),
+        (missing, f"{missing}: cannot be read: No such file or directory"),
         (folder, f"{folder}: cannot be read: Is a directory"),
         (latin, f"{latin}:2:6 not UTF-8 from here on"),
         (Path("a\0b"), "a\\x00b: cannot be read: not a file name"),
@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("", 1, "the file is empty"),
         ("\n\n# nothing\n", 1, "the file is empty"),
         ("job: a\nlog: [\n", 3, "not valid YAML: "),
-        ("job: a\n  log: b\n", 2, "not valid YAML: mapping values are not allowed here"),
+        ("job: a\n  log: b\n", 2, "not valid YAML: mapping values are not allowed in this context"),
         ("- job\n", 1, "a job file is a mapping of keys such as job, log and table"),
     ],
 )
