@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of, nearest
+from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of
 from penstock.job.reader import Reader, known_keys
-from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
+from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
 from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, Delivery, JobSpec, NewColumnPolicy
 from penstock.job.texts import read_bounded
@@ -107,29 +107,27 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
 def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
     """The kind of table, or the log, that the file describes as far as one can tell."""
     stated = [section for section in sections if reader.has(name, section.name)]
-    signed = [section for section in sections if any(map(reader.has, getattr(section, "signs", ())))]
-    return [sections[0], *signed, *stated][-1]
+    meant = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
+    return [sections[0], *meant, *stated][-1]
 
 
 def _check_choice(name: str, sections: Sequence[SectionT], chosen: SectionT, reader: Reader) -> None:
     """Note whether the file states one kind of table, or one log."""
     stated = [section for section in sections if reader.has(name, section.name)]
     value = reader.document.values.get(name)
+    if not reader.has(name):
+        reader.note((name,), "required key is missing")
+    elif value is not None and not isinstance(value, dict):
+        reader.note((name,), f"expected a mapping, found {kind_of(value)}")
     if not isinstance(value, dict):
-        if not reader.has(name):
-            reader.note((name,), "required key is missing")
-        elif value is not None:
-            reader.note((name,), f"expected a mapping, found {kind_of(value)}")
         return
     names = [section.name for section in sections]
     reader.note_unknown(value, (name,), names)
     for section in stated[1:]:
         message = f"contradicts {name}.{stated[0].name}: give one of both"
         reader.note((name, section.name), message, on_key=True)
-    if not stated and not any(nearest(key, names) for key in value):
-        first, *others = sections
-        hint = ", ".join([f"{first.name} is {first.phrase}", *(f"{other.name} {other.phrase}" for other in others)])
-        reader.note((name, chosen.name), "required key is missing", hint)
+    if not value:
+        reader.note((name, chosen.name), "required key is missing", f"one of {', '.join(names)}")
 
 
 def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader) -> Any:

@@ -78,6 +78,20 @@ class Reader:
         except RefusedError as refusal:
             return self.lost(at, refusal.message, refusal.hint)
 
+    def listed(self, value: object, at: KeyPath, read: Callable[[Any, KeyPath], object]) -> Any:
+        """The items of a list; `LOST` if one of them is lost."""
+        if not isinstance(value, list):
+            return self.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
+        found = [read(item, (*at, index)) for index, item in enumerate(value)]
+        return LOST if LOST in found else found
+
+    def mapped(self, value: object, at: KeyPath, read: Callable[[str, Any, KeyPath], object]) -> Any:
+        """The values of a mapping without those that are lost."""
+        if not isinstance(value, dict):
+            return self.lost(at, f"expected a mapping, found {kind_of(value)}")
+        found = {name: read(name, item, (*at, name)) for name, item in value.items()}
+        return {name: item for name, item in found.items() if item is not LOST}
+
     def top(self, marker: Parsed | Read, name: str) -> Any:
         """The value of a key at the top of the file; None if it states none that can be read."""
         if name not in self.document.values:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.place import DEFAULT_PLACE, place_columns, place_names
 from penstock.job.reader import Reader
@@ -117,11 +117,14 @@ def readable(stated: StatedColumns) -> dict[str, Expression]:
 
 
 def _read_columns(value: object, at: KeyPath, reader: Reader) -> object:
-    if not isinstance(value, dict):
-        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-    reader.findings += name_findings({name: (*at, name) for name in value})
-    expressions = {name: read_expression(item, (*at, name), reader) for name, item in value.items()}
-    return {name: None if expression is LOST else expression for name, expression in expressions.items()}
+    def read(_: str, item: object, path: KeyPath) -> object:
+        expression = read_expression(item, path, reader)
+        return None if expression is LOST else expression
+
+    columns = reader.mapped(value, at, read)
+    if columns is not LOST:
+        reader.findings += name_findings({name: (*at, name) for name in columns})
+    return columns
 
 
 def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Finding]:

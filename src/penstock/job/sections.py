@@ -27,10 +27,6 @@ class KindSection(Generic[TableT]):
 
     spec: type[TableT]
     """Its fields are the keys under `table.<kind>`, and the keys at the top that only this kind has."""
-    phrase: str
-    """What it is, for a file that names no kind: `one table`."""
-    signs: tuple[str, ...] = ()
-    """Top-level keys by which a file means this kind, if it forgot to name one."""
     many_types: str = ""
     """How records of many types are written with it, as a hint; empty: all its records are of one type."""
     takes_points: bool = False
@@ -57,8 +53,6 @@ class LogSection(Generic[LogT]):
 
     name: str
     """The key under `log`."""
-    phrase: str
-    """What it is, for a file that names no log: `a Kafka cluster`."""
     spec: type[LogT]
     shared: bool = False
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""

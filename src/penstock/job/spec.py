@@ -27,7 +27,6 @@ from penstock.job.values import (
     FilePath,
     Flag,
     Hidden,
-    HiddenSettings,
     Key,
     Parsed,
     Part,
@@ -42,6 +41,7 @@ from penstock.job.values import (
     duration,
     items,
     matching,
+    one_of,
     positive,
     sections,
     size,
@@ -149,7 +149,12 @@ class KafkaSecurity:
     ssl_key_password: Hidden | None = None
 
 
-StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(texts.start)]
+def _start(value: object) -> object:
+    """A word, or offsets by partition, which are checked with the topics."""
+    return value if isinstance(value, dict) else one_of(StartAt).read(value)
+
+
+StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)]
 Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
 
 
@@ -188,7 +193,7 @@ class KafkaLogSpec:
     group: Group = ""
     transactional: Flag = False
     security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
-    client_settings: Annotated[HiddenSettings, Key("client")] = field(default_factory=dict)
+    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
     """Any setting of librdkafka but those that the job file or Penstock decides."""
 
 
@@ -300,7 +305,7 @@ class TableSpec:
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
     path: TablePath
-    storage_options: Annotated[HiddenSettings, Key("storage")] = field(default_factory=dict)
+    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
 
@@ -396,7 +401,7 @@ class Limits:
 class SparkSpec:
     master: Text | None = None
     """None: the one that Spark is started with, or `local[*,4]`."""
-    conf: HiddenSettings = field(default_factory=dict)
+    conf: Settings = field(default_factory=dict)
 
 
 TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
@@ -407,7 +412,7 @@ TableT = TypeVar("TableT", bound=TableSpec)
 class JobSpec(Generic[TableT_co]):
     """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
-    name: Annotated[str, Key("job"), Parsed(texts.job_name)]
+    name: Annotated[str, Key("job"), texts.JOB_NAME]
     log: LogSpec
     decode: Annotated[DecodeSpec, Part.SECTION]
     schema: pa.Schema

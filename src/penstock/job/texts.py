@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.job.expressions import Call, Constant, Expression, Field
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
-START_WORDS = ("earliest", "latest")
 
-_JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _WITHOUT_BUCKET = ("file", "hdfs")
@@ -30,15 +28,11 @@ _ROUTE = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
 _ROUTES = "write field(path.to.field), header(name), key or envelope"
 
 
-def job_name(value: object) -> str:
-    name = text(value)
-    if not _JOB_NAME.fullmatch(name):
-        raise RefusedError(f"invalid job name {shown(name)}", "a-z, 0-9, . _ - up to 64 characters")
-    if not name[0].isalnum():
-        raise RefusedError(f"invalid job name {shown(name)}", "it begins with a letter or a digit")
-    return name
-
-
+JOB_NAME = matching(
+    "[a-z0-9][a-z0-9._-]{0,63}",
+    "invalid job name {}",
+    "a-z, 0-9, . _ - up to 64 characters, of which the first is a letter or a digit",
+)
 TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "letters, digits, . _ - up to 249")
 
 
@@ -51,32 +45,16 @@ def servers(value: object) -> str:
     return text(value)
 
 
-def start(value: object) -> str | dict[str, Any]:
-    """A word, or offsets whose topics and partitions are checked with the other keys of the log."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise RefusedError(f"expected {', '.join(START_WORDS)} or offsets by partition, found {kind_of(value)}")
-    if value not in START_WORDS:
-        hint = nearest(value, START_WORDS) or "for explicit offsets write {0: 1500, 1: 900}"
-        raise RefusedError(f"{shown(value)} is not one of {', '.join(START_WORDS)}", hint)
-    return value
-
-
 def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
     """Regular expressions for keys and values of tags."""
-    if not isinstance(value, dict):
-        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-    found: dict[str, str] = {}
-    for name, item in value.items():
-        for word, on_key in ((name, True), (reader.parsed(setting, item, (*at, name)), False)):
-            try:
-                regular_expression(word if isinstance(word, str) else "")
-            except RefusedError as refusal:
-                reader.note((*at, name), refusal.message, refusal.hint, on_key=on_key)
-            else:
-                found[name] = word
-    return found
+
+    def read(name: str, item: object, path: KeyPath) -> object:
+        return LOST if reader.parsed(regular_expression, name, path) is LOST else reader.parsed(pattern, item, path)
+
+    def pattern(item: object) -> str:
+        return regular_expression(setting(item))
+
+    return reader.mapped(value, at, read)
 
 
 # files

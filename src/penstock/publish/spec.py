@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
-from penstock.job.values import HiddenSettings, Key, Parsed, Part, positive, within
+from penstock.job.values import Key, Parsed, Part, Settings, positive, within
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 LostPositions: TypeAlias = Literal["fail", "continue"]
@@ -33,7 +33,7 @@ class PublishSpec:
     """How many producers share the rows; fixed for the life of the table."""
     lost_positions: LostPositions = "fail"
     """What to do if the positions topic lost a position that the table remembers."""
-    client_settings: Annotated[HiddenSettings, Key("client")] = field(default_factory=dict)
+    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""

@@ -269,4 +269,4 @@ def test_odd_characters_in_keys_do_not_break_the_line(load: Load) -> None:
 @pytest.mark.parametrize("share", ["1.5", "150%", "-0.1", "many", "true", "[0.1]"])
 def test_a_share_beyond_the_whole_or_none_at_all_is_a_fault(faults: Faults, share: str) -> None:
     [(_, key, text)] = faults(BASE + f"on: {{bad_share: {share}}}\n")
-    assert key == "on.bad_share" and "10%" in text
+    assert key == "on.bad_share" and text.startswith("expected a")

@@ -34,8 +34,6 @@ class ToySpec(TableSpec):
 
 class ToySection(KindSection[ToySpec]):
     spec = ToySpec
-    phrase = "for children"
-    signs = ("parking",)
 
     def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
         if job.table.colour == "grey":
@@ -75,7 +73,7 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
         (TOY + "  delta: {path: b}\n", (7, "table.toy", "contradicts table.delta: give one of both")),
         (
             TOY.replace("  toy: {path: toys, colour: red}", "  {}") + "parking: {wheels: 3}\n",
-            (6, "table.toy", "required key is missing; delta is one table, "),
+            (6, "table.toy", "required key is missing; one of delta, "),
         ),
         (TOY.replace("path: toys", "path: ftp://toys/a"), (7, "table.toy.path", "unknown storage 'ftp://'")),
     ],

@@ -71,7 +71,7 @@ table:
     storage: {aws_region: eu-west-1, aws_secret_access_key: plain-text, AWS_ALLOW_HTTP: true}
 claims: static
 flush: {allowed_latency: 500ms, min_bytes_per_file: 1024, max_messages_per_batch: 10, max_bytes_per_batch: 1MB}
-on: {bad_record: fail, bad_share: 25%, gap: record, recreated: restart, tombstone: row}
+on: {bad_record: fail, bad_share: 0.25, gap: record, recreated: restart, tombstone: row}
 limits: {payload_bytes: 3MiB, stage_age: 2h, transient_retries: 0, shutdown: 5s}
 spark: {master: "local[2,4]", conf: {spark.ui.enabled: false, spark.hadoop.fs.s3a.secret.key: plain-text}}
 """

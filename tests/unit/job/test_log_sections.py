@@ -42,7 +42,7 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; kafka is a Kafka cluster, wal a durable"),
+        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; one of kafka, wal"),
         (BASE.replace(KAFKA, f"{KAFKA}\n  wal: {{url: '{URL}', topics: [a]}}"), "log.wal", "contradicts log.kafka"),
         (WAL.replace(f"url: '{URL}', ", ""), "log.wal.url", "required key is missing"),
         (WAL.replace(URL, "127.0.0.1:7070"), "log.wal.url", "expected http://HOST:PORT"),

@@ -41,7 +41,6 @@ class LoudSection(KindSection[LoudSpec]):
     """A kind of table that only this test knows, and that publishes."""
 
     spec = LoudSpec
-    phrase = "for all to hear"
 
     def complete(self, job: JobSpec[LoudSpec], reader: Reader) -> JobSpec[LoudSpec]:
         check_publish(job.table.publish, job, AT, reader)

@@ -19,7 +19,6 @@ AT: KeyPath = ("log", "kafka")
 
 class KafkaLogSection(LogSection[KafkaLogSpec]):
     name = "kafka"
-    phrase = "a Kafka cluster"
     spec = KafkaLogSpec
     shared = True
 

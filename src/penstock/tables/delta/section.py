@@ -23,7 +23,6 @@ class DeltaSpec(TablePlace):
 
 class DeltaSection(KindSection[DeltaSpec]):
     spec = DeltaSpec
-    phrase = "one table"
     has_place = True
 
     def complete(self, job: JobSpec[DeltaSpec], reader: Reader) -> JobSpec[DeltaSpec]:

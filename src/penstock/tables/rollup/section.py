@@ -21,7 +21,6 @@ class RollupSection(KindSection[RollupSpec]):
     """Points of metrics, aggregated in windows of event time."""
 
     spec = RollupSpec
-    phrase = "windows of metrics"
     takes_points = True
 
     def complete(self, job: JobSpec[RollupSpec], reader: Reader) -> JobSpec[RollupSpec]:
