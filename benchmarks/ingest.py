@@ -37,7 +37,7 @@ def bench_ingest(records: int, rounds: int, say: Say, bad_share: float = 0.0) ->
 
 
 def penstock(spark: SparkSession, bootstrap: str, folder: Path) -> None:
-    sides.run_job(spark, folder, job_file(bootstrap, sides.TOPIC, str(folder / "table"), bad_share="100%"))
+    sides.run_job(spark, folder, job_file(bootstrap, sides.TOPIC, str(folder / "table"), bad_share="1"))
 
 
 def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:

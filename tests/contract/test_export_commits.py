@@ -616,7 +616,7 @@ def test_settings_changed_while_a_type_is_ahead_stop_the_job(world: ExportWorld,
     with pytest.raises(UserError, match="changed after a process died"):
         world.run(2)
     world.sections["on"] = before
-    world.sections["more"] = "limits: {open_writers: 7}\n"
+    world.sections["more"] = "limits: {shutdown: 7s}\n"
     world.run(2)
     world.sections["on"] = f"{before}, new_column: quarantine"
     world.send("ABC")

@@ -49,7 +49,6 @@ class ToySection(KindSection[ToySpec]):
     """Its part of the job file, `table.toy`, has no keys of its own."""
 
     spec = ToySpec
-    phrase = "for tests"
 
     def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
         return complete_rows(job, reader)[0]

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
-from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
+from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals

@@ -134,7 +134,7 @@ on: {{bad_record: quarantine, bad_share: {bad_share}, gap: fail, new_column: add
 
 
 def job_file(
-    bootstrap: str, topic: str, table: str, sizes: str = "min_bytes_per_file: 128MiB", bad_share: str = "10%"
+    bootstrap: str, topic: str, table: str, sizes: str = "min_bytes_per_file: 128MiB", bad_share: str = "0.1"
 ) -> str:
     """The text of a job file for the sample topic."""
     path = json.dumps(table)

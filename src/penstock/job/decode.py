@@ -67,6 +67,10 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, kinds: Kinds, reader: Re
         except UserError as error:
             reader.note((*AT, "descriptors"), "is no descriptor set", error.hint)
             return replace(decode, descriptors=b"")
+    if decode.header is not None and decode.descriptors:
+        read = partial(message_schema, decode.descriptors, decode.header)
+        if schema_of_message(read, decode.header, (*AT, "header"), reader) is None:
+            return replace(decode, descriptors=b"")
     return decode
 
 

@@ -17,6 +17,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.job.faults import Finding, KeyPath, Place, RefusedError, Secret
+from penstock.job.texts import read_bounded
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
@@ -62,36 +63,26 @@ class DocumentError(ValueError):
         self.place = place
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """A safe loader that guesses only what YAML 1.2 does."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own attribute
 
 
-class _FastLoader(yaml.CSafeLoader):
-    """The same by the library's C parser, ten times as fast; for what it refuses, the other one has the words."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own attribute
-
-
 _TAG = "tag:yaml.org,2002:"
-for _loader in (_Loader, _FastLoader):
-    _loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-    _loader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-    _loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
-    _loader.add_implicit_resolver(
-        f"{_TAG}float",
-        re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$"),
-        list("-+.0123456789"),
-    )
+_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
+for _name, _pattern, _first in (
+    ("bool", "true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", "[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
 def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
     """Read one YAML document; raises `DocumentError` if it is not one mapping in valid YAML."""
-    try:
-        root = _composed(text, _FastLoader)
-    except (DocumentError, yaml.YAMLError, ValueError):
-        root = _composed(text, _Loader)
+    root = _composed(text)
     if root is None:
         raise DocumentError("the file is empty", Place(1, 1))
     if not isinstance(root, MappingNode):
@@ -101,26 +92,20 @@ def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
     return document
 
 
-def _composed(text: str, loader: type[Any]) -> Node | None:
+def _composed(text: str) -> Node | None:
     try:
         # Before the nodes are built, since building them recurses.
-        _check_nesting(yaml.parse(text, Loader=loader))
-        root: Node | None = yaml.compose(text, Loader=loader)
+        _check_nesting(yaml.parse(text, Loader=_Loader))
+        root: Node | None = yaml.compose(text, Loader=_Loader)
         return root
-    except DocumentError:
-        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        problem = error.problem or error.context or "cannot be read"
-        raise DocumentError(f"not valid YAML: {problem}", place) from None
+        raise DocumentError(f"not valid YAML: {error.problem or error.context or 'cannot be read'}", place) from None
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place = Place(before.count("\n") + 1, error.position - before.rfind("\n"))
+        before = text.encode()[: error.position]
+        place = Place(before.count(b"\n") + 1, error.position - before.rfind(b"\n"))
         raise DocumentError(f"the character {error.character:#x} is not allowed", place) from None
-    except (ValueError, OverflowError):
-        # The scanner hands an escape such as "\UFFFFFFFF" to chr() unchecked.
-        raise DocumentError("not valid YAML: an escape names no character", Place(1, 1)) from None
 
 
 def _check_nesting(events: Iterable[yaml.Event]) -> None:
@@ -169,9 +154,6 @@ class _Converter:
     def _key(self, node: Node, at: KeyPath) -> str | None:
         if not isinstance(node, ScalarNode):
             self._note(at, "a key must be a text", key=node)
-            return None
-        if not _is_encodable(node.value):
-            self._note(at, "a key holds half a surrogate pair, which is no character", key=node)
             return None
         if "${" in node.value:
             self._note((*at, node.value), "references stand in values, not in keys", key=node)
@@ -223,9 +205,6 @@ class _Converter:
         return number
 
     def _text(self, text: str, at: KeyPath) -> str | None:
-        if not _is_encodable(text):
-            self._note(at, "holds half a surrogate pair, which is no character")
-            return None
         filled, faults = resolve(text, self.env, self.folder)
         for fault in faults:
             self._note(at, fault.message, fault.hint)
@@ -233,10 +212,6 @@ class _Converter:
 
     def _note(self, at: KeyPath, message: str, hint: str = "", key: Node | None = None) -> None:
         self.document.findings.append(Finding(at, message, hint, place=_place(key) if key is not None else None))
-
-
-def _is_encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 # references
@@ -265,32 +240,22 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
 def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
     if body is None:
         raise RefusedError("a reference is opened by ${ and not closed", _WAYS)
-    kind, colon, name = body.partition(":")
-    if kind not in ("env", "file") or not colon or not name.strip():
+    kind, _, name = (part.strip() for part in body.partition(":"))
+    if kind not in ("env", "file") or not name:
         raise RefusedError(f"${{{body}}} is no reference", _WAYS)
-    return _variable(name.strip(), env) if kind == "env" else _file_text(name.strip(), folder)
-
-
-def _variable(name: str, env: Mapping[str, str]) -> str:
-    value = env.get(name)
-    if value is None:
+    if kind == "file":
+        return _file_text(name, folder)
+    if name not in env:
         raise RefusedError(f"environment variable {name} is not set", f"set {name} before the start")
-    return value
+    return env[name]
 
 
 def _file_text(name: str, folder: Path) -> str:
     try:
-        with (folder / name).open("rb") as file:
-            content = file.read(REFERENCE_FILE_BYTES_MAX + 1)
-        if len(content) > REFERENCE_FILE_BYTES_MAX:
-            raise RefusedError(f"file {name} is larger than 1 MiB", "a secret is a short text")
+        content = read_bounded(folder / name, REFERENCE_FILE_BYTES_MAX)
         return content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         # The error would quote the content: it must not be chained.
         raise RefusedError(f"file {name} is not UTF-8") from None
-    except OSError as error:
-        raise RefusedError(f"file {name} cannot be read ({error.strerror or type(error).__name__})") from None
-    except ValueError as error:
-        if isinstance(error, RefusedError):
-            raise
-        raise RefusedError(f"{name!r} is no file name") from None
+    except RefusedError as refusal:
+        raise RefusedError(f"file {name} {refusal.message}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +13,12 @@ import pyarrow as pa
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, kind_of, nearest
+from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of
 from penstock.job.reader import Reader, known_keys
-from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, Logs
-from penstock.job.spark import UNSHARED, UNSHARED_HINT, check_spark, contradiction, contradiction_text, is_unshared
+from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
+from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, JobSpec, NewColumnPolicy
+from penstock.job.texts import read_bounded
 
 FILE_BYTES_MAX = 1024 * 1024
 OTHER_KEYS = ("log", "schema", "columns", "place", "table")
@@ -55,17 +57,10 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except FileNotFoundError:
-        raise JobFileError([_file_fault(path, "there is no such file")]) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise JobFileError([_file_fault(path, f"cannot be read: {reason}")]) from None
-    if len(content) > FILE_BYTES_MAX:
-        raise JobFileError([_file_fault(path, "larger than 1 MiB: this is no job file")])
-    try:
+        content = read_bounded(path, FILE_BYTES_MAX)
         return content.decode("utf-8-sig")
+    except RefusedError as refusal:
+        raise JobFileError([_file_fault(path, refusal.message)]) from None
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
@@ -81,7 +76,7 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
     values = reader.document.values
     kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
     own_keys = [key for other in kinds for key in other.own_keys()]
-    reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])), {})
+    reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])))
     job = JobSpec(
         **reader.fields(JobSpec, values, ()),
         log=_section("log", log, reader),
@@ -112,29 +107,27 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
 def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
     """The kind of table, or the log, that the file describes as far as one can tell."""
     stated = [section for section in sections if reader.has(name, section.name)]
-    signed = [section for section in sections if any(map(reader.has, getattr(section, "signs", ())))]
-    return [sections[0], *signed, *stated][-1]
+    meant = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
+    return [sections[0], *meant, *stated][-1]
 
 
 def _check_choice(name: str, sections: Sequence[SectionT], chosen: SectionT, reader: Reader) -> None:
     """Note whether the file states one kind of table, or one log."""
     stated = [section for section in sections if reader.has(name, section.name)]
     value = reader.document.values.get(name)
+    if not reader.has(name):
+        reader.note((name,), "required key is missing")
+    elif value is not None and not isinstance(value, dict):
+        reader.note((name,), f"expected a mapping, found {kind_of(value)}")
     if not isinstance(value, dict):
-        if not reader.has(name):
-            reader.note((name,), "required key is missing")
-        elif value is not None:
-            reader.note((name,), f"expected a mapping, found {kind_of(value)}")
         return
     names = [section.name for section in sections]
-    reader.note_unknown(value, (name,), names, {})
+    reader.note_unknown(value, (name,), names)
     for section in stated[1:]:
         message = f"contradicts {name}.{stated[0].name}: give one of both"
         reader.note((name, section.name), message, on_key=True)
-    if not stated and not any(nearest(key, names) for key in value):
-        first, *others = sections
-        hint = ", ".join([f"{first.name} is {first.phrase}", *(f"{other.name} {other.phrase}" for other in others)])
-        reader.note((name, chosen.name), "required key is missing", hint)
+    if not value:
+        reader.note((name, chosen.name), "required key is missing", f"one of {', '.join(names)}")
 
 
 def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader) -> Any:
@@ -203,7 +196,7 @@ def check_jobs(
             results.append(CheckedFile(path, None, error.faults))
             continue
         earlier = [(result.path, result.spec) for result in results if result.spec is not None]
-        clashes = (_clash(path, spec, other_path, other, kinds) for other_path, other in earlier)
+        clashes = (_clash(path, spec, other_path, other) for other_path, other in earlier)
         faults = tuple(fault for fault in clashes if fault is not None)[:1]
         results.append(CheckedFile(path, spec, faults, document))
     return results
@@ -218,31 +211,15 @@ def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str,
     return [result.spec for result in results if result.spec is not None]
 
 
-def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec, kinds: Kinds) -> Fault | None:
-    """What the two jobs cannot share. Paths of tables are not named: they may be secrets."""
+def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+    """Why two jobs cannot run together. Paths of tables are not named: they may be secrets."""
     if (job.name, job.table.path) == (other.name, other.table.path):
         message = f"the same job name and table as in {other_path}: both would move the same positions"
         return Fault(str(path), 1, 1, "job", message, "give one of them another name")
-    spark = _spark_clash(path, job, other_path, other)
-    if spark is not None:
-        return spark
-    of_kind = {kind.name: kind for kind in kinds}
-    for one, another in ((job, other), (other, job)):
-        found = of_kind[one.table.kind].clash(one, another, other_path)
-        if found is not None:
-            return Fault(str(path), 1, 1, key_text(found.key), found.message, found.hint)
-    return None
-
-
-def _spark_clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
-    """What the two cannot share of the one Spark that their process has."""
-    found = contradiction(job.spark, other.spark)
-    if found is not None:
-        message = f"{contradiction_text(job.name, other.name, found[1:])} ({other_path})"
-        return Fault(str(path), 1, 1, found[0], message, "state the same, or run the jobs in processes of their own")
-    for each, master in ((job, other.spark.master), (other, job.spark.master)):
-        if master is not None and is_unshared(each, master):
-            key = f"table.{each.table.kind}"
-            message = f"job {each.name} has {UNSHARED}, as the other job of the process states ({other_path})"
-            return Fault(str(path), 1, 1, f"{key}.path", message, UNSHARED_HINT.format(key=f"{key}.shared"))
+    may_share = job.table.kind == other.table.kind and job.table.many_jobs
+    for folder, other_folder in product(job.table.folders, other.table.folders):
+        nested = f"{folder}/".startswith(f"{other_folder}/") or f"{other_folder}/".startswith(f"{folder}/")
+        if nested and not (may_share and folder == other_folder):
+            message = f"a table of the job in {other_path} lies in the same folder, or one inside the other"
+            return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
     return None

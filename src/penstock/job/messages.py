@@ -5,7 +5,7 @@ Every file of a set gets a descriptor pool of its own, with its imports: two fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import pyarrow as pa
@@ -28,7 +28,6 @@ MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=
 
 _SETS_KEPT_MAX = 16
 _MESSAGES_KEPT_MAX = 512
-_NAMES_SHOWN_MAX = 8
 SCALARS: dict[int, pa.DataType] = {
     FieldDescriptor.TYPE_DOUBLE: pa.float64(),
     FieldDescriptor.TYPE_FLOAT: pa.float32(),
@@ -57,18 +56,14 @@ def find_message(descriptors: bytes, message: MessageName) -> Descriptor:
     homes = [name for name, file in files.items() if message.name in _message_names(file)]
     if message.file:
         if message.file not in files:
-            raise UserError(
-                f"the descriptor set has no file {shown(message.file)}",
-                detail=f"files: {_listed(list(files))}",
-                hint=nearest(message.file, files),
-            )
+            raise UserError(f"the descriptor set has no file {shown(message.file)}", hint=nearest(message.file, files))
         homes = [name for name in homes if name == message.file]
     if not homes:
         raise _unknown(message, files)
     if len(homes) > 1:
         raise UserError(
             f"{len(homes)} files of the descriptor set define {message.name}",
-            detail=f"files: {_listed(homes)}",
+            detail=f"files: {', '.join(homes)}",
             hint="name the file beside the message",
         )
     pool = DescriptorPool()
@@ -147,19 +142,12 @@ def files_of(descriptors: bytes) -> Mapping[str, FileDescriptorProto]:
 
 
 def _unknown(message: MessageName, files: Mapping[str, FileDescriptorProto]) -> UserError:
-    searched = [message.file] if message.file else list(files)
-    known = [name for file in searched for name in _message_names(files[file])]
-    same_end = [name for name in known if name.rpartition(".")[2] == message.name.rpartition(".")[2]]
+    names = [name for file in ([message.file] if message.file else files) for name in _message_names(files[file])]
+    same_end = [name for name in names if name.rpartition(".")[2] == message.name.rpartition(".")[2]]
     return UserError(
         f"no message {shown(message.name)} in {message.file or 'the descriptor set'}",
-        detail=f"messages: {_listed(known)}",
-        hint=f"did you mean {same_end[0]}?" if same_end else nearest(message.name, known),
+        hint=f"did you mean {same_end[0]}?" if same_end else nearest(message.name, names),
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_SHOWN_MAX
-    return ", ".join(names[:_NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _message_names(file: FileDescriptorProto) -> Iterator[str]:

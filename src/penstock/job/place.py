@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from penstock.job.expressions import Expression, KafkaField, KafkaName
 from penstock.job.faults import RefusedError, kind_of, nearest, shown
@@ -13,9 +13,6 @@ PLACE: tuple[KafkaName, ...] = ("partition", "offset", "topic")
 """Always with the topic: rows that are there already could not say theirs once a second one is added."""
 DEFAULT_PLACE: Mapping[KafkaName, str] = {part: f"kafka_{part}" for part in PLACE}
 NO_PLACE = "none"
-
-_NAME = r"(?:`(?P<{0}_quoted>(?:[^`]|``)+)`|(?P<{0}>\w+))"
-_SELECTED = re.compile(rf"{_NAME.format('column')}(?:\s+(?:as\s+)?{_NAME.format('alias')})?", re.IGNORECASE)
 
 
 def place_names(value: object) -> dict[KafkaName, str]:
@@ -33,37 +30,23 @@ def place_names(value: object) -> dict[KafkaName, str]:
 
 def place_columns(columns: Mapping[str, Expression], select: Sequence[str] = ()) -> Iterator[tuple[KafkaName, str]]:
     """The columns of a table that are a part of the place and nothing else, with the names that they have there."""
-    selected = _selected(columns, select)
+    names = {name.lower(): name for name in columns} if not select or "*" in select else {}
+    names |= _selected(select)
     for name, expression in columns.items():
-        if isinstance(expression, KafkaField) and expression.name in PLACE and name.lower() in selected:
-            yield expression.name, selected[name.lower()]
+        if isinstance(expression, KafkaField) and expression.name in PLACE and name.lower() in names:
+            yield expression.name, names[name.lower()]
 
 
-def unselected_place(columns: Mapping[str, Expression], added: Sequence[str], select: Sequence[str]) -> list[str]:
-    """Those of the `added` columns that a projection has to pass on besides what it states."""
-    passed = {part for part, _ in place_columns(columns, select)}
-    parts = {name: part for part, name in place_columns(columns)}
-    return [name for name in added if select and parts[name] not in passed]
-
-
-def quoted_name(name: str) -> str:
-    """A column in the text of a projection."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _selected(columns: Mapping[str, Expression], select: Sequence[str]) -> dict[str, str]:
-    """Computed columns that reach the table as they are, in lower case, with the names that they have there."""
-    own = {name.lower(): name for name in columns}
+def _selected(select: Sequence[str]) -> dict[str, str]:
+    """The columns that a projection passes on as they are, in lower case, with the names that it gives them."""
     if not select:
-        return own
-    selected: dict[str, str] = {}
+        return {}
+    from penstock.job.sql_text import read_select  # noqa: PLC0415 - imports sqlglot
+
+    names: dict[str, str] = {}
     for entry in select:
-        found = _SELECTED.fullmatch(entry.strip())
-        if entry.strip() == "*":
-            selected = {**own, **selected}
-        elif found is not None:
-            column, alias = (
-                found[role] or (found[f"{role}_quoted"] or "").replace("``", "`") for role in ("column", "alias")
-            )
-            selected[column.lower()] = alias or column
-    return selected
+        with suppress(RefusedError):
+            item = read_select(entry)
+            if item.path is not None and len(item.path) == 1:
+                names[item.path[0].lower()] = item.name
+    return names

@@ -78,6 +78,20 @@ class Reader:
         except RefusedError as refusal:
             return self.lost(at, refusal.message, refusal.hint)
 
+    def listed(self, value: object, at: KeyPath, read: Callable[[Any, KeyPath], object]) -> Any:
+        """The items of a list; `LOST` if one of them is lost."""
+        if not isinstance(value, list):
+            return self.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
+        found = [read(item, (*at, index)) for index, item in enumerate(value)]
+        return LOST if LOST in found else found
+
+    def mapped(self, value: object, at: KeyPath, read: Callable[[str, Any, KeyPath], object]) -> Any:
+        """The values of a mapping without those that are lost."""
+        if not isinstance(value, dict):
+            return self.lost(at, f"expected a mapping, found {kind_of(value)}")
+        found = {name: read(name, item, (*at, name)) for name, item in value.items()}
+        return {name: item for name, item in found.items() if item is not LOST}
+
     def top(self, marker: Parsed | Read, name: str) -> Any:
         """The value of a key at the top of the file; None if it states none that can be read."""
         if name not in self.document.values:
@@ -97,7 +111,7 @@ class Reader:
             hint = f"write {{{', '.join(required)}}}" if required else ""
             return self.lost(at, f"expected a mapping, found {kind_of(value)}", hint)
         self._read.add(at)
-        self.note_unknown(values, at, known_keys(spec), getattr(spec, "REMOVED", {}))
+        self.note_unknown(values, at, known_keys(spec))
         return spec(**known, **self.fields(spec, values, at, short=short))
 
     def fields(
@@ -126,13 +140,11 @@ class Reader:
                 found[key.field] = value
         return found
 
-    def note_unknown(
-        self, values: Mapping[str, object], at: KeyPath, known: list[str], removed: Mapping[str, str]
-    ) -> None:
-        """Note keys that there are none of, with the nearest ones; `removed` are those of earlier versions."""
+    def note_unknown(self, values: Mapping[str, object], at: KeyPath, known: list[str]) -> None:
+        """Note keys that there are none of, with the nearest ones."""
         for name in values:
             if name not in known:
-                hint = removed.get(name) or nearest(name, known) or f"known keys: {', '.join(known)}"
+                hint = nearest(name, known) or f"known keys: {', '.join(known)}"
                 self.note((*at, name), "unknown key", hint, on_key=True)
 
     def _value(self, marker: Parsed | Read | Part, value: object, at: KeyPath, spec: Any = None) -> object:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, Secret, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.place import DEFAULT_PLACE, place_columns, place_names, quoted_name, unselected_place
+from penstock.job.place import DEFAULT_PLACE, place_columns, place_names
 from penstock.job.reader import Reader
 from penstock.job.schema import name_fault, name_findings, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT
-from penstock.job.sql_text import SelectItem, SqlRefusedError, check_where, read_select
 from penstock.job.texts import read_expression
 from penstock.job.values import LOST, Parsed, Read
+
+if TYPE_CHECKING:
+    from penstock.job.sql_text import SelectItem
 
 StatedColumns: TypeAlias = Mapping[str, Expression | None]
 """Computed columns by name; None for one whose expression could not be read."""
@@ -47,9 +48,10 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     """
     schema = schema_of_rows(job.decode, reader)
     stated = stated_columns(reader)
+    selected = _selected(job.sql, reader) if job.sql is not None else {}
     if schema is not None:
         reader.findings += column_findings(stated, schema)
-    added = add_place(job, reader, stated, _names(job, stated, schema, reader)) if has_place else {}
+    added = add_place(job, reader, stated, _names(stated, schema, selected, reader)) if has_place else {}
     columns = {**readable(stated), **added}
     types: dict[str, pa.DataType | None] = {field.name: field.type for field in schema or ()}
     for name in (*stated, *added):
@@ -58,19 +60,20 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     output = Output(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
-    if sql is not None:
-        output = _projected(sql, output, reader)
-        left_out = unselected_place(columns, list(added), sql.select)
-        more = {name: type_of(added[name], pa.schema([])) for name in left_out}
-        output = replace(output, types={**output.types, **more})
+    if sql is not None and sql.select:
+        output = _projected(sql, selected, output, reader)
         # A projection passes on the place of a row, whether it names it or not.
-        sql = replace(sql, select=(*sql.select, *map(quoted_name, left_out)))
+        passed = {part for part, _ in place_columns(columns, sql.select)}
+        left_out = {name: field for name, field in added.items() if field.name not in passed}
+        more = {name: type_of(field, pa.schema([])) for name, field in left_out.items()}
+        output = replace(output, types={**output.types, **more})
+        sql = replace(sql, select=(*sql.select, *(f"`{name.replace('`', '``')}`" for name in left_out)))
     complete = output.complete and not reader.misstates("sql") and not reader.misstates("sql", "select")
     return replace(job, schema=schema, columns=columns, sql=sql), replace(output, complete=complete)
 
 
 def _names(
-    job: JobSpec, stated: StatedColumns, schema: pa.Schema | None, reader: Reader
+    stated: StatedColumns, schema: pa.Schema | None, selected: Mapping[int, SelectItem], reader: Reader
 ) -> Iterator[tuple[KeyPath, str]]:
     """The names of fields and columns, each with the key that states it."""
     message: KeyPath | None = ("decode", "message") if reader.has("decode", "message") else None
@@ -78,11 +81,9 @@ def _names(
         yield message or ("schema", field.name), field.name
     for name in stated:
         yield ("columns", name), name
-    for index, text in enumerate(job.sql.select if job.sql is not None else ()):
-        with suppress(SqlRefusedError):
-            item = read_select(text)
-            if item.name is not None and item.path != (item.name,):
-                yield ("sql", "select", index), Secret(item.name) if isinstance(text, Secret) else item.name
+    for index, item in selected.items():
+        if item.path != (item.name,):
+            yield ("sql", "select", index), item.name
 
 
 def _without_dropped(job: JobSpec, schema: pa.Schema | None, before: Output, reader: Reader) -> Output:
@@ -116,11 +117,14 @@ def readable(stated: StatedColumns) -> dict[str, Expression]:
 
 
 def _read_columns(value: object, at: KeyPath, reader: Reader) -> object:
-    if not isinstance(value, dict):
-        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-    reader.findings += name_findings({name: (*at, name) for name in value})
-    expressions = {name: read_expression(item, (*at, name), reader) for name, item in value.items()}
-    return {name: None if expression is LOST else expression for name, expression in expressions.items()}
+    def read(_: str, item: object, path: KeyPath) -> object:
+        expression = read_expression(item, path, reader)
+        return None if expression is LOST else expression
+
+    columns = reader.mapped(value, at, read)
+    if columns is not LOST:
+        reader.findings += name_findings({name: (*at, name) for name in columns})
+    return columns
 
 
 def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Finding]:
@@ -194,14 +198,14 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
 
 def add_place(
     job: JobSpec, reader: Reader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
-) -> dict[str, Expression]:
+) -> dict[str, KafkaField]:
     """Columns for those parts of the place that the job's own columns do not keep.
 
     `taken` are the names that fields and columns have, each with the key that states it.
     """
     names = reader.top(Parsed(place_names), "place")
     kept = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
-    added: dict[str, Expression] = {}
+    added: dict[str, KafkaField] = {}
     others = list(taken)
     for part, name in (DEFAULT_PLACE if names is None else names).items():
         at: KeyPath = ("place", part)
@@ -232,67 +236,52 @@ def _note_clash(at: KeyPath, name: str, key: KeyPath, other: str, reader: Reader
 # sql
 
 
-def _projected(sql: SqlSpec, before: Output, reader: Reader) -> Output:
-    """Refuse what is no projection or row filter, and find the columns that remain."""
-    if sql.where is not None:
-        try:
-            check_where(sql.where)
-        except SqlRefusedError as refusal:
-            _note_refusal(refusal, sql.where, ("sql", "where"), reader)
+def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
+    """The entries of `select` other than `*`, by index; notes what is not an expression over one row."""
+    from penstock.job.sql_text import check_where, read_select  # noqa: PLC0415 - imports sqlglot
+
     if not reader.has("sql", "select") and not reader.has("sql", "where"):
         reader.note(("sql",), "needs select or where")
-    if not reader.states("sql", "select"):
-        return before
-    if not sql.select:
+    if reader.states("sql", "select") and not sql.select:
         reader.note(("sql", "select"), "names no column")
+    texts: list[tuple[KeyPath, str]] = [(("sql", "select", index), text) for index, text in enumerate(sql.select)]
+    texts += [(("sql", "where"), sql.where)] if sql.where is not None else []
+    items: dict[int, SelectItem] = {}
+    for at, text in texts:
+        try:
+            if at == ("sql", "where"):
+                check_where(text)
+            elif text.strip() != "*":
+                items[int(at[-1])] = read_select(text)
+        except RefusedError as refusal:
+            if isinstance(text, Secret):
+                reader.note(at, "is no expression over one row once its references are filled in")
+            else:
+                reader.note(at, refusal.message, refusal.hint)
+    return items
+
+
+def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output, reader: Reader) -> Output:
+    """The columns that `select` leaves or makes."""
     types: dict[str, pa.DataType | None] = {}
+    names = {name.casefold(): name for name in before.types}
     complete = True
     for index, text in enumerate(sql.select):
         if text.strip() == "*":
             types.update(before.types)
             complete = complete and before.complete
             continue
-        at: KeyPath = ("sql", "select", index)
-        try:
-            item = read_select(text)
-        except SqlRefusedError as refusal:
-            _note_refusal(refusal, text, at, reader)
+        if index not in selected:
             complete = False
             continue
-        if not isinstance(text, Secret):
-            _check_selected(item, before, types, at, reader)
-        complete = complete and item.name is not None
-        if item.name is not None:
-            types[Secret(item.name) if isinstance(text, Secret) else item.name] = _selected_type(item, before)
-    return Output(types, complete)
-
-
-def _note_refusal(refusal: SqlRefusedError, text: str, at: KeyPath, reader: Reader) -> None:
-    if isinstance(text, Secret):
-        reader.note(at, "is no expression over one row once its references are filled in")
-    else:
-        reader.note(at, refusal.message, refusal.hint)
-
-
-def _check_selected(item: SelectItem, before: Output, types: Mapping[str, object], at: KeyPath, reader: Reader) -> None:
-    known = {name.casefold() for name in before.types}
-    if item.path is not None and before.complete and item.path[0].casefold() not in known:
-        reader.note(at, f"there is no column {item.path[0]}", nearest(item.path[0], before.types))
-    if item.name is not None:
+        item, at = selected[index], ("sql", "select", index)
+        column = names.get(item.path[0].casefold()) if item.path is not None else None
+        if item.path is not None and column is None and before.complete and not isinstance(text, Secret):
+            reader.note(at, f"there is no column {item.path[0]}", nearest(item.path[0], before.types))
         if fault := name_fault(item.name):
             reader.note(at, fault)
         if item.name.casefold() in {name.casefold() for name in types}:
-            reader.note(at, f"a second column named {item.name}", "end it with `as another_name`")
-
-
-def _selected_type(item: SelectItem, before: Output) -> pa.DataType | None:
-    if item.path is None:
-        return None
-    kinds = {name.casefold(): kind for name, kind in before.types.items()}
-    kind = kinds.get(item.path[0].casefold())
-    for name in item.path[1:]:
-        if kind is None or not pa.types.is_struct(kind):
-            return None
-        inner = {kind.field(i).name.casefold(): kind.field(i).type for i in range(kind.num_fields)}
-        kind = inner.get(name.casefold())
-    return kind
+            reader.note(at, f"a second column named {shown(item.name)}", "end it with `as another_name`")
+        plain = column is not None and item.path is not None and len(item.path) == 1
+        types[item.name] = before.types[column] if plain and column is not None else None
+    return Output(types, complete)

@@ -40,22 +40,6 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
 }
-_OTHER_WORDS = {
-    "byte": "tinyint int8",
-    "short": "smallint int16",
-    "int": "integer int32",
-    "long": "bigint int64",
-    "float": "float32 real",
-    "double": "float64 number",
-    "string": "str text varchar char uuid",
-    "binary": "bytes",
-    "timestamp": "datetime",
-    "decimal(10,2)": "decimal numeric",
-    "list<string>": "array list",
-    "map<string,string>": "map",
-    "a nested mapping": "object struct",
-}
-_WRITTEN_ELSEWHERE = {word: known for known, words in _OTHER_WORDS.items() for word in words.split()}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,4})\s*,\s*([0-9]{1,4})\s*\)")
 _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
@@ -120,7 +104,8 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
         if found[1].strip() != "string":
             raise RefusedError("the keys of a map are strings", "write map<string,...>")
         return pa.map_(pa.string(), parse_type(found[2], depth + 1))
-    raise RefusedError(f"unknown type {shown(text)}", _type_hint(word))
+    types = f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
+    raise RefusedError(f"unknown type {shown(text)}", nearest(word, _PRIMITIVES) or types)
 
 
 def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
@@ -146,13 +131,6 @@ def job_type_name(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     return next((name for name, each in _PRIMITIVES.items() if each == kind), str(kind))
-
-
-def _type_hint(word: str) -> str:
-    known = _WRITTEN_ELSEWHERE.get(word.casefold().partition("(")[0].partition("<")[0])
-    if known:
-        return f"write {known}"
-    return nearest(word, _PRIMITIVES) or f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.faults import KeyPath, shown
 from penstock.job.reader import Reader, keys_of
 from penstock.job.spec import JobSpec, StartAt, TableSpec
 from penstock.job.texts import TOPIC_NAME
-
-OFFSET_MAX = 2**63 - 1
+from penstock.job.values import LOST, count
 
 TableT = TypeVar("TableT", bound=TableSpec)
 LogT = TypeVar("LogT")
@@ -29,10 +27,6 @@ class KindSection(Generic[TableT]):
 
     spec: type[TableT]
     """Its fields are the keys under `table.<kind>`, and the keys at the top that only this kind has."""
-    phrase: str
-    """What it is, for a file that names no kind: `one table`."""
-    signs: tuple[str, ...] = ()
-    """Top-level keys by which a file means this kind, if it forgot to name one."""
     many_types: str = ""
     """How records of many types are written with it, as a hint; empty: all its records are of one type."""
     takes_points: bool = False
@@ -53,18 +47,12 @@ class KindSection(Generic[TableT]):
         """Check what depends on the kind, and add the fields and columns of its rows."""
         raise NotImplementedError
 
-    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
-        """Why a job of this kind cannot run beside the other; paths of tables are not named, they may be secrets."""
-        return None
-
 
 class LogSection(Generic[LogT]):
     """What a job file may state about one log."""
 
     name: str
     """The key under `log`."""
-    phrase: str
-    """What it is, for a file that names no log: `a Kafka cluster`."""
     spec: type[LogT]
     shared: bool = False
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""
@@ -97,46 +85,20 @@ def complete_topics(log: Any, at: KeyPath, reader: Reader) -> Any:
 
 
 def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: Reader) -> StartAt | Mapping[str, Mapping[int, int]]:
-    start = log.start
-    if isinstance(start, str):
-        return StartAt(start)
-    if not start:
+    """Where to start; offsets under the name of the one topic."""
+    if isinstance(log.start, str):
+        return StartAt(log.start)
+    if not log.start:
         reader.note(at, "names no partition", "write earliest, latest or {0: 1500}")
-        return StartAt.EARLIEST
-    nested = [isinstance(value, dict) for value in start.values()]
-    if all(nested):
-        for topic in start:
-            _note_start_topic(topic, log, (*at, topic), reader)
-        return {topic: _offsets(offsets, (*at, topic), reader) for topic, offsets in start.items()}
-    if any(nested):
-        reader.note(at, "mixes topics and partitions", "write {topic: {partition: offset}}")
-        return StartAt.EARLIEST
     if reader.has(*log_at, "topic_pattern") or len(log.topics) > 1:
-        reader.note(at, "several topics: say which", "write {topic: {partition: offset}}")
-    return {topic: _offsets(start, at, reader) for topic in log.topics[:1]}
-
-
-def _note_start_topic(topic: str, log: Any, at: KeyPath, reader: Reader) -> None:
-    if log.topics and topic not in log.topics:
-        reader.note(at, "is not among the topics", nearest(topic, log.topics), on_key=True)
-    if log.topic_pattern is not None and not reads_topic(log, topic):
-        reader.note(at, "does not match topic_pattern", on_key=True)
-
-
-def _offsets(offsets: Mapping[str, object], at: KeyPath, reader: Reader) -> dict[int, int]:
-    found: dict[int, int] = {}
-    if not offsets:
-        reader.note(at, "names no partition")
-    for partition, offset in offsets.items():
+        reader.note(at, "offsets are for a job that reads one topic", "write earliest or latest")
+    offsets: dict[int, int] = {}
+    for partition, offset in log.start.items():
         if not re.fullmatch(r"0|[1-9][0-9]{0,8}", partition):
             reader.note((*at, partition), "is no partition number", on_key=True)
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            reader.note((*at, partition), f"expected an offset, found {kind_of(offset)}")
-        elif not 0 <= offset <= OFFSET_MAX:
-            reader.note((*at, partition), "an offset is a whole number from 0 on")
-        elif partition.isdecimal():
-            found[int(partition)] = offset
-    return found
+        elif reader.parsed(count, offset, (*at, partition)) is not LOST:
+            offsets[int(partition)] = count(offset)
+    return dict.fromkeys(log.topics[:1], offsets)
 
 
 def reads_topic(log: Any, topic: str) -> bool:

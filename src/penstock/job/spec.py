@@ -27,7 +27,6 @@ from penstock.job.values import (
     FilePath,
     Flag,
     Hidden,
-    HiddenSettings,
     Key,
     Parsed,
     Part,
@@ -42,6 +41,7 @@ from penstock.job.values import (
     duration,
     items,
     matching,
+    one_of,
     positive,
     sections,
     size,
@@ -140,7 +140,12 @@ class KafkaSecurity:
     ssl_key_password: Hidden | None = None
 
 
-StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(texts.start)]
+def _start(value: object) -> object:
+    """A word, or offsets by partition, which are checked with the topics."""
+    return value if isinstance(value, dict) else one_of(StartAt).read(value)
+
+
+StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)]
 Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
 
 
@@ -172,7 +177,6 @@ class KafkaLogSpec:
     Exactly one of `topics` and `topic_pattern` is given.
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = {"reader": "it was removed: librdkafka reads in every task; remove the key"}
     bootstrap: Annotated[str, Parsed(texts.servers)]
     topics: Texts = ()
     topic_pattern: Pattern | None = None
@@ -181,6 +185,7 @@ class KafkaLogSpec:
     transactional: Flag = False
     security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
+    """Any setting of librdkafka but those that the job file or Penstock decides."""
 
 
 _TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
@@ -289,9 +294,14 @@ class TableSpec:
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
     path: TablePath
-    storage_options: Annotated[HiddenSettings, Key("storage")] = field(default_factory=dict)
-    shared: Flag = False
-    """Of local paths: whether every executor sees the same folder."""
+    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
+    many_jobs: ClassVar[bool] = True
+    """Whether several jobs may write one table."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where its tables lie: no other table may."""
+        return (self.path,)
 
 
 class UnknownTypePolicy(StrEnum):
@@ -359,7 +369,6 @@ class Policies:
     small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
 
 
-_ARROW_BATCH = within(size, "more than 1GiB: Spark cannot hand that over in one piece", most=1024**3)
 _PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)
 
 
@@ -367,9 +376,9 @@ _PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such 
 class Limits:
     """The named bounds of a run (I6)."""
 
-    open_writers_max: Annotated[Positive, Key("open_writers")] = 32
-    row_group_bytes_max: Annotated[Size, Key("row_group_bytes")] = 32 * 1024 * 1024
-    arrow_batch_bytes_max: Annotated[int, Key("arrow_batch_bytes"), _ARROW_BATCH] = 16 * 1024 * 1024
+    open_writers_max: int = 32
+    row_group_bytes_max: int = 32 * 1024 * 1024
+    arrow_batch_bytes_max: int = 16 * 1024 * 1024
     stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
     transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
     shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0
@@ -381,7 +390,7 @@ class Limits:
 class SparkSpec:
     master: Text | None = None
     """None: the one that Spark is started with, or `local[*,4]`."""
-    conf: HiddenSettings = field(default_factory=dict)
+    conf: Settings = field(default_factory=dict)
 
 
 TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
@@ -392,7 +401,7 @@ TableT = TypeVar("TableT", bound=TableSpec)
 class JobSpec(Generic[TableT_co]):
     """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
-    name: Annotated[str, Key("job"), Parsed(texts.job_name)]
+    name: Annotated[str, Key("job"), texts.JOB_NAME]
     log: LogSpec
     decode: Annotated[DecodeSpec, Part.SECTION]
     schema: pa.Schema

@@ -1,207 +1,211 @@
-"""The tokens of `sql:` texts: enough to refuse what is no projection or row filter (RULES P4).
+"""Texts of `sql:` and of `columns`, parsed by sqlglot; what is not an expression over one row is refused (RULES P4).
 
-Spark parses the text when the job starts, and with `check --deep`; here only what would change the number of rows or
-reach beyond its row is found.
+Spark checks names and types of `sql:` when the job starts, and with `check --deep`. Import this module where a text is
+parsed: sqlglot is slow to import, and tasks do not need it.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from penstock.job.faults import RefusedError
+import sqlglot
+from sqlglot import Dialect, errors, exp, parser, tokens
+from sqlglot.dialects.dialect import DialectType
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+)
-      | (?P<comment>--|/\*)
-      | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-      | (?P<quoted>`(?:[^`]|``)*`)
-      | (?P<number>[0-9][\w.]*)
-      | (?P<word>[^\W\d]\w*)
-      | (?P<open>['"`])
-      | (?P<mark>.)""",
-    re.VERBOSE | re.DOTALL,
+from penstock.job.expressions import (
+    FUNCTION_NAMES,
+    KAFKA_NAMES,
+    WORDS,
+    Call,
+    Constant,
+    Expression,
+    Field,
+    FunctionName,
+    KafkaField,
 )
+from penstock.job.faults import RefusedError, Secret, nearest, shown
 
+NESTING_MAX = 32
+_ARITIES: dict[FunctionName, tuple[int, float]] = {"substr": (3, 3), "coalesce": (2, math.inf), "concat": (1, math.inf)}
+"""The least and most arguments of functions that take other than one."""
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_AGGREGATES = _words(
-    """any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_construct_agg
-    bitmap_or_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp
-    every first first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kurtosis last last_value
-    listagg max max_by mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc
-    regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness some std stddev
-    stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance"""
-)
-_WINDOWS = _words(
-    "cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number session_window window window_time"
-)
-_GENERATORS = _words(
-    """explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack
-    variant_explode variant_explode_outer"""
-)
-_REASONS = {
-    "select": "a subquery reads other rows",
-    "join": "a join reads other tables",
-    "having": "grouping makes one row of many",
-    "union": "a set operation reads other tables",
-    "intersect": "a set operation reads other tables",
-    "lateral": "a lateral view makes many rows of one",
-    "pivot": "a pivot makes one row of many",
-    "unpivot": "an unpivot makes many rows of one",
-    "from": "an expression reads no tables",
-    "over": "a window function reads other rows",
-    "distinct": "it compares rows with each other",
-    "group by": "grouping makes one row of many",
-    "order by": "sorting reaches beyond a row",
-    "sort by": "sorting reaches beyond a row",
-    "cluster by": "sorting reaches beyond a row",
-    "distribute by": "shuffling reaches beyond a row",
-}
-_CLOSING = {"(": ")", "[": "]"}
-_OPERATORS = frozenset("+-*/%=<>!&|^~.:,([")
-_LIKE = _words("like ilike rlike")
-_HOW = "sql is one output row per input row: expressions in select, a condition in where"
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of SQL text; a `quoted` one without its backticks."""
-
-    kind: str
-    text: str
-    depth: int
-    """How many brackets are open around it."""
-
-    @property
-    def folded(self) -> str:
-        """A keyword or mark to compare with; nothing for what is quoted."""
-        return self.text.lower() if self.kind in ("word", "mark") else ""
+_ALL_ROWS = frozenset({
+    "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "mean", "some", "std",
+    "try_avg", "try_sum", "session_window", "window", "window_time", "inline_outer", "json_tuple", "variant_explode",
+    "variant_explode_outer",
+})  # fmt: skip
+"""Functions of several rows that sqlglot has no class for."""
+_HINT = "sql gives at most one row per record: expressions in select, a condition in where"
 
 
 class SqlRefusedError(RefusedError):
     """The text is more than an expression over one row."""
 
-    def __init__(self, message: str, hint: str = _HOW) -> None:
+    def __init__(self, message: str, hint: str = _HINT) -> None:
         super().__init__(message, hint)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectItem:
-    """One entry of `select`: its output name where the text tells it, and the path if it is a plain column."""
+    """One entry of `select`: the name of its column, and the path if it is a plain column."""
 
-    name: str | None
+    name: str
     path: tuple[str, ...] | None
 
 
 def check_where(text: str) -> None:
-    """Refuse whatever is no condition over one row."""
-    if _naming_positions(_checked(text)):
+    """Refuse what is not a condition over one row."""
+    if isinstance(_parse(text), exp.Alias):
         raise SqlRefusedError("where is a condition and has no name", "remove the `as`")
 
 
 def read_select(text: str) -> SelectItem:
-    """Refuse whatever is no expression over one row, and find the name of its column."""
-    tokens = _checked(text)
-    naming = _naming_positions(tokens)
-    if naming:
-        if naming != [len(tokens) - 2] or naming == [0] or tokens[-1].kind not in ("word", "quoted"):
-            raise SqlRefusedError(
-                "one `as` and one name end an entry", "a name with odd characters is written in `backticks`"
-            )
-        return SelectItem(tokens[-1].text, _path(tokens[:-2]))
-    path = _path(tokens)
-    if path is not None:
-        return SelectItem(path[-1], path)
-    if len(tokens) > 1 and tokens[-1].kind in ("word", "quoted") and tokens[-2].folded not in _OPERATORS:
-        # `upper(method) shout` and `case ... end` look alike from here: Spark will tell.
-        return SelectItem(None, None)
-    raise SqlRefusedError("the column has no name", "end it with `as name`")
+    """Refuse what is not an expression over one row, and find the name of its column."""
+    expression = _parse(text)
+    inner = expression.this if isinstance(expression, exp.Alias) else expression
+    path: tuple[str, ...] | None = None
+    if all(isinstance(node, exp.Column | exp.Dot | exp.Identifier) for node in inner.walk()):
+        path = tuple(part.name for part in inner.parts)
+    elif inner is expression:
+        raise SqlRefusedError("the column has no name", "end it with `as name`")
+    name = expression.output_name
+    return SelectItem(Secret(name) if isinstance(text, Secret) else name, path)
 
 
-def _checked(text: str) -> list[Token]:
-    """The tokens of a text without its blanks, none of which is refused."""
-    tokens: list[Token] = []
-    closing: list[str] = []
-    """What closes each open bracket."""
-    for match in _TOKEN.finditer(text):
-        kind, piece = str(match.lastgroup), match.group()
-        if kind == "space":
-            continue
-        if kind == "comment":
-            raise SqlRefusedError("comments are not allowed in sql", "put the comment into the YAML")
-        if kind == "open":
-            raise SqlRefusedError(f"the quote {piece} is never closed", "")
-        if piece in _CLOSING.values() and (not closing or closing.pop() != piece):
-            raise SqlRefusedError(f"the bracket {piece} closes nothing", "")
-        if piece == "," and not closing:
-            raise SqlRefusedError("a comma outside of brackets: one entry holds one expression", "make it two entries")
-        if piece == ";":
-            raise SqlRefusedError("a semicolon ends a statement, and this is an expression", "remove it")
-        tokens.append(Token(kind, piece[1:-1].replace("``", "`") if kind == "quoted" else piece, len(closing)))
-        if piece in _CLOSING:
-            closing.append(_CLOSING[piece])
-    if closing:
-        raise SqlRefusedError(f"a bracket {closing[-1]} is missing", "")
-    if not tokens:
-        raise SqlRefusedError("there is no expression", "")
-    words = ["(", *(token.folded for token in tokens), ""]
-    for token, before, after in zip(tokens, words, words[2:], strict=False):
-        _check_token(token, before, after)
-    return tokens
+def _parse(text: str) -> exp.Expr:
+    """Parse an expression over one row."""
+    expression = _parsed(text, "spark", "an SQL expression")
+    if isinstance(expression, exp.Aliases):
+        raise SqlRefusedError("is more than one expression", "write one entry of select for each")
+    for node in expression.walk():
+        reason = _reason(node)
+        if reason:
+            raise SqlRefusedError(reason)
+    return expression
 
 
-def _check_token(token: Token, before: str, after: str) -> None:
-    """Refuse a word or mark that reaches beyond its row."""
-    word = token.folded
-    if token.kind in ("word", "quoted") and token.text.lower().startswith("_penstock"):
-        raise SqlRefusedError("columns that begin with _penstock are Penstock's own", "")
-    if word == "*" and before in ("(", ",", "."):
-        raise SqlRefusedError("* stands only as an entry of its own", "write - '*', or name the columns")
-    if token.kind != "word" or before == ".":
-        return
-    phrase = f"{word} by" if after == "by" else word
-    # `is distinct from` compares values of one row, and inside brackets a `from` may stand between arguments.
-    is_harmless = {
-        "over": before != ")",
-        "distinct": after == "from",
-        "from": before == "distinct" or token.depth > 0,
-    }
-    if phrase in _REASONS and not is_harmless.get(phrase, False):
-        hint = f"{_HOW}; a column of that name is written `{word}` with its backticks" if phrase == word else _HOW
-        raise SqlRefusedError(f"{phrase}: {_REASONS[phrase]}", hint)
-    if after == "(":
-        _check_function(word, before)
+def _parsed(text: str, dialect: DialectType, what: str) -> exp.Expr:
+    try:
+        expression = sqlglot.parse_one(text, dialect=dialect, into=exp.Expr)
+    except errors.ParseError as error:
+        where = error.errors[0].get("highlight") if error.errors else None
+        message = f"is not {what}: unexpected {where!r}" if where else f"is not {what}"
+        raise SqlRefusedError(
+            message, "a name that is a keyword or has odd characters is written in `backticks`"
+        ) from None
+    except (errors.TokenError, RecursionError):
+        raise SqlRefusedError(f"is not {what}", "is a quote or a bracket not closed?") from None
+    if isinstance(expression, exp.Block):
+        raise SqlRefusedError("is more than one expression", "remove the semicolon")
+    return expression
 
 
-def _check_function(name: str, before: str) -> None:
-    if name in _AGGREGATES and before not in _LIKE:
-        hint = {"max": "greatest(...) compares columns", "min": "least(...) compares columns"}.get(name, _HOW)
-        raise SqlRefusedError(f"{name}() is an aggregate: it makes one row of many", hint)
-    if name in _WINDOWS:
-        raise SqlRefusedError(f"{name}() is a window function: it reads other rows")
-    if name in _GENERATORS:
-        raise SqlRefusedError(f"{name}() is a generator: it makes many rows of one")
+def _reason(node: exp.Expr) -> str:
+    """Why an expression over one row cannot have this node; empty if it can."""
+    match node:
+        case exp.Query():
+            return "a subquery reads other rows"
+        case exp.Window() | exp.RowNumber():
+            return "a window function reads other rows"
+        case exp.UDTF():
+            return f"{node.sql_name().lower()}() is a generator: it makes many rows of one"
+        case exp.AggFunc():
+            return f"{node.sql_name().lower()}() is an aggregate: it makes one row of many"
+        case exp.Anonymous() if node.name.lower() in _ALL_ROWS:
+            return f"{node.name}() makes one row of many, or many of one"
+        case exp.Any() if not isinstance(node.parent, exp.Like | exp.ILike):
+            return "any() is an aggregate: it makes one row of many"
+        case exp.Star():
+            return "* is only an entry of its own: write - '*', or name the columns"
+        case exp.Identifier() if node.name.lower().startswith("_penstock"):
+            return "columns that begin with _penstock are Penstock's own"
+        case _:
+            return ""
 
 
-def _naming_positions(tokens: list[Token]) -> list[int]:
-    """Where an `as` stands outside of all brackets."""
-    return [
-        index
-        for index, token in enumerate(tokens)
-        if token.folded == "as" and token.depth == 0 and (index == 0 or tokens[index - 1].folded != ".")
-    ]
+# computed columns
 
 
-def _path(tokens: list[Token]) -> tuple[str, ...] | None:
-    names, dots = tokens[::2], tokens[1::2]
-    is_path = (
-        len(tokens) % 2 == 1
-        and all(token.kind in ("word", "quoted") for token in names)
-        and all(token.folded == "." for token in dots)
-        and not (len(tokens) == 1 and tokens[0].folded in ("true", "false", "null"))
-    )
-    return tuple(token.text for token in names) if is_path else None
+class _Columns(Dialect):
+    """Fields, constants and functions, without keywords: a field may be called `from` or `date`."""
+
+    class Tokenizer(tokens.Tokenizer):
+        QUOTES: ClassVar = ["'", '"']
+        IDENTIFIERS: ClassVar = ["`"]
+        STRING_ESCAPES: ClassVar = ["'", '"']
+        KEYWORDS: ClassVar = {}
+        COMMENTS: ClassVar = []
+
+    class Parser(parser.Parser):
+        FUNCTIONS: ClassVar = {}
+        FUNCTION_PARSERS: ClassVar = {}
+        NO_PAREN_FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {}
+
+
+def parse_expression(text: str) -> Expression:
+    """Read the expression of a computed column."""
+    return _expression(_parsed(text, _Columns, "a column expression"))
+
+
+def _expression(node: exp.Expr, depth: int = 1) -> Expression:
+    if depth > NESTING_MAX:
+        raise RefusedError(f"more than {NESTING_MAX} functions inside each other")
+    match node:
+        case exp.Literal() if node.is_string:
+            return Constant(node.name)
+        case exp.Literal():
+            return _number(node.name)
+        case exp.Neg(this=exp.Literal()) if not node.this.is_string:
+            return _number(f"-{node.this.name}")
+        case exp.Anonymous():
+            return _call(node.name, [_expression(argument, depth + 1) for argument in node.expressions])
+        case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
+            return _field(node.parts)
+        case _:
+            hint = "odd names are written in backticks, as in `user-agent`"
+            raise RefusedError(f"{shown(node.sql())} is no field, constant or function", hint)
+
+
+def _number(text: str) -> Constant:
+    number = float(text) if re.search(r"[.eE]", text) else int(text)
+    if isinstance(number, float) and not math.isfinite(number):
+        raise RefusedError("the number is too large")
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise RefusedError("the number does not fit into 64 bits")
+    return Constant(number)
+
+
+def _field(parts: Sequence[exp.Expr]) -> Expression:
+    names = tuple(part.name for part in parts)
+    first = None if parts[0].args.get("quoted") else names[0]
+    if len(names) == 1 and first in WORDS:
+        return Constant(WORDS[first])
+    if first != "kafka" or len(names) == 1:
+        return Field(names)
+    for name in KAFKA_NAMES:
+        if names[1:] == (name,):
+            return KafkaField(name)
+    whole = [f"kafka.{name}" for name in KAFKA_NAMES]
+    text = ".".join(names)
+    raise RefusedError(f"unknown column {text}", nearest(text, whole) or f"there are: {', '.join(whole)}")
+
+
+def _call(name: str, args: Sequence[Expression]) -> Call:
+    function = next((known for known in FUNCTION_NAMES if known == name), None)
+    if function is None:
+        hint = nearest(name, FUNCTION_NAMES) or f"known functions: {', '.join(FUNCTION_NAMES)}"
+        raise RefusedError(f"unknown function {name}", hint)
+    least, most = _ARITIES.get(function, (1, 1))
+    if not least <= len(args) <= most:
+        expected = f"{least}" if most == least else f"at least {least}"
+        raise RefusedError(f"{function} takes {expected} argument(s), not {len(args)}")
+    # Fixed bounds let the whole batch be cut by one Arrow kernel.
+    for bound, least in zip(args[1:], (1, 0), strict=True) if function == "substr" else ():
+        if not isinstance(bound, Constant) or type(bound.value) is not int or bound.value < least:
+            raise RefusedError("start and length of substr are whole numbers, from 1 and from 0 on")
+    return Call(function, tuple(args))

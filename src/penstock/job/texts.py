@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.job import expressions
 from penstock.job.expressions import Call, Constant, Expression, Field
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
 from penstock.job.values import LOST, matching, regular_expression, setting, text
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
-START_WORDS = ("earliest", "latest")
 
-_JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _WITHOUT_BUCKET = ("file", "hdfs")
@@ -30,15 +28,11 @@ _ROUTE = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
 _ROUTES = "write field(path.to.field), header(name), key or envelope"
 
 
-def job_name(value: object) -> str:
-    name = text(value)
-    if not _JOB_NAME.fullmatch(name):
-        raise RefusedError(f"invalid job name {shown(name)}", "a-z, 0-9, . _ - up to 64 characters")
-    if not name[0].isalnum():
-        raise RefusedError(f"invalid job name {shown(name)}", "it begins with a letter or a digit")
-    return name
-
-
+JOB_NAME = matching(
+    "[a-z0-9][a-z0-9._-]{0,63}",
+    "invalid job name {}",
+    "a-z, 0-9, . _ - up to 64 characters, of which the first is a letter or a digit",
+)
 TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "letters, digits, . _ - up to 249")
 
 
@@ -51,32 +45,31 @@ def servers(value: object) -> str:
     return text(value)
 
 
-def start(value: object) -> str | dict[str, Any]:
-    """A word, or offsets whose topics and partitions are checked with the other keys of the log."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str):
-        raise RefusedError(f"expected {', '.join(START_WORDS)} or offsets by partition, found {kind_of(value)}")
-    if value not in START_WORDS:
-        hint = nearest(value, START_WORDS) or "for explicit offsets write {0: 1500, 1: 900}"
-        raise RefusedError(f"{shown(value)} is not one of {', '.join(START_WORDS)}", hint)
-    return value
-
-
 def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
     """Regular expressions for keys and values of tags."""
-    if not isinstance(value, dict):
-        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-    found: dict[str, str] = {}
-    for name, item in value.items():
-        for word, on_key in ((name, True), (reader.parsed(setting, item, (*at, name)), False)):
-            try:
-                regular_expression(word if isinstance(word, str) else "")
-            except RefusedError as refusal:
-                reader.note((*at, name), refusal.message, refusal.hint, on_key=on_key)
-            else:
-                found[name] = word
-    return found
+
+    def read(name: str, item: object, path: KeyPath) -> object:
+        return LOST if reader.parsed(regular_expression, name, path) is LOST else reader.parsed(pattern, item, path)
+
+    def pattern(item: object) -> str:
+        return regular_expression(setting(item))
+
+    return reader.mapped(value, at, read)
+
+
+# files
+
+
+def read_bounded(path: Path, bytes_max: int) -> bytes:
+    """The content of a file; raises `RefusedError`, which does not name it, if it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
+    if len(content) > bytes_max:
+        raise RefusedError(f"is larger than {bytes_max // 1024**2} MiB")
+    return content
 
 
 # messages of a descriptor set
@@ -105,16 +98,7 @@ def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
     name = reader.parsed(text, value, at)
     if name is LOST:
         return LOST
-    try:
-        with (reader.folder / name).open("rb") as file:
-            content = file.read(DESCRIPTORS_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return reader.lost(at, "there is no such file", "a relative path begins at the job file's folder")
-    except (OSError, ValueError) as error:
-        return reader.lost(at, f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}")
-    if len(content) > DESCRIPTORS_BYTES_MAX:
-        return reader.lost(at, "larger than 16 MiB: too large to travel to every task")
-    return content
+    return reader.parsed(lambda path: read_bounded(path, DESCRIPTORS_BYTES_MAX), reader.folder / name, at)
 
 
 # expressions
@@ -128,12 +112,14 @@ def read_expression(value: object, at: KeyPath, reader: Reader) -> object:
         return Constant(value)
     if not isinstance(value, str):
         return reader.lost(at, f"expected a column expression, found {kind_of(value)}")
+    from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
+
     try:
-        expression = expressions.parse(value)
-    except expressions.ExpressionError as error:
+        expression = parse_expression(value)
+    except RefusedError as refusal:
         if isinstance(value, Secret):
             return reader.lost(at, "is no column expression once its references are filled in")
-        return reader.lost(at, f"{error.message} (at character {error.position + 1})", error.hint)
+        return reader.lost(at, refusal.message, refusal.hint)
     if expression == Constant(None):
         return reader.lost(at, "a column that is always null has no type")
     return _hiding(expression) if isinstance(value, Secret) else expression
@@ -181,10 +167,11 @@ def _route(value: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _field_path(inside: str) -> tuple[str, ...]:
-    try:
-        expression = expressions.parse(inside)
-    except expressions.ExpressionError:
-        expression = None
+    from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
+
+    expression: Expression | None = None
+    with suppress(RefusedError):
+        expression = parse_expression(inside)
     if not isinstance(expression, Field):
         raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
     return expression.path

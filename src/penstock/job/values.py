@@ -26,7 +26,6 @@ _DECIMAL_UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 10
 SIZE_UNITS = _DECIMAL_UNITS | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
-_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 UnitT = TypeVar("UnitT", int, float)
@@ -83,7 +82,7 @@ LOST = Lost()
 
 
 class QuantityError(ValueError):
-    """The text is no duration, size or share."""
+    """The text is no duration or size."""
 
 
 def parse_duration(value: str) -> float:
@@ -97,14 +96,6 @@ def parse_size(value: str) -> int:
     how = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
     number, unit = _amount(value, SIZE_UNITS, how)
     return int(number) * unit if number.isdecimal() else int(float(number) * unit)
-
-
-def parse_share(value: str) -> float:
-    """The part of a whole that a text such as `10%` or `0.1` tells."""
-    match = _SHARE.fullmatch(value.strip())
-    if match is None:
-        raise QuantityError("write a fraction such as 0.1, or a percentage such as 10%")
-    return float(match[1]) / (100 if match[2] else 1)
 
 
 def _amount(value: str, units: Mapping[str, UnitT], how: str) -> tuple[str, UnitT]:
@@ -180,14 +171,12 @@ def size(value: object) -> int:
     return positive(value)
 
 
-def share(value: object) -> float:
-    """A part of a whole, from 0 to 1, or in percent."""
-    if isinstance(value, str):
-        return share(_parsed(parse_share, value, "share"))
+def number(value: object) -> float:
+    """Any number; one in a text counts too, since references are texts."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", value):
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a share, found {kind_of(value)}", "write 0.1, or 10%")
-    if not 0 <= value <= 1:
-        raise RefusedError("expected a share from 0 to 1", "write 0.1, or 10%")
+        raise RefusedError(f"expected a number, found {kind_of(value)}")
     return float(value)
 
 
@@ -271,26 +260,17 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
     """A list, of which a faulty item loses the whole."""
 
     def read(value: object, at: KeyPath, reader: Reader) -> object:
-        if not isinstance(value, list):
-            return reader.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
-        found = [reader.parsed(parse, item, (*at, index)) for index, item in enumerate(value)]
-        return LOST if LOST in found else into(found)
+        found = reader.listed(value, at, lambda item, path: reader.parsed(parse, item, path))
+        return found if found is LOST else into(found)
 
     return Read(read)
 
 
-def read_settings(value: object, at: KeyPath, reader: Reader) -> object:
-    if not isinstance(value, dict):
-        return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-    found = {name: reader.parsed(setting, item, (*at, name)) for name, item in value.items()}
-    return {name: item for name, item in found.items() if item is not LOST}
-
-
-def _hidden_settings(value: object, at: KeyPath, reader: Reader) -> object:
-    """Settings, of which those whose names speak of secrets are hidden from print also where they are plain text."""
-    found = read_settings(value, at, reader)
-    if not isinstance(found, dict):
-        return found
+def _settings(value: object, at: KeyPath, reader: Reader) -> object:
+    """Texts by name; those whose names speak of secrets are hidden from print even if they are plain text."""
+    found = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
+    if found is LOST:
+        return LOST
     return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in found.items()}
 
 
@@ -302,24 +282,19 @@ def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
 
 def sections_by_name(spec: Any) -> Read:
     """A mapping of names to sections, each with its name as the field `name`."""
-
-    def read(value: object, at: KeyPath, reader: Reader) -> object:
-        if not isinstance(value, dict):
-            return reader.lost(at, f"expected a mapping, found {kind_of(value)}")
-        found = {name: reader.section(spec, inner, (*at, name), name=name) for name, inner in value.items()}
-        return {name: section for name, section in found.items() if section is not LOST}
-
-    return Read(read)
+    return Read(
+        lambda value, at, reader: reader.mapped(
+            value, at, lambda name, item, path: reader.section(spec, item, path, name=name)
+        )
+    )
 
 
 def sections(spec: Any) -> Read:
     """A list of sections."""
 
     def read(value: object, at: KeyPath, reader: Reader) -> object:
-        if not isinstance(value, list):
-            return reader.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
-        found = [reader.section(spec, inner, (*at, index)) for index, inner in enumerate(value)]
-        return LOST if LOST in found else tuple(found)
+        found = reader.listed(value, at, lambda item, path: reader.section(spec, item, path))
+        return found if found is LOST else tuple(found)
 
     return Read(read)
 
@@ -331,10 +306,9 @@ Count: TypeAlias = Annotated[int, Parsed(count)]
 Positive: TypeAlias = Annotated[int, Parsed(positive)]
 Duration: TypeAlias = Annotated[float, Parsed(duration)]
 Size: TypeAlias = Annotated[int, Parsed(size)]
-Share: TypeAlias = Annotated[float, Parsed(share)]
+Share: TypeAlias = Annotated[float, within(number, "expected a share from 0 to 1", "write 0.1", most=1)]
 Date: TypeAlias = Annotated[date, Parsed(day)]
 Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
 Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
-Settings: TypeAlias = Annotated[Mapping[str, str], Read(read_settings)]
-HiddenSettings: TypeAlias = Annotated[Mapping[str, str], Read(_hidden_settings)]
+Settings: TypeAlias = Annotated[Mapping[str, str], Read(_settings)]
 FilePath: TypeAlias = Annotated[str, Read(_file_path)]

@@ -19,7 +19,7 @@ from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
-from penstock.publish.spec import PRODUCER_NUMBERS, PRODUCER_WORDS, PublishSpec
+from penstock.publish.spec import PRODUCER_SETTINGS, PublishSpec
 
 INIT_SECONDS_MAX = 30.0
 TRANSACTION_SECONDS_MAX = 60.0
@@ -30,7 +30,6 @@ QUEUED_RECORDS_MAX = 100_000
 QUEUED_KIB_MAX = 64 * 1024
 BATCH_BYTES_MAX = 1_000_000
 _POLL_SECONDS = 0.05
-PRODUCER_SETTINGS = PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
 READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
 KEY_CHARACTERS_SHOWN_MAX = 200
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)

@@ -14,9 +14,8 @@ PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 LostPositions: TypeAlias = Literal["fail", "continue"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
-PRODUCER_NUMBERS = frozenset({"linger.ms"})
-PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}
-"""Client settings that only a producer has, beside those of every client."""
+PRODUCER_SETTINGS = frozenset({"linger.ms", "compression.type"})
+"""Client settings that a reader of the topic does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,6 @@ class PublishSpec:
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """How a reader of the topic reaches it."""
-        cluster, producing = self.cluster(log), PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
-        settings = {name: value for name, value in cluster.client_settings.items() if name not in producing}
+        cluster = self.cluster(log)
+        settings = {name: value for name, value in cluster.client_settings.items() if name not in PRODUCER_SETTINGS}
         return replace(cluster, topics=(self.topic,), client_settings=settings)

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.engine.replay import ReplayReport, replay
-from penstock.job.expressions import parse
 from penstock.job.spec import JobSpec, SqlSpec
+from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.state import Totals
 from tests.support.kafka import Produce, Topics
 from tests.support.quarantined import (

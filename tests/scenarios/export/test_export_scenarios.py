@@ -27,6 +27,7 @@ import pytest
 from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.failpoints import Reach
+from penstock.flow.write.pool import PoolLimits
 from penstock.plan import GapError
 from tests.support.export_story import Story, a_month_later, after
 from tests.support.exports import FIRST_DAY, ExportPipe, event, type_of
@@ -174,9 +175,13 @@ def test_s9_a_row_that_is_five_days_late_is_written_once_through_crash_and_resta
     assert story.global_position == 4
 
 
-def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_time(story: Story) -> None:
+def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_time(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row group of a byte has every row written when it comes: only the bound keeps 200 files from being open."""
-    story.export.describe(story.topic, more="limits: {open_writers: 2, row_group_bytes: 1B}")
+    few = PoolLimits(open_writers_max=2, row_group_bytes_max=1)
+    monkeypatch.setattr("penstock.tables.export.writer.PoolLimits", lambda **_: few)
+    story.export.describe(story.topic)
     days = [-((number * 77) % 200) for number in range(200)]
     story.produce(story.topic, [event("A", number, day=day) for number, day in enumerate(days)], partition=0)
     story.run_to_end()

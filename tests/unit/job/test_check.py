@@ -40,7 +40,7 @@ def test_all_faults_of_all_files_are_printed_and_the_exit_code_is_2() -> None:
         "bad.yaml:5:70 schema.status: unknown type 'itn'; did you mean int?",
         "bad.yaml:8:1 flsh: unknown key; did you mean flush?",
         "ok web.yaml (job web-requests: topics web_requests -> delta /x)",
-        "none.yaml: there is no such file",
+        "none.yaml: cannot be read: No such file or directory",
     ]
 
 

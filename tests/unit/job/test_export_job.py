@@ -115,7 +115,6 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
     assert spec.table == ExportSpec(
         spec.table.path,
         spec.table.storage_options,
-        spec.table.shared,
         route=RouteSpec("envelope", (), UnknownTypePolicy.TABLE, "rest"),
         types={
             "fs": TypeSpec(

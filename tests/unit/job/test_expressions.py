@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +11,13 @@ from penstock.job.expressions import (
     Call,
     Constant,
     Expression,
-    ExpressionError,
     Field,
     KafkaField,
     fields,
-    parse,
     to_text,
 )
+from penstock.job.faults import RefusedError
+from penstock.job.sql_text import parse_expression as parse
 
 
 @pytest.mark.parametrize(
@@ -23,8 +25,8 @@ from penstock.job.expressions import (
     [
         ("method", Field(("method",))),
         (" meta.producer.timestamp ", Field(("meta", "producer", "timestamp"))),
-        ("user-agent", Field(("user-agent",))),
-        ("@timestamp", Field(("@timestamp",))),
+        ("`user-agent`.`@x`", Field(("user-agent", "@x"))),
+        ("from.select", Field(("from", "select"))),
         ("`a.b c`.d", Field(("a.b c", "d"))),
         ("`tick``ed`", Field(("tick`ed",))),
         ("größe", Field(("größe",))),
@@ -53,36 +55,38 @@ def test_an_expression_is_read_as_it_is_written(text: str, expected: Expression)
 
 
 @pytest.mark.parametrize(
-    ("text", "position"),
+    "text",
     [
-        ("", 0),
-        ("a b", 2),
-        ("a..b", 2),
-        ("a.", 2),
-        ("day(", 4),
-        ("day(x", 5),
-        ("day(x))", 6),
-        ("day(x,)", 6),
-        ("day()", 0),
-        ("day(a, b)", 0),
-        ("coalesce(a)", 0),
-        ("a + b", 2),
-        ("'open", 0),
-        ("1a", 0),
-        ("9223372036854775808", 0),
-        ("1e999", 0),
-        ("kafka.headers.x", 14),
-        ("substr(a, b, 1)", 0),
-        ("substr(a, 0, 1)", 0),
-        ("substr(a, 1, -1)", 0),
-        ("substr(a, true, 1)", 0),
-        ("``", 0),
+        "",
+        "a b",
+        "a..b",
+        "a.",
+        "day(",
+        "day(x",
+        "day(x))",
+        "day()",
+        "day(a, b)",
+        "coalesce(a)",
+        "a + b",
+        "'open",
+        "1a",
+        "9223372036854775808",
+        "1e999",
+        "kafka.headers.x",
+        "substr(a, b, 1)",
+        "substr(a, 0, 1)",
+        "substr(a, 1, -1)",
+        "substr(a, true, 1)",
+        "user-agent",
+        "a; b",
+        "a -- b",
+        "f(*)",
+        "a.b(c)",
     ],
 )
-def test_what_is_no_expression_is_refused_with_its_place(text: str, position: int) -> None:
-    with pytest.raises(ExpressionError) as caught:
+def test_what_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(RefusedError):
         parse(text)
-    assert caught.value.position == position
 
 
 @pytest.mark.parametrize(
@@ -90,13 +94,13 @@ def test_what_is_no_expression_is_refused_with_its_place(text: str, position: in
     [("dya(x)", "did you mean day?"), ("DAY(x)", "did you mean day?"), ("kafka.ofset", "did you mean kafka.offset?")],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(text: str, hint: str) -> None:
-    with pytest.raises(ExpressionError) as caught:
+    with pytest.raises(RefusedError) as caught:
         parse(text)
     assert caught.value.hint == hint
 
 
 def test_endless_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
-    with pytest.raises(ExpressionError, match="inside each other"):
+    with pytest.raises(RefusedError):
         parse("lower(" * 5000 + "a" + ")" * 5000)
 
 
@@ -128,10 +132,6 @@ def test_a_written_expression_reads_back_the_same(expression: Expression) -> Non
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_an_expression_or_refused_with_a_place_inside_it(text: str) -> None:
-    try:
+def test_any_text_is_an_expression_or_refused(text: str) -> None:
+    with suppress(RefusedError):
         parse(text)
-        position = len(text)
-    except ExpressionError as error:
-        position = error.position
-    assert 0 <= position <= len(text)

@@ -8,14 +8,13 @@ from typing import Annotated, cast
 
 import pytest
 
-from penstock.job.faults import Finding
 from penstock.job.reader import Reader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec, job_of
 from penstock.job.values import Part, Positive, Text
 from penstock.tables.kind import Kind
-from penstock.tables.registry import KINDS, check_jobs
+from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import BASE, Faults, Load
 
 TOY = BASE.replace("delta: {path: s3://lake/web}", "toy: {path: toys, colour: red}")
@@ -35,16 +34,11 @@ class ToySpec(TableSpec):
 
 class ToySection(KindSection[ToySpec]):
     spec = ToySpec
-    phrase = "for children"
-    signs = ("parking",)
 
     def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
         if job.table.colour == "grey":
             reader.note(("table", "toy", "colour"), "is no colour")
         return complete_rows(job, reader)[0]
-
-    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
-        return Finding(("table", "toy"), f"toys do not share a room with {other_path.name}")
 
 
 class ToyKind:
@@ -79,7 +73,7 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
         (TOY + "  delta: {path: b}\n", (7, "table.toy", "contradicts table.delta: give one of both")),
         (
             TOY.replace("  toy: {path: toys, colour: red}", "  {}") + "parking: {wheels: 3}\n",
-            (6, "table.toy", "required key is missing; delta is one table, "),
+            (6, "table.toy", "required key is missing; one of delta, "),
         ),
         (TOY.replace("path: toys", "path: ftp://toys/a"), (7, "table.toy.path", "unknown storage 'ftp://'")),
     ],
@@ -87,18 +81,6 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
 def test_its_faults_are_told_beside_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
     line, key, message = fault
     assert [(at, where) for at, where, text in faults(text) if message in text] == [(line, key)]
-
-
-@pytest.mark.usefixtures("toys")
-@pytest.mark.parametrize("texts", [(TOY, BASE), (BASE, TOY)], ids=["first", "second"])
-def test_it_says_what_it_cannot_run_beside(tmp_path: Path, texts: tuple[str, str]) -> None:
-    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
-    for path, text in zip(paths, texts, strict=True):
-        path.write_text(text, encoding="utf-8")
-    first, second = check_jobs(paths, {})
-    assert first.faults == ()
-    [fault] = second.faults
-    assert (fault.key, fault.message) == ("table.toy", "toys do not share a room with one.yaml")
 
 
 def test_what_is_in_no_registry_is_an_unknown_key(faults: Faults) -> None:

@@ -42,7 +42,7 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; kafka is a Kafka cluster, wal a durable"),
+        (BASE.replace(KAFKA, "{}"), "log.kafka", "required key is missing; one of kafka, wal"),
         (BASE.replace(KAFKA, f"{KAFKA}\n  wal: {{url: '{URL}', topics: [a]}}"), "log.wal", "contradicts log.kafka"),
         (WAL.replace(f"url: '{URL}', ", ""), "log.wal.url", "required key is missing"),
         (WAL.replace(URL, "127.0.0.1:7070"), "log.wal.url", "expected http://HOST:PORT"),
@@ -50,7 +50,7 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
         (WAL.replace(URL, "http://h:x"), "log.wal.url", "expected http://HOST:PORT"),
         (WAL.replace(URL, "http://h:1/a"), "log.wal.url", "expected http://HOST:PORT"),
         (WAL.replace("[orders]", "[orders], group: a/b"), "log.wal.group", "invalid job name 'a/b'"),
-        (WAL.replace("[orders]", "[orders], start: {0: -1}"), "log.wal.start.0", "an offset is a whole number"),
+        (WAL.replace("[orders]", "[orders], start: {0: -1}"), "log.wal.start.0", "expected a whole number"),
         (WAL.replace("[orders]", "[a b]"), "log.wal.topics[0]", "invalid topic name 'a b'"),
         (WAL.replace("topics: [orders]", ""), "log.wal.topics", "required key is missing"),
         (WAL.replace("topics", "topicz"), "log.wal.topicz", "unknown key; did you mean topics?"),

@@ -21,7 +21,6 @@ class GaugeSpec(TableSpec):
 
 class GaugeSection(KindSection[GaugeSpec]):
     spec = GaugeSpec
-    phrase = "for metrics"
     takes_points = True
 
     def complete(self, job: JobSpec[GaugeSpec], reader: Reader) -> JobSpec[GaugeSpec]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.values import QuantityError, parse_duration, parse_share, parse_size
+from penstock.job.values import QuantityError, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,3 @@ def test_a_size_is_bytes_or_a_number_and_a_unit(text: str, size_bytes: int) -> N
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_size(text)
-
-
-@pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("100 %", 1.0), ("0%", 0.0), ("2.5%", 0.025)])
-def test_a_share_is_a_fraction_or_a_percentage(text: str, share: float) -> None:
-    assert parse_share(text) == share
-
-
-@pytest.mark.parametrize("text", ["", "%", "-1%", "ten", "1/10", "10%%", "1e-1", "0,1"])
-def test_other_shares_are_refused(text: str) -> None:
-    with pytest.raises(QuantityError):
-        parse_share(text)

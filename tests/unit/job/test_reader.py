@@ -48,7 +48,6 @@ class Labels:
 
 @dataclass(frozen=True)
 class Pump:
-    REMOVED: ClassVar[Mapping[str, str]] = {"crank": "pumps have motors now"}
     maker: Text
     labels: Annotated[Labels, Part.INLINE]
     pause_seconds: Annotated[Duration, Key("pause")] = 5.0
@@ -107,7 +106,6 @@ def test_a_fault_of_a_section_that_is_written_short_is_at_the_section() -> None:
     ("key", "hint"),
     [
         ("pauze", "did you mean pause?"),
-        ("crank", "pumps have motors now"),
         ("serial", "known keys: maker, words, parts, pause, valve, settings"),
     ],
 )

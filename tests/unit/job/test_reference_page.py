@@ -10,7 +10,6 @@ from penstock.job.loader import OTHER_KEYS
 from penstock.job.reader import keys_of
 from penstock.job.spec import BlacklistEntry, JobSpec
 from penstock.job.values import Part
-from penstock.logs.kafka.section import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.logs.registry import SECTIONS
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.registry import KINDS
@@ -51,8 +50,6 @@ KEYS = sorted(
         *KINDS,
         *(each.name for each in SECTIONS),
         *(key for spec in SPECS for key in keys(spec)),
-        *CLIENT_NUMBERS,
-        *CLIENT_WORDS,
         *(f"kafka.{name}" for name in KAFKA_NAMES),
     }
 )

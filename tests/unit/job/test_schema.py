@@ -39,14 +39,11 @@ def test_every_type_name_has_its_arrow_type(text: str, expected: pa.DataType) ->
     [
         ("strng", "did you mean string?"),
         ("STRING", "did you mean string?"),
-        ("integer", "write int"),
-        ("bigint", "write long"),
-        ("varchar(20)", "write string"),
-        ("decimal", "write decimal(10,2)"),
+        ("integer", "did you mean int?"),
         ("map<int,string>", "write map<string,...>"),
         ("decimal(39,2)", "1 to 38 digits, of them 0 to all after the point"),
         ("decimal(3,4)", "1 to 38 digits, of them 0 to all after the point"),
-        ("list<varchar>", "write string"),
+        ("list<flot>", "did you mean float?"),
     ],
 )
 def test_an_unknown_type_is_answered_with_what_to_write(text: str, hint: str) -> None:

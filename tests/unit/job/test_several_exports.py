@@ -35,15 +35,13 @@ def faults_of(folder: Path, *texts: str) -> list[list[str]]:
     ("one", "other", "key"),
     [
         (export(), export(), "job"),
-        (export(), export("mall"), "table.export"),
-        (export(), export("mall", f"{ROOT}/"), "table.export"),
-        (export(more=", cluster: eu"), export("mall", more=", cluster: eu"), "table.export"),
-        (export(topics="shop, mall"), export("mall", topics="mall, street"), "table.export"),
+        (export(), export(path=f"{ROOT}/"), "job"),
         (export(), export("mall", f"{ROOT}/mall"), "table"),
         (export("mall", f"{ROOT}/mall"), export(), "table"),
         (export(), delta(f"{ROOT}/web"), "table"),
         (delta(f"{ROOT}/web"), export(), "table"),
         (delta(ROOT), export(), "table"),
+        (delta("s3://lake/web"), delta("s3://lake/web/more").replace("web-requests", "more"), "table"),
     ],
 )
 def test_jobs_that_would_write_into_each_others_folders_are_refused(
@@ -62,7 +60,7 @@ def test_jobs_that_would_write_into_each_others_folders_are_refused(
         (export(more=", cluster: eu"), export("mall", topics="mall", more=", cluster: eu")),
         (export(topics="shop, mall"), export("street", topics="street, road")),
         (export(), delta("s3://lake/web")),
-        (delta("s3://lake/web"), delta("s3://lake/web/more").replace("web-requests", "more")),
+        (delta("s3://lake/web"), delta("s3://lake/web").replace("web-requests", "more")),
     ],
 )
 def test_jobs_that_share_no_file_name_may_run_together(tmp_path: Path, one: str, other: str) -> None:
@@ -73,6 +71,6 @@ def test_a_file_with_several_clashes_names_the_first_and_secrets_stay_unsaid(tmp
     (tmp_path / "a.yaml").write_text(export(), encoding="utf-8")
     (tmp_path / "b.yaml").write_text(export("mall", "s3://lake/mall"), encoding="utf-8")
     (tmp_path / "c.yaml").write_text(export("web", '"${env:ROOT}"'), encoding="utf-8")
-    results = check_jobs([tmp_path / name for name in ("a.yaml", "b.yaml", "c.yaml")], {"ROOT": "s3://lake/shop"})
+    results = check_jobs([tmp_path / name for name in ("a.yaml", "b.yaml", "c.yaml")], {"ROOT": "s3://lake/shop/x"})
     [fault] = results[-1].faults
-    assert (fault.key, "a.yaml" in fault.message, "lake" in fault.message) == ("table.export", True, False)
+    assert (fault.key, "a.yaml" in fault.message, "lake" in fault.message) == ("table", True, False)

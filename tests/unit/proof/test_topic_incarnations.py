@@ -12,8 +12,9 @@ import pytest
 
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, staged_name
-from penstock.job.expressions import KafkaField, parse
+from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
+from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance

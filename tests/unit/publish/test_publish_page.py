@@ -12,7 +12,7 @@ from penstock.job.reader import known_keys
 from penstock.job.texts import TOPIC_NAME
 from penstock.publish.formats import ENCODERS, avro_schema
 from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition, encode_position
-from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat, PublishSpec
+from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_SETTINGS, PublishFormat, PublishSpec
 from penstock.tables.rollup.pages import sort_key
 from tests.unit.publish.any_rows import ROW, SCHEMA, table_of
 
@@ -38,9 +38,7 @@ def test_the_examples_are_what_is_written() -> None:
         *known_keys(PublishSpec),
         *get_args(PublishFormat),
         *PUBLISH_STEPS,
-        *PRODUCER_NUMBERS,
-        *PRODUCER_WORDS,
-        *(word for words in PRODUCER_WORDS.values() for word in words),
+        *sorted(PRODUCER_SETTINGS),
         DEFAULT_POSITIONS_TOPIC,
     ],
 )

@@ -366,7 +366,7 @@ def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None =
 def _delta_place(place: TableSpec) -> TablePlace:
     if isinstance(place, TablePlace):
         return place
-    return TablePlace(place.path, place.storage_options, place.shared)
+    return TablePlace(place.path, place.storage_options)
 
 
 def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:

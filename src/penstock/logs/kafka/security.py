@@ -16,9 +16,9 @@ OWNED_SETTINGS = {
     "value.deserializer": "records are read as bytes, see decode",
 }
 """Client settings that Penstock decides, and why: another value would break exactly-once or contradict the job file."""
-SECURITY_PREFIXES = ("sasl.", "security.")
 SECURITY_SETTINGS = frozenset({
     "sasl.jaas.config", "sasl.mechanism", "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
 })  # fmt: skip
 """Those that the security section decides."""
 

@@ -76,7 +76,6 @@ class WalLogSpec:
 
 class WalLogSection(LogSection[WalLogSpec]):
     name = "wal"
-    phrase = "a durable HTTP log for sources that cannot replay"
     spec = WalLogSpec
 
     def complete(self, log: WalLogSpec, job: JobSpec, reader: Reader) -> WalLogSpec:

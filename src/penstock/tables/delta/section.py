@@ -1,10 +1,8 @@
-"""The section `table.delta` of a job file: partition columns and properties."""
+"""The section `table.delta` of a job file: partition columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -13,42 +11,18 @@ from penstock.job.reader import Reader
 from penstock.job.rows import Output, complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
-from penstock.job.values import Read, Texts, read_settings
-from penstock.lake.delta.schema import DAY_SECONDS, TablePlace, interval_seconds
-
-
-def _read_properties(value: object, at: KeyPath, reader: Reader) -> object:
-    """Table properties, of which some would break what the table promises."""
-    properties = read_settings(value, at, reader)
-    for name, text in properties.items() if isinstance(properties, dict) else ():
-        match name.casefold():
-            case "delta.settransactionretentionduration":
-                reader.note((*at, name), "cannot be set: it would let the table forget its positions", on_key=True)
-            case "delta.logretentionduration":
-                _check_retention(text, (*at, name), reader)
-            case "delta.columnmapping.mode" if text.casefold() != "none":
-                reader.note((*at, name), "column mapping is not written by Penstock", "remove it, or set it to none")
-    return properties
-
-
-def _check_retention(value: str, at: KeyPath, reader: Reader) -> None:
-    seconds = interval_seconds(value)
-    if seconds is None:
-        reader.note(at, f"{shown(value)} is no Delta interval", "write interval 30 days")
-    elif seconds < DAY_SECONDS:
-        reader.note(at, "under a day: commits could no longer be read back", "write interval 1 day or more")
+from penstock.job.values import Texts
+from penstock.lake.delta.schema import TablePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSpec(TablePlace):
     kind = "delta"
     partition_by: Texts = ()
-    properties: Annotated[Mapping[str, str], Read(_read_properties)] = field(default_factory=dict)
 
 
 class DeltaSection(KindSection[DeltaSpec]):
     spec = DeltaSpec
-    phrase = "one table"
     has_place = True
 
     def complete(self, job: JobSpec[DeltaSpec], reader: Reader) -> JobSpec[DeltaSpec]:

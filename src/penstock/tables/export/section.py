@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -40,61 +39,33 @@ _ROUTES_OF = {"field": "json", "envelope": "garmadon"}
 
 class ExportSection(KindSection[ExportSpec]):
     spec = ExportSpec
-    phrase = "one for each event type"
-    signs = ("route", "types")
     has_place = True
     many_types = "write them with table.export and route"
 
     def complete(self, job: JobSpec[ExportSpec], reader: Reader) -> JobSpec[ExportSpec]:
         if not reader.states("types"):
             job = replace(job, table=replace(job.table, types={}))
-        types = _with_schemas(job, reader)
+        types = {
+            name: replace(spec, schema=_schema(spec, job.decode, reader)) for name, spec in job.table.types.items()
+        }
         columns = _columns(job, types, reader)
         types = _with_event_times(job, types, reader)
         _check_contradictions(job, reader)
         _check_names(job, types, reader)
-        _check_route(job, types, reader)
+        _check_route(job, reader)
         by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
         first_of: dict[str, str] = {}
         types = {name: _with_values(spec, first_of, by_marker, reader) for name, spec in types.items()}
-        for name in types:
-            at: KeyPath = ("types", name, "rotation")
-            if reader.states(*at) and not any(reader.has(*at, key) for key in ("events", "every", "size")):
-                reader.note(at, "needs events, every or size", "remove it to write with the job's own flush")
         return replace(job, columns=columns, table=replace(job.table, types=types))
-
-    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
-        path, other_table = f"{job.table.path}/", f"{other.table.path}/"
-        if path != other_table and (path.startswith(other_table) or other_table.startswith(path)):
-            message = f"a table of this job and one in {other_path} lie one inside the other: readers would see both"
-            return Finding(("table",), message, "put them side by side")
-        if path != other_table:
-            return None
-        if not isinstance(job.table, ExportSpec) or not isinstance(other.table, ExportSpec):
-            message = f"the table in {other_path} lies in the same folder, and one of both is an export"
-            return Finding(("table",), message, "give each a folder of its own")
-        if job.table.cluster == other.table.cluster and not set(job.log.topics).isdisjoint(other.log.topics):
-            message = f"the same root as in {other_path}, under the same file names"
-            return Finding(AT, message, "give each cluster a name, or each job its own root")
-        return None
 
 
 # fields
 
 
-def _with_schemas(job: JobSpec[ExportSpec], reader: Reader) -> dict[str, TypeSpec]:
-    """The types with their decoded fields; None where they are inferred later or cannot be told."""
-    decode, types = job.decode, dict(job.table.types)
-    if not reader.states("decode", "format"):
-        return types
-    if decode.format == "garmadon" and decode.descriptors and decode.header is not None:
-        read = partial(message_schema, decode.descriptors, decode.header)
-        if schema_of_message(read, decode.header, ("decode", "header"), reader) is None:
-            decode = replace(decode, descriptors=b"")
-    return {name: replace(spec, schema=_schema(spec, decode, reader)) for name, spec in types.items()}
-
-
 def _schema(spec: TypeSpec, decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
+    """The decoded fields of a type; None where they are inferred later or cannot be told."""
+    if not reader.states("decode", "format"):
+        return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")
     if decode.format in ("json", "raw") and reader.has(*message_at):
@@ -112,12 +83,10 @@ def _schema(spec: TypeSpec, decode: DecodeSpec, reader: Reader) -> pa.Schema | N
         return RAW_SCHEMA
     if not reader.has(*message_at):
         reader.note(message_at, f"required key is missing: decode {decode.format} needs it")
-    if spec.message is None or not decode.descriptors:
+    if spec.message is None or not decode.descriptors or (decode.format == "garmadon" and decode.header is None):
         return None
     read = partial(message_schema, decode.descriptors, spec.message)
-    if decode.format == "garmadon":
-        if decode.header is None:
-            return None
+    if decode.header is not None:
         read = partial(garmadon_schema, decode.descriptors, decode.header, spec.message)
     return schema_of_message(read, spec.message, message_at, reader)
 
@@ -157,9 +126,12 @@ def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
         for finding in findings:
             types_of.setdefault(finding, []).append(name)
     for finding, names in types_of.items():
-        more = f" and {len(names) - TYPES_NAMED_MAX} more" if len(names) > TYPES_NAMED_MAX else ""
-        listed = ", ".join(names[:TYPES_NAMED_MAX]) + more
-        yield replace(finding, message=f"in type{'s' if len(names) > 1 else ''} {listed}: {finding.message}")
+        yield replace(finding, message=f"in {_listed(names)}: {finding.message}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - TYPES_NAMED_MAX} more" if len(names) > TYPES_NAMED_MAX else ""
+    return f"type{'s' if len(names) > 1 else ''} {', '.join(names[:TYPES_NAMED_MAX])}{more}"
 
 
 # event times
@@ -167,14 +139,10 @@ def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
 
 def _with_event_times(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> dict[str, TypeSpec]:
     """The types with their own event time or the job's, checked against the fields that are known."""
-    without = [name for name in types if not reader.has("types", name, "event_time") and not reader.has("event_time")]
-    if without and len(without) == len(types):
-        message = "required key is missing: it gives each record its day"
+    without = [name for name in types if not reader.has("types", name, "event_time")]
+    if without and not reader.has("event_time"):
+        message = f"required key is missing: it gives records their day, and {_listed(without)} has none of its own"
         reader.note(("event_time",), message, "as in kafka.timestamp")
-    else:
-        for name in without:
-            message = "required key is missing: the job has no event_time for all types"
-            reader.note(("types", name, "event_time"), message)
     dated: dict[str, TypeSpec] = {}
     findings: dict[str, list[Finding]] = {}
     for name, spec in types.items():
@@ -195,42 +163,30 @@ def _with_event_times(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], r
 def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
     missing = list(expression_findings(expression, schema, at))
     yield from missing
-    fault = None if missing else _time_fault(expression, schema)
-    if fault is not None:
-        hidden = any(isinstance(field.path[0], Secret) for field in fields(expression))
-        yield Finding(at, "gives no time") if hidden else Finding(at, *fault)
-
-
-def _time_fault(expression: Expression, schema: pa.Schema) -> tuple[str, str] | None:
-    kinds = (type_at(schema, field.path) for field in fields(expression))
-    if any(kind is None or pa.types.is_null(kind) for kind in kinds):
-        # A type that could not be read has a finding already.
-        return None
+    paths = [field.path for field in fields(expression)]
+    # A type that could not be read has a finding already.
+    if missing or any(pa.types.is_null(type_at(schema, path)) for path in paths):
+        return
+    hint = ""
     try:
         kind = output_type(expression, schema)
+        fault = "" if is_time(kind) else f"{to_text(expression)} is no time: it is of type {job_type_name(kind)}"
+        if pa.types.is_integer(kind):
+            hint = f"write timestamp_millis({to_text(expression)}), or _seconds or _micros"
     except UserError as error:
-        return error.primary, ""
-    text = to_text(expression)
-    if is_time(kind):
-        return None
-    if pa.types.is_integer(kind):
-        return f"{text} is a number, not a time", f"write timestamp_millis({text}), or _seconds or _micros"
-    return f"{text} is no time: it is of type {job_type_name(kind)}", ""
+        fault = error.primary
+    if fault:
+        hidden = any(isinstance(path[0], Secret) for path in paths)
+        yield Finding(at, "gives no time") if hidden else Finding(at, fault, hint)
 
 
 # contradictions, names and the route
 
 
 def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
-    for name, reason, hint in (
-        ("schema", ": each type has its own", "move it to types"),
-        ("sql", ", which writes every type in one pass", "remove it; computed columns work"),
-        ("drop", ": each type keeps its fields", "remove it"),
-    ):
-        if reader.has(name):
-            reader.note((name,), f"contradicts table.export{reason}", hint, on_key=True)
-    if job.decode.format == "protobuf" and reader.has("decode", "message"):
-        reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
+    for at in (("schema",), ("sql",), ("drop",), ("decode", "message")):
+        if reader.has(*at) and (len(at) == 1 or job.decode.format == "protobuf"):
+            reader.note(at, "contradicts table.export: each type has its own fields", "see types", on_key=True)
     if reader.states("types") and not reader.written("types"):
         reader.note(("types",), "names no type")
 
@@ -243,9 +199,7 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
     for index, topic in enumerate(job.log.topics):
         if len(job.table.cluster) + len(topic) > NAME_CHARACTERS_MAX:
             log = next(log for log in reader.written("log") if reader.has("log", log, "topics"))
-            message = (
-                f"cluster and topic together have more than {NAME_CHARACTERS_MAX} characters: no file name holds them"
-            )
+            message = f"cluster and topic have more than {NAME_CHARACTERS_MAX} characters: too long for a file name"
             reader.note(("log", log, "topics", index), message)
     seen: dict[str, str] = {}
     for name in types:
@@ -253,8 +207,7 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
         if not _is_folder(name):
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
         elif name.casefold() in seen:
-            message = f"the same name as {seen[name.casefold()]}: some storages do not tell upper from lower case"
-            reader.note(at, message, on_key=True)
+            reader.note(at, f"the same name as {seen[name.casefold()]}, but for case", on_key=True)
         seen.setdefault(name.casefold(), name)
     if job.table.route.unknown is UnknownTypePolicy.TABLE:
         at = ("route", "unknown_type")
@@ -269,7 +222,7 @@ def _is_folder(name: str) -> bool:
     return _FOLDER.fullmatch(name) is not None and ".." not in name
 
 
-def _check_route(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> None:
+def _check_route(job: JobSpec[ExportSpec], reader: Reader) -> None:
     route, decode = job.table.route, job.decode.format
     kept = route.unknown is UnknownTypePolicy.TABLE or reader.misstates("route", "unknown")
     if reader.has("route", "unknown_type") and not kept:
@@ -278,23 +231,6 @@ def _check_route(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
     if reader.states("decode", "format") and decode != needed:
         hint = "route by header or key" if decode != "garmadon" else "route by envelope"
         reader.note(("route", "by"), f"{route.by} needs decode {needed}, not {decode}", hint)
-    for name, spec in types.items() if route.by == "field" else ():
-        fault = _route_field_fault(route.path, spec.schema) if spec.schema is not None else None
-        if fault is not None:
-            hidden = isinstance(route.path[0], Secret)
-            reader.note(("types", name, "schema"), "route.by cannot read its field of it" if hidden else fault)
-
-
-def _route_field_fault(path: tuple[str, ...], schema: pa.Schema) -> str | None:
-    """A type may leave the field out of its schema; where it has it, it must be able to hold a route value."""
-    for depth, name in enumerate(path[1:], 1):
-        outer = type_at(schema, path[:depth])
-        if outer is not None and not pa.types.is_null(outer) and not pa.types.is_struct(outer):
-            return f"{'.'.join(path[:depth])} is no struct, but route.by reads {name} in it"
-    kind = type_at(schema, path)
-    if kind is None or pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
-        return None
-    return f"route.by reads {'.'.join(path)}, which is neither text nor a whole number but {kind}"
 
 
 def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: Reader) -> TypeSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -20,15 +19,16 @@ from penstock.job.values import (
     Duration,
     Key,
     Otherwise,
-    Parsed,
     Part,
     Positive,
     Read,
     Size,
     items,
     matching,
+    number,
     sections_by_name,
     text,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -46,17 +46,6 @@ def _route_value(value: object) -> str:
     if isinstance(value, bool | float):
         raise RefusedError(f"expected a text, found {kind_of(value)}", "put it in quotes")
     return text(value)
-
-
-def _percent(value: object) -> float:
-    """A number above 0 and up to 100; digits in a text count too, since references are texts."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,9})?", value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a percentage, found {kind_of(value)}", "write 5, without a sign")
-    if not 0 < value <= 100:
-        raise RefusedError("a percentage is more than 0 and at most 100")
-    return float(value)
 
 
 def _schema(value: object, at: KeyPath, reader: Reader) -> object:
@@ -82,7 +71,9 @@ def _event_time(value: object, at: KeyPath, reader: Reader) -> object:
 
 _CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot stand in a file name", "letters, digits, _ - up to 64")
 EventTime: TypeAlias = Annotated[Expression, Read(_event_time), Otherwise(None)]
-Percent: TypeAlias = Annotated[float, Parsed(_percent)]
+Percent: TypeAlias = Annotated[
+    float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,6 @@ class KeyedSection(KindSection[KeyedSpec]):
     """One Delta table with one row for each key."""
 
     spec = KeyedSpec
-    phrase = "one table with one row for each key"
 
     def complete(self, job: JobSpec[KeyedSpec], reader: Reader) -> JobSpec[KeyedSpec]:
         job, output = complete_rows(job, reader)

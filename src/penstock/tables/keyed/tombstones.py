@@ -144,7 +144,7 @@ def tombstones_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) ->
 
 
 def _place(spec: KeyedSpec) -> TablePlace:
-    return TablePlace(spec.tombstones_path, spec.storage_options, spec.shared, partition_by=(BUCKET,))
+    return TablePlace(spec.tombstones_path, spec.storage_options, partition_by=(BUCKET,))
 
 
 def _change(table: Table, added: Sequence[StagedFile], removed: Sequence[ActiveFile], kind: str) -> Change:

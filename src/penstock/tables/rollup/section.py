@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
-from penstock.job.faults import Finding, KeyPath, Secret
+from penstock.job.faults import KeyPath, Secret
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
@@ -22,7 +21,6 @@ class RollupSection(KindSection[RollupSpec]):
     """Points of metrics, aggregated in windows of event time."""
 
     spec = RollupSpec
-    phrase = "windows of metrics"
     takes_points = True
 
     def complete(self, job: JobSpec[RollupSpec], reader: Reader) -> JobSpec[RollupSpec]:
@@ -45,16 +43,6 @@ class RollupSection(KindSection[RollupSpec]):
         partials = f"{table.path}_partials"
         hidden = isinstance(table.path, Secret)
         return replace(job, table=replace(table, partials_path=Secret(partials) if hidden else partials))
-
-    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
-        if _paths(job).isdisjoint(_paths(other)):
-            return None
-        return Finding(("table",), f"a table of the job in {other_path} lies in the same folder", "give each its own")
-
-
-def _paths(job: JobSpec) -> set[str]:
-    partials = {job.table.partials_path} if isinstance(job.table, RollupSpec) else set()
-    return {job.table.path, *partials}
 
 
 def _check_windows(windows: tuple[Window, ...], reader: Reader) -> None:

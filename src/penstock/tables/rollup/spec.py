@@ -83,6 +83,7 @@ class RollupSpec(TableSpec):
     """`path` is the table of closed windows."""
 
     kind = "rollup"
+    many_jobs = False
     partials_path: Annotated[TablePath, Key("partials"), Otherwise("")]
     windows: Annotated[tuple[Window, ...], items(window), Otherwise(WINDOWS_DEFAULT)]
     """The finest first; each is a multiple of it."""
@@ -106,9 +107,11 @@ class RollupSpec(TableSpec):
 
     @property
     def windows_place(self) -> TablePlace:
-        return TablePlace(
-            self.path, storage_options=self.storage_options, shared=self.shared, partition_by=("interval", "day")
-        )
+        return TablePlace(self.path, storage_options=self.storage_options, partition_by=("interval", "day"))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return (self.path, self.partials_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,6 @@ def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
     place = PartialsSpec(
         path=spec.partials_path,
         storage_options=spec.storage_options,
-        shared=spec.shared,
         partition_by=("day", "epoch"),
         numbers=(*PARTITION_TIMES, *PARTITION_SUMS),
     )

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import UserError
 from penstock.flow.columns.computed import Computed, compute, output_type
 from penstock.flow.rows import DecodedRows
-from penstock.job.expressions import parse
+from penstock.job.sql_text import parse_expression as parse
 from tests.unit.flow.kafka_batches import kafka_batch
 
 MICROS = pa.timestamp("us", "UTC")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.flow.columns.days import DayBounds, event_times, split_by_day
 from penstock.flow.rows import DecodedRows
-from penstock.job.expressions import parse
 from penstock.job.spec import DaysSpec
+from penstock.job.sql_text import parse_expression as parse
 from tests.unit.flow.route.fanouts import NOW_MS, kafka_part
 
 MICROS = pa.timestamp("us", "UTC")

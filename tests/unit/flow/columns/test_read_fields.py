@@ -7,7 +7,7 @@ import pytest
 
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.read_fields import Shown, with_read_fields
-from penstock.job.expressions import parse
+from penstock.job.sql_text import parse_expression as parse
 
 TEXT, WHOLE, REAL, TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 

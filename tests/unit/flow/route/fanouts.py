@@ -16,9 +16,9 @@ from penstock.flow.route.fanout_flow import DEFAULT_LIMITS, FanoutFlow, RoutedSl
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.pool import PoolLimits
 from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report
-from penstock.job.expressions import parse
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import DaysSpec, DecodeSpec, Policies, RouteSpec
+from penstock.job.sql_text import parse_expression as parse
 
 KEY = ("orders", 3)
 TOPIC_ID = "A" * 22

@@ -21,7 +21,6 @@ from penstock.flow.route.type_reader import SHOWS_NOTHING
 from penstock.flow.stage import log_parts
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.report import UNROUTED, Share
-from penstock.job.expressions import parse
 from penstock.job.spec import (
     DaysSpec,
     DecodeSpec,
@@ -32,6 +31,7 @@ from penstock.job.spec import (
     TombstonePolicy,
     UnknownTypePolicy,
 )
+from penstock.job.sql_text import parse_expression as parse
 from penstock.logs.log import EpochMark
 from tests.unit.flow.kafka_batches import types_of
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow

@@ -221,7 +221,7 @@ def test_a_job_file_that_was_changed_in_between_is_refused_until_the_batch_is_co
     with pytest.raises(UserError, match="changed after a process died") as refused:
         taken_from()
     assert "run the job once with the job file as it was" in refused.value.hint
-    changed.write_text(text + "limits: {open_writers: 7}\n")
+    changed.write_text(text + "limits: {shutdown: 7s}\n")
     assert taken_from() == 37, "what decides nothing may be changed"
     restarted(root).write(ZERO, 34, 37, ROWS)
     changed.write_text(text + "on: {new_column: quarantine}\n")
