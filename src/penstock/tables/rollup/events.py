@@ -10,7 +10,7 @@ from penstock.status.metrics import Add, Change, Metric, Put
 
 
 class WindowsClosed(Event):
-    """A close is complete; figures are of the portions that this process landed."""
+    """A close is complete."""
 
     close: int
     rows: int
@@ -29,11 +29,6 @@ class WindowsClosed(Event):
 class PartialsCleaned(Event):
     files: int
     points: int
-
-
-class PartialsMerged(Event):
-    files_before: int
-    files_after: int
 
 
 class WindowsPublished(Event):

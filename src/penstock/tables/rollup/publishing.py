@@ -30,7 +30,7 @@ from penstock.tables.rollup.numbers import (
     IN_TOPIC,
     PUBLISH_BUCKETS,
     PUBLISHED,
-    keep_number,
+    keep_numbers,
     number_key,
     number_of,
 )
@@ -84,7 +84,8 @@ def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publi
     spec = job.table.publish
     if spec is None:
         return None
-    before = keep_number(windows, PUBLISH_BUCKETS, spec.buckets)
+    key = number_key(job.name, PUBLISH_BUCKETS)
+    before = keep_numbers(windows, key, {key: spec.buckets})[key]
     if before != spec.buckets:
         raise UserError(
             f"job {job.name} publishes in {before} buckets, its file says {spec.buckets}",
