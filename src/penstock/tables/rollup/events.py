@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from penstock.events import Event, Level
+from penstock.events import Event
 from penstock.status.metrics import Add, Change, Metric, Put
 
 
@@ -37,13 +37,6 @@ class WindowsPublished(Event):
 
     def in_short(self) -> str:
         return f"{self.rows:,} {self.name}"
-
-
-class PublishPositionLost(Event, level=Level.WARNING):
-    """A bucket goes on where the table noted it last, since its position is gone: rows of a close may be duplicated."""
-
-    bucket: int
-    close: int
 
 
 class PublisherFenced(Event):
