@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
-from penstock.tables.rollup.decide import MERGE_FILES_MIN
 from tests.fault.rollups import Rollup
 from tests.support.full_disk import no_room_for, spark_workers
 from tests.support.jobs import KILLED
@@ -45,7 +44,7 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
     for step in STEPS:
         rollup.feed(late=bool(rollup.stages))
         die_at(job, step)
-    die_while_merging(rollup, job)
+    die_while_compacting(job)
     run_here(job, spark)
     assert not [each for each in rollup.closed() if each.interval == "24h"]
     rollup.assert_right_and_published()
@@ -122,13 +121,11 @@ def die_at(job: Path, step: str) -> None:
     assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
 
 
-def die_while_merging(rollup: Rollup, job: Path) -> None:
-    """Partials are merged once there are eight files; how many a stage leaves depends on what was merged before."""
-    for _ in range(MERGE_FILES_MIN + 1):
-        rollup.feed(late=True)
-        if run_once(job, failpoint="merged:kill") == KILLED:
-            return
-    pytest.fail("nothing was merged")
+def die_while_compacting(job: Path) -> None:
+    """Every batch left a file of partials for each partition, and every close some files of windows."""
+    for step in ("compact_staged", "compact_committed", "compact_committed"):
+        with penstock("compact", str(job), failpoint=f"{step}:kill") as process:
+            assert process.exit_code() == KILLED, process.last_words
 
 
 def put_to_sleep_while_publishing(rollup: Rollup, other: PenstockProcess) -> None:

@@ -61,9 +61,6 @@ POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 """Those whose records are points of series; records of the others are rows."""
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 NameStyle: TypeAlias = Literal["opentsdb", "raw"]
-NameCase: TypeAlias = Literal["keep", "lower"]
-NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
-NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 ClaimsMode: TypeAlias = Literal["static", "group"]
@@ -234,23 +231,13 @@ class BlacklistEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricNames:
-    """How names of metrics and their tags are stored; `opentsdb` has metrics in lower case anyway."""
-
-    SHORT: ClassVar[str] = "style"
-    style: NameStyle = "opentsdb"
-    case: NameCase = "keep"
-
-
-@dataclass(frozen=True, slots=True)
 class PointsSpec:
     """How fields of metrics become points of series."""
 
     timestamps: PointTimes | None = None
     """The unit; `auto` tells it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
-    names: Annotated[MetricNames, Part.SECTION] = MetricNames()
-    non_numeric: NonNumeric = "skip"
-    non_finite: NonFinite = "skip"
+    names: NameStyle = "opentsdb"
+    """How names of metrics and their tags are stored."""
     blacklist: Annotated[tuple[BlacklistEntry, ...], sections(BlacklistEntry)] = ()
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.job.spec import KafkaLogSpec, LogSpec
+from penstock.job.spec import LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
-from penstock.publish.spec import PRODUCER_SETTINGS, PublishSpec
+from penstock.publish.spec import PublishSpec
 
 INIT_SECONDS_MAX = 30.0
 TRANSACTION_SECONDS_MAX = 60.0
@@ -30,7 +30,6 @@ QUEUED_RECORDS_MAX = 100_000
 QUEUED_KIB_MAX = 64 * 1024
 BATCH_BYTES_MAX = 1_000_000
 _POLL_SECONDS = 0.05
-READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
 KEY_CHARACTERS_SHOWN_MAX = 200
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
@@ -71,7 +70,7 @@ class KafkaOutput:
 
     def open(self) -> PublishPosition | None:
         self.close()
-        with closing(KafkaTopics(_without(self._cluster, READER_SETTINGS | PRODUCER_SETTINGS))) as topics:
+        with closing(KafkaTopics(self._cluster)) as topics:
             open_positions_topic(topics, self._spec.positions_topic, self._bucket.count)
             try:
                 self._producer = self._new_producer(topics.record_bytes_max(self._spec.topic))
@@ -174,7 +173,7 @@ class KafkaOutput:
                 {
                     "linger.ms": LINGER_MS,
                     "compression.type": "lz4",
-                    **librdkafka_settings(_without(self._cluster, READER_SETTINGS)),
+                    **librdkafka_settings(self._cluster),
                     **_promises(self._bucket, record_bytes_max),
                     "on_delivery": self._reports.on_delivery,
                 },
@@ -248,12 +247,6 @@ def _promises(bucket: PublishBucket, record_bytes_max: int) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "delivery.report.only.error": True,
     }
-
-
-def _without(cluster: KafkaLogSpec, names: Collection[str]) -> KafkaLogSpec:
-    """The cluster for clients that do not know some of its settings."""
-    known = {name: value for name, value in cluster.client_settings.items() if name not in names}
-    return replace(cluster, client_settings=known)
 
 
 def _left(deadline: float) -> float:

@@ -6,18 +6,8 @@ from penstock.job.faults import KeyPath
 from penstock.job.reader import Reader
 from penstock.job.sections import reads_topic
 from penstock.job.spec import JobSpec, KafkaLogSpec
-from penstock.logs.kafka.section import KafkaLogSection, check_client, check_security
+from penstock.logs.kafka.section import KafkaLogSection, check_security
 from penstock.publish.spec import PublishSpec
-
-_OWNED = {
-    "acks": "a record counts once all replicas in sync have it",
-    "bootstrap.servers": "the brokers are publish.bootstrap",
-    "enable.idempotence": "without it a record could be there twice",
-    "isolation.level": "Penstock always reads committed records only",
-    "partitioner": "keys find their partitions as with Kafka's Java client",
-    "transactional.id": "it is made of the job's name and the bucket",
-    "transaction.timeout.ms": "it fits the time that Penstock waits for a transaction",
-}
 
 
 def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: Reader) -> None:
@@ -26,7 +16,6 @@ def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: Reade
         reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")
     if reader.has("log") and not reader.has("log", KafkaLogSection.name) and not reader.has(*at, "bootstrap"):
         reader.note((*at, "bootstrap"), "required key is missing: the job does not read Kafka", "as in kafka-1:9092")
-    check_client(publish.client_settings, at, _OWNED, reader)
     check_security(publish.security, (*at, "security"), reader)
     log = job.log
     same_cluster = isinstance(log, KafkaLogSpec) and publish.bootstrap in (None, log.bootstrap)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
-from penstock.job.values import Key, Parsed, Part, Settings, positive, within
+from penstock.job.values import Parsed, Part, positive, within
 
-PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
-LostPositions: TypeAlias = Literal["fail", "continue"]
+PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
-PRODUCER_SETTINGS = frozenset({"linger.ms", "compression.type"})
-"""Client settings that a reader of the topic does not have."""
+READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
+"""Client settings that a producer does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishSpec:
-    """The topic, its cluster, and the settings of the clients."""
+    """The topic and its cluster."""
 
     topic: Topic
     format: PublishFormat = "opentsdb"
@@ -31,28 +30,18 @@ class PublishSpec:
     positions_topic: Topic = DEFAULT_POSITIONS_TOPIC
     buckets: Annotated[int, within(positive, "more than 256: each has a producer of its own", most=256)] = 8
     """How many producers share the rows; fixed for the life of the table."""
-    lost_positions: LostPositions = "fail"
-    """What to do if the positions topic lost a position that the table remembers."""
-    client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""
         topics = (self.topic, self.positions_topic)
         if self.bootstrap is not None:
-            security = self.security or KafkaSecurity()
-            return KafkaLogSpec(self.bootstrap, topics, security=security, client_settings=self.client_settings)
+            return KafkaLogSpec(self.bootstrap, topics, security=self.security or KafkaSecurity())
         if not isinstance(log, KafkaLogSpec):
             raise UserError("the job does not read Kafka, and publish states no bootstrap")
-        return KafkaLogSpec(
-            log.bootstrap,
-            topics,
-            group=log.group,
-            security=self.security or log.security,
-            client_settings={**log.client_settings, **self.client_settings},
-        )
+        settings = {name: value for name, value in log.client_settings.items() if name not in READER_SETTINGS}
+        security = self.security or log.security
+        return KafkaLogSpec(log.bootstrap, topics, group=log.group, security=security, client_settings=settings)
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """How a reader of the topic reaches it."""
-        cluster = self.cluster(log)
-        settings = {name: value for name, value in cluster.client_settings.items() if name not in PRODUCER_SETTINGS}
-        return replace(cluster, topics=(self.topic,), client_settings=settings)
+        return replace(self.cluster(log), topics=(self.topic,))

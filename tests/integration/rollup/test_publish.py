@@ -125,7 +125,7 @@ def test_settings_of_readers_and_producers_reach_only_those_that_know_them(
     bootstrap: str, spec: PublishSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = KafkaLogSpec(bootstrap, client_settings={"fetch.min.bytes": "1", "client.id": "shop"})
-    stated = PublishSpec(spec.topic, positions_topic=spec.positions_topic, client_settings={"linger.ms": "1"})
+    stated = PublishSpec(spec.topic, positions_topic=spec.positions_topic)
     with closing(KafkaOutput(stated, log, BUCKET)) as output:
         output.open()
         output.publish(some("a"), PublishPosition(1, "1"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables.rollup import decide, pages, publishing
+from penstock.tables.rollup import aggregate, close_task, decide, pages, publishing
 from tests.scenarios.rollup.oracle import check_published, compared, order_of, wanted
 from tests.scenarios.rollup.rollups import Rollup, expected
 from tests.scenarios.rollup.walk import Walk
@@ -32,8 +32,10 @@ def lived(
 ) -> Walk:
     """A life up to its last record. `pointless`: the partitions of three that carry no points; None: drawn."""
     rng = random.Random(f"{seed}/{policy}/{publish}")
-    monkeypatch.setattr(decide, "PORTION_ROWS_MAX", rng.choice((10, 40, 1000)))
-    monkeypatch.setattr(decide, "MERGE_FILES_MIN", rng.choice((2, 8)))
+    monkeypatch.setattr(decide, "CLOSE_ROWS_MAX", rng.choice((200, 500, 1000)))
+    monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", rng.choice((3, 20, 1000)))
+    for module in (aggregate, close_task):
+        monkeypatch.setattr(module, "MERGE_ROWS_MIN", rng.choice((2, 1000)))
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", rng.choice((1, 3, 100)))
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", rng.choice((20, 1000)))
     monkeypatch.setattr(pages, "PAGE_ROWS_MAX", rng.choice((1, 5, 1000)))

@@ -27,7 +27,7 @@ TOPICS: dict[Path, list[OutputRecord]] = {}
 """The records of the topic, by the folder of the rollup."""
 
 
-@pytest.fixture(scope="module", params=["opentsdb", "json", "avro"])
+@pytest.fixture(scope="module", params=["opentsdb", "json"])
 def published_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rollup]:
     """Windows of two hosts, some of which were corrected after they had been published, and the topic in memory."""
     cluster = MemoryCluster()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,12 @@ from penstock.errors import TransientError, UserError
 from penstock.events import NullListener
 from penstock.publish.output import OutputRecord, PublishPosition
 from penstock.tables.rollup import pages, publishing
-from penstock.tables.rollup.events import PublishPositionLost
 from penstock.tables.rollup.publishing import OUTPUTS
 from tests.scenarios.rollup.oracle import check_last_published, check_published
 from tests.scenarios.rollup.rollups import START, Rollup, point
 from tests.scenarios.rollup.walk import Ownership, Sharing
 from tests.support.memory_output import MemoryCluster, MemoryOutput
 from tests.support.pipes import CrashError
-from tests.unit.tables.rollup.rollup_lake import Heard
 
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 4}\n"
 UPDATE = "late: update\nupdate_grace: 30d\n"
@@ -178,10 +177,10 @@ def test_lost_positions_are_an_error_and_nothing_is_published_again(tmp_path: Pa
     finished(rollup, cluster)
 
 
-def test_lost_positions_that_are_accepted_cost_only_rows_of_the_close_that_is_named(
+def test_a_lost_position_that_is_written_by_hand_costs_only_rows_of_the_close_that_is_named(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One bucket was in the middle of the second close, the first is out."""
+    """One bucket was in the middle of the second close, the first is out. The error states the record to write."""
     rollup = Rollup(tmp_path, PUBLISH.replace("4", "1"))
     fill(rollup, 0, 3)
     rollup.run()
@@ -194,20 +193,17 @@ def test_lost_positions_that_are_accepted_cost_only_rows_of_the_close_that_is_na
             rounds.round(flush_now=True)
     sent = len(cluster.topics["rollups"])
     cluster.positions.clear()
-    with pytest.raises(UserError, match=r"lost_positions.*close 2"):
+    with pytest.raises(UserError, match=r"rows of close 2 may") as raised:
         rollup.run()
-    rollup.more = PUBLISH.replace("buckets: 4", "buckets: 1, lost_positions: continue")
-    heard = Heard()
-    rollup.run(listener=heard)
-    lost = [event for event in heard.events if isinstance(event, PublishPositionLost)]
-    assert lost == [PublishPositionLost(bucket=0, close=2)]
+    record = re.search(r"produce (\{.*\}) with the key rollups/0 to its partition 0", raised.value.hint or "")
+    assert record is not None, raised.value.hint
+    cluster.positions["rollups/0"] = record[1].encode()
+    rollup.run()
     closes = [json.loads(record.value)["close"] for record in cluster.topics["rollups"]]
     assert closes[:sent][-3:] == [2, 2, 2] and set(closes[sent:]) == {2}
     check_last_published(cluster.topics["rollups"], rollup.rows())
-    heard.events.clear()
     fill(rollup, 6, 9)
-    rollup.run(listener=heard)
-    assert not [event for event in heard.events if isinstance(event, PublishPositionLost)], "the topic has it again"
+    rollup.run()
     later = {key: row for key, row in rollup.rows().items() if row["close"] > 1}
     check_published(cluster.topics["rollups"][sent:], later)
 

@@ -11,8 +11,8 @@ from penstock.engine.replay import replay
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.registry import LOGS
-from penstock.tables.rollup import decide
-from penstock.tables.rollup.close_portion import WindowsRewrittenError
+from penstock.tables.rollup import close_task
+from penstock.tables.rollup.closing import WindowsRewrittenError
 from tests.scenarios.local_spark import local_session
 from tests.scenarios.rollup.rollups import START, Rollup, expected, partition, point
 from tests.support.pipes import CrashError, crash_at, once_at
@@ -157,33 +157,18 @@ def test_a_replayed_record_counts_in_its_window_that_is_still_open(
 # what a job file may state later
 
 
-def test_an_interval_that_is_added_closes_from_then_on(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path, "update_grace: 30d\n", windows_asked="1m")
+@pytest.mark.parametrize("windows", ["1m", "1m, 10m, 1h", "1m, 20m", "2m, 10m"])
+def test_another_list_of_windows_is_an_error_and_the_old_one_goes_on(windows: str, tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
     points = minutes(rollup, 0, 13)
     rollup.run()
+    rollup.windows_asked = windows
+    with pytest.raises(UserError, match="windows"):
+        rollup.run()
     rollup.windows_asked = "1m, 10m"
     points += minutes(rollup, 13, 25)
     ended(rollup)
-    wanted = expected(points, BOTH)
-    del wanted[SERIES, "10m", START]
-    assert rollup.windows() == wanted
-    assert violated(rollup) == []
-
-
-def test_an_interval_that_is_removed_and_comes_back_has_a_hole(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path, "update_grace: 30d\n")
-    points = minutes(rollup, 0, 11)
-    rollup.run()
-    rollup.windows_asked = "1m"
-    points += minutes(rollup, 11, 31)
-    rollup.run()
-    assert violated(rollup) == []
-    rollup.windows_asked = "1m, 10m"
-    points += minutes(rollup, 31, 41)
-    ended(rollup)
-    wanted = expected(points, BOTH)
-    del wanted[SERIES, "10m", START + 600], wanted[SERIES, "10m", START + 1200]
-    assert rollup.windows() == wanted
+    assert rollup.windows() == expected(points, BOTH)
     assert violated(rollup) == []
 
 
@@ -267,8 +252,7 @@ def test_points_that_were_dropped_count_again_once_late_points_update(tmp_path: 
 def test_maintenance_inside_a_close_changes_nothing(
     policy: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decide, "PORTION_ROWS_MAX", 2)
-    monkeypatch.setattr(decide, "MERGE_FILES_MIN", 2)
+    monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", 2)
     rollup = Rollup(tmp_path, policy)
     points = [each for host in "abc" for each in minutes(rollup, 0, 3, host)]
     rollup.run()

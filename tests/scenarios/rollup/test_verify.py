@@ -23,17 +23,3 @@ def test_records_that_a_commit_lists_for_quarantine_are_no_points_that_partials_
         rollup.run(reach=crash)
     verdicts = {each.name: each.verdict for each in rollup.verify(values=True).checks}
     assert Verdict.VIOLATED not in verdicts.values(), verdicts
-
-
-def test_an_interval_that_was_left_out_for_a_while_is_no_interval_with_lost_points(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path)
-    for intervals in ("[1m, 10m]", "[1m]", "[1m, 10m]"):
-        rollup.windows_asked = intervals.strip("[]")
-        for number in (0, 1):
-            rollup.send(number, *(point(rollup.clock + each) for each in range(100)))
-        rollup.clock += 100
-        rollup.run()
-        rollup.clock += 3600
-        rollup.run()
-    verdicts = {each.name: each.verdict for each in rollup.verify().checks}
-    assert Verdict.VIOLATED not in verdicts.values(), verdicts

@@ -88,7 +88,7 @@ class Walk:
             (self.restart, 1),
             (self.hand_over, 1),
             (self.light_fuse, 4),
-            (self.maintain, 1),
+            (self.maintain, 3),
         ]
         for action in self.rng.choices([each for each, _ in actions], [weight for _, weight in actions], k=count):
             action()

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
-from penstock.job.spec import BlacklistEntry, JobSpec, MetricNames, PointsSpec, TableSpec
+from penstock.job.spec import BlacklistEntry, JobSpec, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import BASE, Faults, Load
@@ -54,33 +54,18 @@ def test_metrics_are_read_with_their_defaults(load: Load) -> None:
 
 def test_every_option_is_read(load: Load) -> None:
     text = job(
-        "{format: influx, payload: zstd, timestamps: ms, names: raw, non_numeric: parse, non_finite: quarantine, "
+        "{format: influx, payload: zstd, timestamps: ms, names: raw, "
         "blacklist: [{name: '^secret'}, {tags: {'^env$': '^test', rack: 7}}, {name: a, tags: {b: ''}}]}"
     )
     assert load(text).decode.points == PointsSpec(
         timestamps="ms",
-        names=MetricNames("raw"),
-        non_numeric="parse",
-        non_finite="quarantine",
+        names="raw",
         blacklist=(
             BlacklistEntry("^secret"),
             BlacklistEntry("", {"^env$": "^test", "rack": "7"}),
             BlacklistEntry("a", {"b": ""}),
         ),
     )
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ("{case: lower}", MetricNames("opentsdb", "lower")),
-        ("{style: raw, case: keep}", MetricNames("raw", "keep")),
-        ("{style: raw, case: lower}", MetricNames("raw", "lower")),
-        ("{}", MetricNames()),
-    ],
-)
-def test_names_have_a_style_and_a_case(load: Load, names: str, expected: MetricNames) -> None:
-    assert load(job(f"{{format: telegraf, names: {names}}}")).decode.points.names == expected
 
 
 @pytest.mark.parametrize(
@@ -93,12 +78,9 @@ def test_names_have_a_style_and_a_case(load: Load, names: str, expected: MetricN
             (3, "decode.timestamps", "'min' is not one of auto, s, ms, us, ns"),
         ),
         (job("{format: influx, names: graphite}"), (3, "decode.names", "is not one of opentsdb, raw")),
-        (job("{format: influx, names: {case: upper}}"), (3, "decode.names.case", "is not one of keep, lower")),
-        (
-            job("{format: influx, non_numeric: fail}"),
-            (3, "decode.non_numeric", "is not one of skip, parse, quarantine"),
-        ),
-        (job("{format: influx, non_finite: parse}"), (3, "decode.non_finite", "is not one of skip, quarantine")),
+        (job("{format: influx, names: {case: lower}}"), (3, "decode.names", "expected one of opentsdb, raw, found a mapping")),
+        (job("{format: influx, non_numeric: parse}"), (3, "decode.non_numeric", "unknown key")),
+        (job("{format: influx, non_finite: skip}"), (3, "decode.non_finite", "unknown key")),
         (job("{format: influx, blacklist: x}"), (3, "decode.blacklist", "expected a list, found a text")),
         (job("{format: influx, blacklist: [x]}"), (3, "decode.blacklist[0]", "expected a mapping, found a text")),
         (job("{format: influx, blacklist: [{}]}"), (3, "decode.blacklist[0]", "matches every series")),
@@ -142,9 +124,7 @@ def test_tables_of_rows_refuse_metrics(faults: Faults, format_stated: str) -> No
     assert message in [what for _, where, what in faults(export) if where == "decode"]
 
 
-@pytest.mark.parametrize(
-    "key", ["timestamps: s", "names: raw", "non_numeric: skip", "non_finite: skip", "blacklist: []"]
-)
+@pytest.mark.parametrize("key", ["timestamps: s", "names: raw", "blacklist: []"])
 def test_options_of_metrics_have_no_meaning_elsewhere(faults: Faults, key: str) -> None:
     text = BASE.replace("decode: json", f"decode: {{format: json, {key}}}")
     message = "has no meaning with decode json; remove it"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -11,22 +12,21 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.flow.decode.influx.format import InfluxFormat
-from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.decode.influx import InfluxFormat
+from penstock.flow.decode.misfit import MisfitError, quoted
 from penstock.flow.decode.outcome import Records, open_records
-from penstock.flow.decode.telegraf.format import TelegrafFormat
-from penstock.flow.points.exact import ExactPoints
-from penstock.flow.points.fast import FastPoints, Meanings, Remembered, no_points, points_of
-from penstock.flow.points.metrics import Format, PointCounts
-from penstock.flow.points.series import Blacklist, SeriesBook
-from penstock.flow.points.times import unit_of
+from penstock.flow.decode.telegraf import TelegrafFormat
+from penstock.flow.points.fast import FastPoints, no_points, points_of
+from penstock.flow.points.metrics import FIELDS_MAX, Format, Metric, PointCounts
+from penstock.flow.points.names import name_part
+from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, Blacklist, SeriesBook
 from penstock.flow.rows import BadRows, bad_rows
 from penstock.flow.spans import Integers
 from penstock.job.spec import (
     POINT_FORMATS,
     DecodeFormat,
     DecodeSpec,
-    MetricNames,
+    NameStyle,
     PointTimes,
     Policies,
     TombstonePolicy,
@@ -65,10 +65,10 @@ class TextPoints:
     def __init__(self, decode: DecodeSpec, tombstone: TombstonePolicy, *, fast: bool = True) -> None:
         points = decode.points
         self.series = SeriesBook(Blacklist(points.blacklist))
-        self._points = points
         self._wrapping = decode.wrapping
         self._tombstone = tombstone
-        self._format, self._meanings = _format(decode.format, points.names, unit_of(points, decode.format))
+        unit = points.timestamps or ("ns" if decode.format == "influx" else "auto")
+        self._format = _format(decode.format, points.names, unit)
         self._fast = fast
 
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
@@ -76,10 +76,11 @@ class TextPoints:
         records = open_records(batch, self._wrapping, self._tombstone)
         rows = records.rows
         errors = dict(records.errors)
-        fast = self._read_fast(records)
-        exact = ExactPoints(self._points, self.series)
+        values = records.values
+        fast = points_of(self._format, values, self.series) if self._fast else no_points(len(values))
+        exact = _ExactPoints(self.series, self._format.names)
         filtered = records.filtered + fast.empty
-        for row, value, written_at_ms in _single_records(batch, records, rows, np.flatnonzero(fast.refused)):
+        for row, value, written_at_ms in _single_records(batch, records, np.flatnonzero(fast.refused)):
             try:
                 filtered += not exact.add(row, self._format.metrics(value, written_at_ms))
             except MisfitError as misfit:
@@ -92,33 +93,81 @@ class TextPoints:
             records.rest,
         )
 
-    def _read_fast(self, records: Records) -> FastPoints:
-        if self._fast:
-            columns, refused = self._format.columns(records.values)
-            skip_others = self._points.non_numeric == "skip"
-            return points_of(columns, refused, self._meanings, self.series, skip_others=skip_others)
-        return no_points(len(records.values))
+
+@dataclass(slots=True)
+class _ExactPoints:
+    """Gathers the points of single records: lists of equal length."""
+
+    book: SeriesBook
+    names: NameStyle
+    rows: list[int] = field(default_factory=list)
+    series: list[int] = field(default_factory=list)
+    at_ms: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    counts: PointCounts = field(default_factory=PointCounts)
+
+    def add(self, row: int, metrics: Iterator[Metric]) -> bool:
+        """Take the points of a record, all or none; whether it has any. Raises `MisfitError`."""
+        points: list[tuple[int, int, float]] = []
+        left_out = PointCounts()
+        for metric in metrics:
+            try:
+                left_out += self._read(metric, points)
+            except MisfitError as misfit:
+                misfit.inside("fields")
+                raise misfit.inside(metric.place) if metric.place else misfit from None
+        count_before = len(self.rows)
+        for number, (_, at_ms, value) in zip(self.book.numbers([pair for pair, _, _ in points]), points, strict=True):
+            if number != BLACKLISTED:
+                self.rows.append(row)
+                self.series.append(number)
+                self.at_ms.append(at_ms)
+                self.values.append(value)
+        count = len(self.rows) - count_before
+        self.counts += left_out + PointCounts(points=count, blacklisted=len(points) - count)
+        return count > 0
+
+    def _read(self, metric: Metric, points: list[tuple[int, int, float]]) -> PointCounts:
+        """The points of one metric, and how many of its fields are left out."""
+        if len(metric.fields) > FIELDS_MAX:
+            raise MisfitError(f"{len(metric.fields)} fields: a metric has at most {FIELDS_MAX}")
+        sources: dict[str, str] = {}
+        non_numeric = non_finite = 0
+        for key, number in metric.fields:
+            part = name_part(key, self.names)
+            if part in sources:
+                if sources[part] == key:
+                    raise MisfitError("given twice").inside(key)
+                raise MisfitError(f"{quoted(sources[part])} and {quoted(key)} both become {quoted(part)}")
+            sources[part] = key
+            if number is None:
+                non_numeric += 1
+            elif not math.isfinite(number):
+                non_finite += 1
+            else:
+                name, tags = self.book.metric(f"{metric.label.name}.{part}"), self.book.tag_set(metric.label.tags)
+                points.append((name << PAIR_BITS | tags, metric.at_ms, number))
+        return PointCounts(non_numeric=non_numeric, non_finite=non_finite)
 
 
-def _frame(rows: Integers, points: FastPoints | ExactPoints) -> pl.DataFrame:
+def _frame(rows: Integers, points: FastPoints | _ExactPoints) -> pl.DataFrame:
     return pl.DataFrame(
         {"row": rows, "series": points.series, "at_ms": points.at_ms, "value": points.values}, schema=POINTS_SCHEMA
     )
 
 
 def _single_records(
-    batch: pa.RecordBatch, records: Records, rows: Integers, numbers: Integers
+    batch: pa.RecordBatch, records: Records, numbers: Integers
 ) -> Iterator[tuple[int, bytes, int | None]]:
     """Of the records with these numbers: the row in the batch, the value, and the record's own time in milliseconds."""
     values = records.values.take(pa.array(numbers)).to_pylist()
-    taken = rows[numbers]
+    taken = records.rows[numbers]
     times = batch.column("timestamp").take(pa.array(taken)).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     for row, value, micros in zip(taken.tolist(), values, times.to_pylist(), strict=True):
         yield row, value, None if micros is None else micros // 1000
 
 
 @lru_cache(maxsize=_FORMATS_KEPT_MAX)
-def _format(name: DecodeFormat, names: MetricNames, unit: PointTimes) -> tuple[Format, Meanings]:
-    """A format and what its texts were found to mean, kept from task to task."""
-    texts: Format = InfluxFormat(names, unit) if name == "influx" else TelegrafFormat(names, unit)
-    return texts, Meanings(Remembered(texts.label), Remembered(texts.key))
+def _format(name: DecodeFormat, names: NameStyle, unit: PointTimes) -> Format:
+    """A format with what its texts mean, kept from task to task."""
+    return InfluxFormat(names, unit) if name == "influx" else TelegrafFormat(names, unit)

@@ -1,51 +1,26 @@
-"""The fast path: the points of columns of metrics. Each distinct text is read once, everything else is arithmetic."""
+"""The fast path: the points of lines that strict patterns match. Each distinct text is read once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.flow.points.metrics import FIELDS_MAX, Label, MetricColumns, PointCounts
+from penstock.flow.points.metrics import FIELDS_MAX, Format, Label, Lines, MeaningT, PointCounts, Remembered
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
+from penstock.flow.points.spans import matches
+from penstock.flow.points.times import whole_ms
 from penstock.flow.spans import Integers, Mask
 
-TEXTS_KEPT_MAX = 200_000
-"""Of the labels and keys whose meaning is remembered; then all are forgotten."""
-TEXT_CHARACTERS_KEPT_MAX = 512
+HOLE = "\0"
+"""Stands between the parts of a label; neither JSON nor line protocol without escapes can hold it."""
+_TIME_PATTERN = r"^(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
 _DENSE_MAX = 8 * 1024 * 1024
 """Up to so many possible numbers are told apart by a table, more by sorting."""
 _NOT_COVERED = -1
-
-MeaningT = TypeVar("MeaningT")
-
-
-class Remembered(dict[str, MeaningT | None]):
-    """What texts mean, within a bound; None for those that only the exact path can tell."""
-
-    def __init__(self, read: Callable[[str], MeaningT | None]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __missing__(self, text: str) -> MeaningT | None:
-        meaning = self._read(text)
-        if len(self) >= TEXTS_KEPT_MAX:
-            self.clear()
-        if len(text) <= TEXT_CHARACTERS_KEPT_MAX:
-            self[text] = meaning
-        return meaning
-
-
-@dataclass(frozen=True, slots=True)
-class Meanings:
-    """What labels and keys of a format mean; made once per process, so that tasks do not read the same again."""
-
-    labels: Remembered[Label]
-    keys: Remembered[str]
 
 
 class FastPoints(NamedTuple):
@@ -67,38 +42,52 @@ def no_points(records_count: int) -> FastPoints:
     return FastPoints(none, none, none, none.astype(np.float64), np.ones(records_count, np.bool_), 0, PointCounts())
 
 
-def points_of(
-    columns: MetricColumns, refused: Mask, meanings: Meanings, book: SeriesBook, *, skip_others: bool
-) -> FastPoints:
-    """The points of all records that are not refused, here or before.
-
-    Without `skip_others` a field that is no number makes its record one for the exact path.
-    """
-    label_codes, labels = _encoded(columns.labels, meanings.labels)
-    key_codes, key_parts = _encoded(columns.keys, meanings.keys)
+def points_of(texts: Format, values: pa.Array, book: SeriesBook) -> FastPoints:
+    """The points of all records that are not refused."""
+    lines, lines_counts = texts.lines(values)
+    lines, fields_texts, times = _matching(lines, texts)
+    at_ms, held = whole_ms(times.cast(pa.int64()).to_numpy(), texts.unit)
+    refused = (np.bincount(lines.rows[held], minlength=len(values)) < lines_counts) | (lines_counts == 0)
+    fields = texts.fields(fields_texts)
+    label_codes, labels = _encoded(_joined(lines), texts.labels)
+    key_codes, key_parts = _encoded(fields.keys, texts.keys)
     parts, part_codes = _numbered(key_parts)
-    owners = np.repeat(np.arange(len(columns.rows)), columns.field_counts)
-    fields = part_codes[key_codes]
-    odd = (fields == _NOT_COVERED) | ~np.isfinite(columns.values) | (not skip_others and ~columns.numeric)
+    owners, field_codes = np.repeat(np.arange(len(lines.rows)), fields.counts), part_codes[key_codes]
+    odd = (field_codes == _NOT_COVERED) | ~np.isfinite(fields.values)
     unfit = np.array([label is None for label in labels], np.bool_)[label_codes]
-    unfit |= _with_odd_fields(columns.field_counts, owners, odd)
-    unfit |= _with_doubled_fields(owners, fields, len(columns.rows))
-    refused = refused.copy()
-    refused[columns.rows[unfit]] = True
-    values = columns.values
-    chosen = ~refused[columns.rows][owners]
-    non_numeric = int(np.count_nonzero(chosen & ~columns.numeric))
-    chosen &= columns.numeric
+    unfit |= _with_odd_fields(fields.counts, owners, odd)
+    unfit |= _with_doubled_fields(owners, field_codes, len(lines.rows))
+    refused[lines.rows[unfit]] = True
+    numbers = fields.values
+    chosen = ~refused[lines.rows][owners]
+    non_numeric = int(np.count_nonzero(chosen & ~fields.numeric))
+    chosen &= fields.numeric
     if not chosen.all():
-        owners, fields, values = owners[chosen], fields[chosen], values[chosen]
-    series = _series(label_codes[owners], labels, fields, parts, book)
+        owners, field_codes, numbers = owners[chosen], field_codes[chosen], numbers[chosen]
+    series = _series(label_codes[owners], labels, field_codes, parts, book)
     wanted = series != BLACKLISTED
     blacklisted = len(wanted) - int(np.count_nonzero(wanted))
     if blacklisted:
-        owners, series, values = owners[wanted], series[wanted], values[wanted]
-    rows = columns.rows[owners]
+        owners, series, numbers = owners[wanted], series[wanted], numbers[wanted]
+    rows = lines.rows[owners]
     counts = PointCounts(points=len(rows), blacklisted=blacklisted, non_numeric=non_numeric)
-    return FastPoints(rows, series, columns.at_ms[owners], values, refused, _empty_count(refused, rows), counts)
+    return FastPoints(rows, series, at_ms[owners], numbers, refused, _empty_count(refused, rows), counts)
+
+
+def _matching(lines: Lines, texts: Format) -> tuple[Lines, pa.Array, pa.Array]:
+    """The lines whose fields and time match, with both."""
+    fields, times = lines.fields.texts(), lines.times.texts()
+    fits = matches(fields, texts.fields_pattern) & matches(times, _TIME_PATTERN)
+    if fits.all():
+        return lines, fields, times
+    kept = pa.array(fits)
+    return lines.where(fits), fields.filter(kept), times.filter(kept)
+
+
+def _joined(lines: Lines) -> pa.Array:
+    """The texts of the labels, with a hole between their parts."""
+    parts = [part.texts() for part in lines.labels]
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, HOLE)
 
 
 def _with_odd_fields(counts: Integers, owners: Integers, odd: Mask) -> Mask:
@@ -121,9 +110,9 @@ def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int)
 
 def _empty_count(refused: Mask, rows: Integers) -> int:
     """How many records are not refused and have no point."""
-    settled = refused.copy()
-    settled[rows] = True
-    return len(settled) - int(np.count_nonzero(settled))
+    done = refused.copy()
+    done[rows] = True
+    return len(done) - int(np.count_nonzero(done))
 
 
 def _series(

@@ -1,11 +1,12 @@
-"""Metrics between a format and their points: one by one on the exact path, in columns on the fast one."""
+"""Formats of metrics: how the lines of records are cut on the fast path, and read one by one on the exact one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import add, sub
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,11 +16,16 @@ from msgspec.structs import astuple
 
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.points.names import name_part
-from penstock.flow.spans import Integers
-from penstock.job.spec import MetricNames, PointTimes
+from penstock.flow.spans import Integers, Mask, Spans
+from penstock.job.spec import NameStyle, PointTimes
 
 FIELDS_MAX = 10_000
 """Of one metric."""
+TEXTS_KEPT_MAX = 200_000
+"""Of the labels and keys whose meaning is remembered; then all are forgotten."""
+TEXT_CHARACTERS_KEPT_MAX = 512
+
+MeaningT = TypeVar("MeaningT")
 
 
 class PointCounts(msgspec.Struct, frozen=True):
@@ -37,25 +43,6 @@ class PointCounts(msgspec.Struct, frozen=True):
         return PointCounts(*map(sub, astuple(self), astuple(other)))
 
 
-class OtherValue(NamedTuple):
-    """A field that is no number: a text, or a value of some other kind."""
-
-    kind: str
-    text: str | None
-
-
-class Metric(NamedTuple):
-    """One measurement as it was written, with the name and tags as they are stored."""
-
-    name: str
-    tags: str
-    fields: list[tuple[str, float | OtherValue]]
-    """By key as it was written; no key twice."""
-    at_ms: int
-    place: str = ""
-    """Where in the record it stands, for one that may hold several."""
-
-
 class Label(NamedTuple):
     """The name and the tags of a metric as they are stored."""
 
@@ -63,48 +50,95 @@ class Label(NamedTuple):
     tags: str
 
 
-@dataclass(frozen=True, slots=True)
-class MetricColumns:
-    """Metrics that a strict pattern covers; their fields stand one after the other."""
+class Metric(NamedTuple):
+    """One measurement as it was written, with the label as it is stored."""
 
-    rows: Integers
-    """The record of each metric."""
-    labels: pa.Array
-    """The text that holds name and tags of each."""
-    at_ms: Integers
-    field_counts: Integers
+    label: Label
+    fields: list[tuple[str, float | None]]
+    """By key as it was written; None: not a number."""
+    at_ms: int
+    place: str = ""
+    """Where in the record it stands, for one that may hold several."""
+
+
+class Fields(NamedTuple):
+    """The fields of metrics, one metric after the other."""
+
+    counts: Integers
+    """How many each metric has."""
     keys: pa.Array
     values: npt.NDArray[np.float64]
     """Of fields that are no numbers it means nothing."""
-    numeric: npt.NDArray[np.bool_]
+    numeric: Mask
     """Which fields are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class NamedFormat:
-    """What formats have in common: one style of names, one unit of time, and how keys of fields are stored."""
+class Lines:
+    """Lines of records, each with one metric, cut where fields and time seem to stand."""
 
-    names: MetricNames
-    unit: PointTimes
+    rows: Integers
+    """The record of each line."""
+    labels: tuple[Spans, ...]
+    """The parts of the text that holds name and tags."""
+    fields: Spans
+    times: Spans
+
+    def where(self, kept: Mask) -> Lines:
+        labels = tuple(part.where(kept) for part in self.labels)
+        return Lines(self.rows[kept], labels, self.fields.where(kept), self.times.where(kept))
+
+
+class Remembered(dict[str, MeaningT | None]):
+    """What texts mean, within a bound; None for those that only the exact path can read."""
+
+    def __init__(self, read: Callable[[str], MeaningT | None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, text: str) -> MeaningT | None:
+        meaning = self._read(text)
+        if len(self) >= TEXTS_KEPT_MAX:
+            self.clear()
+        if len(text) <= TEXT_CHARACTERS_KEPT_MAX:
+            self[text] = meaning
+        return meaning
+
+
+class Format(ABC):
+    """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one reads.
+
+    Kept for the life of a process, so that tasks do not read the same texts again.
+    """
+
+    fields_pattern: ClassVar[str]
+    """Matches the texts that `fields` can split."""
+
+    def __init__(self, names: NameStyle, unit: PointTimes) -> None:
+        self.names: NameStyle = names
+        self.unit: PointTimes = unit
+        self.labels = Remembered(self.label)
+        self.keys = Remembered(self.key)
+
+    @abstractmethod
+    def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
+        """The lines of records (binaries) that can be cut, and how many lines each record has; 0: it is not covered."""
+
+    @abstractmethod
+    def fields(self, texts: pa.Array) -> Fields:
+        """The fields in texts that match the pattern."""
+
+    @abstractmethod
+    def label(self, text: str) -> Label | None:
+        """What the text of a label says; None if only the exact path can tell."""
+
+    @abstractmethod
+    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
+        """All metrics of a record, exactly. Raises `MisfitError`."""
 
     def key(self, text: str) -> str | None:
+        """The part of the metric's name that the text of a key gives; None if only the exact path can tell."""
         try:
             return name_part(text, self.names)
         except MisfitError:
             return None
-
-
-class Format(Protocol):
-    """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one reads."""
-
-    def columns(self, values: pa.Array) -> tuple[MetricColumns, npt.NDArray[np.bool_]]:
-        """The metrics of records (binaries) that the fast path covers, and which records it does not."""
-
-    def label(self, text: str) -> Label | None:
-        """What the text of a label says; None if only the exact path can tell."""
-
-    def key(self, text: str) -> str | None:
-        """The part of the metric's name that the text of a key gives; None if only the exact path can tell."""
-
-    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
-        """All metrics of a record, exactly. Raises `MisfitError`."""

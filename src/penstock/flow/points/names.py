@@ -1,8 +1,7 @@
 """Names of metrics and tags as they are stored.
 
 A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not take are
-deleted, in tags too. With `case: lower` tags are in lower case as well. Nothing is mixed up by that: what becomes equal
-or empty is a misfit of the record.
+deleted, in tags too. Nothing is mixed up by that: what becomes equal or empty is a misfit of the record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 
 from penstock.flow.decode.json_text import HALF_PAIR, well_formed
 from penstock.flow.decode.misfit import MisfitError, quoted
-from penstock.job.spec import MetricNames
+from penstock.job.spec import NameStyle
 
 TAGS_MAX = 64
 TAGS_BYTES_MAX = 64 * 1024
@@ -29,18 +28,17 @@ _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 
 
 @lru_cache(maxsize=_PARTS_KEPT_MAX)
-def name_part(text: str, names: MetricNames) -> str:
+def name_part(text: str, names: NameStyle) -> str:
     """A metric's name, or the key of one of its fields, as a part of the stored name. Raises `MisfitError`."""
-    stored = _stored(text, names) if names.style == "raw" else _stored(text, names).lower()
+    stored = text if names == "raw" else _stored(text, names).lower()
     if not stored:
-        found = f"{quoted(text)} has no character that a metric name may have" if text else "is empty"
-        raise MisfitError(found)
+        raise MisfitError(f"{quoted(text)} has no character that a metric name may have" if text else "is empty")
     if len(well_formed(stored).encode()) > NAME_BYTES_MAX:
         raise MisfitError(f"a name of more than {NAME_BYTES_MAX} bytes")
     return stored
 
 
-def canonical_tags(tags: Mapping[str, str], names: MetricNames) -> str:
+def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
     """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
@@ -58,12 +56,11 @@ def canonical_tags(tags: Mapping[str, str], names: MetricNames) -> str:
     return encoded.decode()
 
 
-def _stored(text: str, names: MetricNames) -> str:
-    cleaned = text if names.style == "raw" else _FOREIGN.sub("", text)
-    return cleaned.lower() if names.case == "lower" else cleaned
+def _stored(text: str, names: NameStyle) -> str:
+    return text if names == "raw" else _FOREIGN.sub("", text)
 
 
-def _cleaned(tags: Mapping[str, str], names: MetricNames) -> dict[str, str]:
+def _cleaned(tags: Mapping[str, str], names: NameStyle) -> dict[str, str]:
     stored: dict[str, str] = {}
     sources: dict[str, str] = {}
     for key, value in tags.items():

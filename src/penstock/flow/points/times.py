@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.spans import Integers, Mask
-from penstock.job.spec import DecodeFormat, PointsSpec, PointTimes
+from penstock.job.spec import PointTimes
 
 AT_MS_MAX = 253_402_300_799_999
 """The end of the year 9999, beyond which tables cannot hold a time."""
@@ -17,11 +17,6 @@ _DIGITS_MAX = 64
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _AUTO = (("s", 10**11), ("ms", 10**14), ("us", 10**17))
 """What a number below each bound is taken for, larger ones being nanoseconds: right from 1973 to 5138."""
-
-
-def unit_of(points: PointsSpec, format_stated: DecodeFormat) -> PointTimes:
-    """The unit that the job states, or that of the format."""
-    return points.timestamps or ("ns" if format_stated == "influx" else "auto")
 
 
 def exact_ms(text: str, unit: PointTimes) -> int:
@@ -44,7 +39,7 @@ def whole_ms(numbers: Integers, unit: PointTimes) -> tuple[Integers, Mask]:
         return _scaled(numbers, unit)
     if not len(numbers):
         return numbers, np.ones(0, np.bool_)
-    least, most = (_unit(int(each), unit) for each in (numbers.min(), numbers.max()))
+    least, most = (_unit(int(number), unit) for number in (numbers.min(), numbers.max()))
     if least == most:
         return _scaled(numbers, most)
     at_ms, fits = _scaled(numbers, "ns")

@@ -80,9 +80,10 @@ class Merging:
     aggregates: Aggregates
     series: Sequence[str] = SERIES
     """The columns that tell series apart."""
+    rows: int = 0
+    """That are merged."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)
-    _rows: int = 0
-    _rows_max: int = MERGE_ROWS_MIN
+    _waiting_rows: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -90,8 +91,9 @@ class Merging:
     def add(self, rows: pl.DataFrame) -> None:
         if rows.height:
             self._waiting.append(rows)
-            self._rows += rows.height
-        if self._rows > self._rows_max:
+            self._waiting_rows += rows.height
+        # Where merging does not help, it is not tried again before there are twice as many.
+        if self._waiting_rows > max(MERGE_ROWS_MIN, 2 * self.rows):
             self._merge()
 
     def merged(self) -> pl.DataFrame:
@@ -102,11 +104,10 @@ class Merging:
         return self._waiting[0]
 
     def _merge(self) -> None:
-        rows = pl.concat(self._waiting).lazy()
-        merged = merge_partials(rows, self.window.millis, self.aggregates, self.series).collect()
-        self._waiting, self._rows = [merged], merged.height
-        # Where merging does not help, it is not tried again before there are twice as many.
-        self._rows_max = max(MERGE_ROWS_MIN, 2 * merged.height)
+        rows = pl.concat(self._waiting)
+        in_windows = merge_partials(rows.lazy(), self.window.millis, self.aggregates, self.series)
+        merged = in_windows.select(rows.columns).collect()
+        self._waiting, self._waiting_rows, self.rows = [merged], merged.height, merged.height
 
 
 def sketched(values: pl.Series) -> pl.Series:

@@ -1,7 +1,7 @@
 """What the tasks of a close do: they read partials, and write closed windows and what late rows change of them.
 
-Buckets are taken a few at a time, files batch by batch, and what is read is merged on the way: memory holds a bounded
-number of rows, however many the files have. A row may be late for one interval and in time for another (RULES W2, W3).
+Files are read batch by batch, and what is read is merged on the way. Buckets whose windows are too many for memory are
+divided, and each half is read by itself. A row may be late for one interval and in time for another (RULES W2, W3).
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned
 from penstock.tables.rollup.closed_rows import Numbering, OrderedSeries, closed_rows
-from penstock.tables.rollup.decide import ClosePortion, PartialsFile, Span
+from penstock.tables.rollup.decide import CompleteClose, PartialsFile, Span
 from penstock.tables.rollup.files import (
     in_larger_parts,
-    read_batches,
     scan,
     span_ms,
     stage_files,
     starting_in,
+    whole_rows,
     window_bounds,
-    with_partition_columns,
 )
 from penstock.tables.rollup.numbers import LEAST_MS
 from penstock.tables.rollup.schema import read_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
+MERGED_ROWS_MAX = 1_000_000
+"""Of windows that a task holds, if they are of more than one bucket."""
 _KEY = ("series", "window_start")
 
 
 @dataclass(frozen=True, slots=True)
 class CloseFlow:
-    """Everything that the tasks of a portion need to know."""
+    """Everything that the tasks of a close need to know."""
 
     partials: Storage
     windows: WriteOptions
     aggregates: Aggregates
     owner: str
-    portion: ClosePortion
+    close: CompleteClose
     old_files: tuple[ActiveFile, ...] | None
     """Of closed windows that late rows may update; None: late rows are only counted."""
 
     def new_name(self) -> str:
-        return closed_name(self.owner, self.portion.close, uuid.uuid4().hex)
+        return closed_name(self.owner, self.close.close, uuid.uuid4().hex)
 
     @property
     def windows_storage(self) -> Storage:
@@ -61,118 +62,135 @@ class CloseFlow:
 
 
 class CloseReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a task tells the driver."""
+    """What tasks report to the driver."""
 
     files: tuple[StagedFile, ...] = ()
     updates: tuple[StagedFile, ...] = ()
     """Files of rows that replace rows of closed windows, or add to them."""
+    kept: tuple[StagedFile, ...] = ()
+    """Files of the rows that stay of files in which others are replaced."""
     replaced: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Files of closed windows, with the number of their rows that are replaced."""
     late: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Points by interval."""
 
+    def __add__(self, other: CloseReport) -> CloseReport:
+        return CloseReport(
+            self.files + other.files,
+            self.updates + other.updates,
+            self.kept + other.kept,
+            Counter(self.replaced) + Counter(other.replaced),
+            Counter(self.late) + Counter(other.late),
+        )
 
-def close_share(flow: CloseFlow, share: tuple[range, ...]) -> CloseReport:
-    """Close the windows of a task's buckets, in the pieces in which it takes them."""
-    task = _CloseTask(flow)
-    for buckets in share:
-        task.take(buckets)
-    return CloseReport(tuple(task.files), tuple(task.updates), dict(task.replaced), dict(task.late))
+
+class _TooManyRowsError(Exception):
+    """The windows of some buckets do not fit in memory together."""
+
+
+def close_share(flow: CloseFlow, buckets: range) -> CloseReport:
+    """Close the windows of some buckets, together or in halves."""
+    try:
+        return _BucketsClose(flow, buckets).run()
+    except _TooManyRowsError:
+        middle = (buckets.start + buckets.stop) // 2
+    return close_share(flow, range(buckets.start, middle)) + close_share(flow, range(middle, buckets.stop))
 
 
 def rewrite(flow: CloseFlow, work: tuple[ActiveFile, Sequence[str]]) -> CloseReport:
     """Write the rows of a file of closed windows again, without those that the rows of other files replace."""
     file, updates = work
-    storage, schema = flow.windows_storage, flow.windows.schema
-    columns = pa.schema([schema.field(name) for name in _KEY])
+    storage = flow.windows_storage
+    columns = pa.schema([flow.windows.schema.field(name) for name in _KEY])
     updated = pl.concat(rows for path in updates for rows in scan(storage, path, columns))
-    inside = pa.schema([column for column in schema if column.name not in flow.windows.partition_by])
     replaced = 0
 
     def kept() -> Iterator[pa.RecordBatch]:
         nonlocal replaced
-        for batch in read_batches(storage, file.path, inside):
+        for batch in whole_rows(storage, file, flow.windows):
             keys = pl.DataFrame(pa.Table.from_batches([batch.select(_KEY)])).with_row_index("row")
             rows = batch.take(keys.join(updated, on=_KEY, how="anti")["row"].sort().to_arrow())
             replaced += batch.num_rows - rows.num_rows
-            yield with_partition_columns(rows, flow.windows.partition_by, file.scalars, schema)
+            yield rows
 
     files = stage_files(flow.windows, flow.new_name, kept())
-    return CloseReport(files=files, replaced={file.path: replaced})
+    return CloseReport(kept=files, replaced={file.path: replaced})
 
 
-class _CloseTask:
-    """The work of one task, and what it comes to, as in a report."""
+class _BucketsClose:
+    """The windows of some buckets: those that are due, and those closed ones in full that late rows belong to."""
 
-    def __init__(self, flow: CloseFlow) -> None:
-        self.files: list[StagedFile] = []
-        self.updates: list[StagedFile] = []
-        self.replaced: Counter[str] = Counter()
-        self.late: Counter[str] = Counter()
+    def __init__(self, flow: CloseFlow, buckets: range) -> None:
         self._flow = flow
+        self._buckets = buckets
         self._schema = read_schema(flow.aggregates)
+        self._numbering = Numbering()
+        self._replaced: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
 
-    def take(self, buckets: range) -> None:
-        """Compute the due windows of some buckets, and those closed ones in full that late rows belong to."""
-        numbering = Numbering()
-        touched = self._touched(buckets, numbering)
+    def run(self) -> CloseReport:
+        touched = self._touched()
+        closed = self._merged(touched)
+        series = self._numbering.ordered()
+        files = self._written(
+            series,
+            ((span.window, starting_in(rows, span.start_ms, span.end_ms)) for span, rows in closed.items()),
+        )
+        updates: tuple[StagedFile, ...] = ()
+        if touched:
+            names = self._numbering.texts()
+            corrected = (
+                (span.window, self._corrected(closed[span], span, keys.join(names, on="series")))
+                for span, keys in touched.items()
+            )
+            updates = self._written(series, corrected)
+        return CloseReport(files, updates, replaced=self._replaced, late=self._late)
+
+    def _touched(self) -> dict[Span, pl.DataFrame]:
+        """The closed windows that late rows belong to, by series and start; rows that change nothing are counted."""
+        spans, updates = self._flow.close.spans, self._flow.old_files is not None
+        keys: dict[Span, list[pl.DataFrame]] = {}
+        closed_ms = max(span.start_ms for span in spans)
+        for rows in self._rows(self._flow.close.late_files, LEAST_MS, closed_ms):
+            for span in spans:
+                kept_from = min(span.complete_from_ms, span.start_ms) if updates else span.start_ms
+                lost = starting_in(rows, LEAST_MS, kept_from)
+                self._late[span.window.name] += int(lost["count"].sum())
+                late = starting_in(rows, kept_from, span.start_ms)
+                if late.height:
+                    windows = self._numbering.numbered(late).select("series", aligned(span.window.millis))
+                    keys.setdefault(span, []).append(windows.unique())
+        return {span: pl.concat(frames).unique() for span, frames in keys.items()}
+
+    def _merged(self, touched: Mapping[Span, pl.DataFrame]) -> dict[Span, pl.DataFrame]:
+        """One row per series and window, of the due windows and of the touched ones."""
         merging = {
             span: Merging(span.window, self._flow.aggregates, ("series",))
-            for span in self._flow.portion.spans
+            for span in self._flow.close.spans
             if not span.empty or span in touched
         }
         if not merging:
-            return
+            return {}
         start = min(_first_ms(touched[span]) if span in touched else span.start_ms for span in merging)
-        rows = self._rows(self._flow.portion.files, buckets, start, max(span.end_ms for span in merging))
+        rows = self._rows(self._flow.close.files, start, max(span.end_ms for span in merging))
         for part in in_larger_parts(rows, MERGE_ROWS_MIN):
-            numbered = numbering.numbered(part)
+            numbered = self._numbering.numbered(part)
             for span, merged in merging.items():
-                merged.add(starting_in(numbered, span.emitted_from_ms, span.end_ms))
-                if span.start_ms < span.emitted_from_ms:
-                    lost = starting_in(numbered, span.start_ms, min(span.emitted_from_ms, span.end_ms))
-                    self.late[span.window.name] += int(lost["count"].sum())
+                merged.add(starting_in(numbered, span.start_ms, span.end_ms))
                 if span in touched:
                     windows = numbered.with_columns(aligned(span.window.millis).alias("window"))
                     keys = touched[span].rename({"window_start": "window"})
                     merged.add(windows.join(keys, on=["series", "window"], how="semi").drop("window"))
-        series, close = numbering.ordered(), {span: merged.merged() for span, merged in merging.items() if merged}
-        self.files += self._written(
-            series,
-            ((span.window, starting_in(rows, span.emitted_from_ms, span.end_ms)) for span, rows in close.items()),
-        )
-        if touched:
-            names = numbering.texts()
-            self.updates += self._written(
-                series,
-                (
-                    (span.window, self._corrected(close[span], span, keys.join(names, on="series"), buckets))
-                    for span, keys in touched.items()
-                ),
-            )
+            if len(self._buckets) > 1 and sum(merged.rows for merged in merging.values()) > MERGED_ROWS_MAX:
+                raise _TooManyRowsError
+        return {span: merged.merged() for span, merged in merging.items() if merged}
 
-    def _touched(self, buckets: range, numbering: Numbering) -> dict[Span, pl.DataFrame]:
-        """The closed windows that late rows belong to, by series and start; rows that change nothing are counted."""
-        spans, updates = self._flow.portion.spans, self._flow.old_files is not None
-        keys: dict[Span, list[pl.DataFrame]] = {}
-        closed_ms = max(span.start_ms for span in spans)
-        for rows in self._rows(self._flow.portion.late_files, buckets, LEAST_MS, closed_ms):
-            for span in spans:
-                kept_from = min(span.complete_from_ms, span.start_ms) if updates else span.start_ms
-                lost = starting_in(rows, LEAST_MS, kept_from)
-                self.late[span.window.name] += int(lost["count"].sum())
-                late = starting_in(rows, kept_from, span.start_ms)
-                if late.height:
-                    windows = numbering.numbered(late).select("series", aligned(span.window.millis))
-                    keys.setdefault(span, []).append(windows.unique())
-        return {span: pl.concat(frames).unique() for span, frames in keys.items()}
-
-    def _corrected(self, rows: pl.DataFrame, span: Span, keys: pl.DataFrame, buckets: range) -> pl.DataFrame:
+    def _corrected(self, rows: pl.DataFrame, span: Span, keys: pl.DataFrame) -> pl.DataFrame:
         """The rows of touched windows, each with the revision after the one that it replaces.
 
         Revision 0 is a row of a window's own close.
         """
-        bounds = window_bounds(buckets, _first_ms(keys), span.start_ms)
+        bounds = window_bounds(self._buckets, _first_ms(keys), span.start_ms)
         columns = pa.schema([self._flow.windows.schema.field(name) for name in (*_KEY, "revision", "bucket")])
         replaced = [keys.select(*_KEY, pl.lit(0, pl.Int32).alias("revision")).clear()]
         for file in self._flow.old_files or ():
@@ -184,17 +202,15 @@ class _CloseTask:
                 known = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
                 if known.height:
                     replaced.append(known.select(*_KEY, "revision"))
-                    self.replaced[file.path] += known.height
+                    self._replaced[file.path] += known.height
         before = pl.concat(replaced).group_by(_KEY).agg(pl.col("revision").max())
         corrected = starting_in(rows, LEAST_MS, span.start_ms).join(before, on=_KEY, how="left")
         return corrected.with_columns((pl.col("revision").fill_null(0) + 1).cast(pl.Int32))
 
-    def _rows(
-        self, files: Iterable[PartialsFile], buckets: range, start_ms: int, end_ms: int
-    ) -> Iterator[pl.DataFrame]:
+    def _rows(self, files: Iterable[PartialsFile], start_ms: int, end_ms: int) -> Iterator[pl.DataFrame]:
+        bounds = window_bounds(self._buckets, start_ms, end_ms)
         for file in files:
             if file.meets(start_ms, end_ms):
-                bounds = window_bounds(buckets, start_ms, end_ms)
                 yield from scan(self._flow.partials, file.path, self._schema, bounds)
 
     def _written(self, series: OrderedSeries, several: Iterable[tuple[Window, pl.DataFrame]]) -> tuple[StagedFile, ...]:
@@ -202,7 +218,7 @@ class _CloseTask:
         batches = (
             batch
             for window, rows in several
-            for batch in closed_rows(rows, series, window, flow.portion.close, flow.aggregates, flow.windows.schema)
+            for batch in closed_rows(rows, series, window, flow.close.close, flow.aggregates, flow.windows.schema)
         )
         return stage_files(flow.windows, flow.new_name, batches)
 

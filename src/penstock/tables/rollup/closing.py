@@ -1,30 +1,46 @@
-"""The chores of a rollup: begin a close, land its portions, clean and merge partials, one at a time.
+"""The chores of a rollup: begin a close, complete it, clean partials, one at a time (RULES W2, W3).
 
 The process that holds the lowest partition of the log does them. A second one does no harm: every step is a
 compare-and-swap that sees by itself whether it is done, and after a crash the numbers say where to go on.
+
+A close is three steps: commit its number to partials, aggregate the partials that were there, commit the rows to the
+table of windows with the number.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import SparkSession
 
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, TransientError
+from penstock.flow.columns.partition_values import Values
+from penstock.flow.points.series import BUCKETS
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import ClosedName, owner_tag
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.vacuum import Dead, Kept, by_version
+from penstock.lake.maintenance.leftovers import NameRules, Verdict
+from penstock.lake.staged import check_staged
 from penstock.logs.log import Log
+from penstock.spark.failures import spark_errors
+from penstock.staging.dealing import run_each
 from penstock.tables.kind import Chore, View
-from penstock.tables.rollup.close_portion import StagedPortion, land_portion, stage_portion
-from penstock.tables.rollup.decide import TURNS, BeginClose, Clean, ClosePortion, Due, Merge, Moment, decide
+from penstock.tables.rollup.close_task import CloseFlow, CloseReport, close_share, rewrite
+from penstock.tables.rollup.decide import BeginClose, Clean, CompleteClose, Due, decide
 from penstock.tables.rollup.events import WindowsClosed
-from penstock.tables.rollup.files import partials_files
+from penstock.tables.rollup.files import SPANNED, cut, partials_files, write_options
 from penstock.tables.rollup.numbers import (
     CLOSE,
-    PORTIONS,
+    CLOSED,
+    CLOSED_UNTIL,
+    LATE,
     UNTIL,
+    UPDATED,
     WATERMARK,
     CloseState,
     close_state,
@@ -32,12 +48,18 @@ from penstock.tables.rollup.numbers import (
     number_of,
     refuse_apart,
 )
-from penstock.tables.rollup.spec import RollupSpec
-from penstock.tables.rollup.upkeep import clean, merge
+from penstock.tables.rollup.spec import LatePolicy, RollupSpec
+from penstock.tables.rollup.upkeep import clean
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
 LOOK_SECONDS = 1.0
 """How often tables and log are asked what is due, while nothing was."""
+TASK_ROWS_MIN = 200_000
+"""Of partials: for fewer another task is not worth its start."""
+
+
+class WindowsRewrittenError(TransientError):
+    """Another process replaced files of closed windows that a close replaces too: it has to be done again."""
 
 
 class Closing:
@@ -55,9 +77,6 @@ class Closing:
         self._environment = partials.environment
         self._look_at = 0.0
         self._leads = False
-        self._landed: list[tuple[StagedPortion, float]] = []
-        """The portions of the close under way that this process landed, with the seconds that each took."""
-        self._last = TURNS[-1]
 
     def chores(self, view: View) -> Sequence[Due]:
         """What is due, for the process that leads."""
@@ -75,17 +94,13 @@ class Closing:
         return self._leads and self._due(self._environment.now(), flush_late=True) is not None
 
     def perform(self, chore: Chore) -> None:
-        # Also of work that fails: it must not take the turn of the others.
-        self._last = chore.name
         match chore:
             case BeginClose():
                 self._begin(chore)
-            case ClosePortion():
-                self._close(chore)
+            case CompleteClose():
+                self._complete(chore)
             case Clean():
                 clean(self._partials, chore)
-            case Merge():
-                merge(self._partials, self._spec, chore)
             case _:
                 raise InvariantError(f"a rollup has no chore {chore.name}")
 
@@ -107,7 +122,7 @@ class Closing:
         if state is None:
             return None
         at_ms = None if state.under_way else self.watermark(now).at_ms
-        return decide(state, partials_files(self._partials), self._spec, Moment(at_ms, flush_late, self._last))
+        return decide(state, partials_files(self._partials), self._spec, at_ms, flush_late=flush_late)
 
     def _state(self) -> CloseState | None:
         """How far the closes are; None while another process moves them along."""
@@ -128,16 +143,11 @@ class Closing:
         return close_state(self._name, self._partials.transactions(), self._windows.transactions())
 
     def _begin(self, chore: BeginClose) -> None:
-        """Say which files the close takes: those that are there in the version before (RULES W2)."""
-        job = self._name
-        numbers = {
-            number_key(job, CLOSE): chore.close,
-            number_key(job, UNTIL): chore.until_ms,
-            number_key(job, PORTIONS): chore.portions,
-        }
+        """Step 1: state which files the close takes, those that are there in the version before."""
+        numbers = {number_key(self._name, CLOSE): chore.close, number_key(self._name, UNTIL): chore.until_ms}
         if chore.watermark_ms is not None:
-            numbers[number_key(job, WATERMARK)] = chore.watermark_ms
-        begun = Provenance(kind="close", job=job, batch=str(chore.close), until_ms=chore.until_ms)
+            numbers[number_key(self._name, WATERMARK)] = chore.watermark_ms
+        begun = Provenance(kind="close", job=self._name, batch=str(chore.close), until_ms=chore.until_ms)
 
         def change() -> Change | None:
             if number_of(self._partials, CLOSE) != chore.close - 1:
@@ -145,30 +155,123 @@ class Closing:
             return Change([], numbers, begun.metadata)
 
         self._partials.swap(change)
-        self._landed.clear()
         self._environment.reach("close_begun")
 
-    def _close(self, chore: ClosePortion) -> None:
+    def _complete(self, chore: CompleteClose) -> None:
+        """Steps 2 and 3: aggregate what the close took, and make its rows visible."""
         started_at = self._environment.now()
-        staged = stage_portion(self._spark, self._spec, self._partials, self._windows, chore)
+        active = {file.path: file for file in self._windows.active_files(SPANNED)}
+        report = self._stage(chore, active)
         self._environment.reach("close_staged")
-        if not land_portion(self._windows, chore, staged):
+        if not self._land(chore, report, [active[path] for path in report.replaced]):
             return
         self._environment.reach("close_landed")
-        self._landed.append((staged, self._environment.now() - started_at))
-        if chore.portion + 1 == chore.portions:
-            self._report_closed(chore)
-            self._landed.clear()
-
-    def _report_closed(self, chore: ClosePortion) -> None:
-        late = sum((staged.late for staged, _ in self._landed), Counter[str]())
         self._environment.listener.event(
             WindowsClosed(
                 close=chore.close,
-                rows=sum(staged.rows for staged, _ in self._landed),
-                updated=sum(staged.updated for staged, _ in self._landed),
-                late=dict(late),
-                seconds=round(sum(seconds for _, seconds in self._landed), 3),
+                rows=sum(file.rows for file in report.files),
+                updated=sum(file.rows for file in report.updates),
+                late=report.late,
+                seconds=round(self._environment.now() - started_at, 3),
                 until=chore.until_ms / 1000,
             )
         )
+
+    def _stage(self, chore: CompleteClose, active: dict[str, ActiveFile]) -> CloseReport:
+        """Write the files of a close, which are not visible yet.
+
+        One Spark job closes windows; where rows are replaced, another one writes the other rows of their files again.
+        """
+        updates_windows = self._spec.late is LatePolicy.UPDATE
+        flow = CloseFlow(
+            partials=self._partials.storage(),
+            windows=write_options(self._windows),
+            aggregates=self._spec.aggregates,
+            owner=owner_tag(self._name),
+            close=chore,
+            old_files=tuple(active.values() if chore.late_files else ()) if updates_windows else None,
+        )
+        with spark_errors(self._spark):
+            cores = int(self._spark.sparkContext.defaultParallelism)
+        rows = sum(file.rows for file in {*chore.files, *chore.late_files})
+        shares = cut(range(BUCKETS), min(cores, -(-rows // TASK_ROWS_MIN)))
+        report = sum(run_each(self._spark, partial(close_share, flow), shares, CloseReport), CloseReport())
+        if not report.replaced:
+            return report
+        pieces = [
+            (active[path], [update.path for update in report.updates if self._values(update) == active[path].values])
+            for path in report.replaced
+        ]
+        rewritten = sum(run_each(self._spark, partial(rewrite, flow), pieces, CloseReport), CloseReport())
+        if rewritten.replaced != report.replaced:
+            raise InvariantError(
+                f"close {chore.close} has to replace {report.replaced} rows of {self._windows.spec.path}, "
+                f"and left out {rewritten.replaced}"
+            )
+        return report + CloseReport(kept=rewritten.kept)
+
+    def _values(self, file: StagedFile) -> Values:
+        return tuple(file.partition_values[name] for name in self._windows.spec.partition_by)
+
+    def _land(self, chore: CompleteClose, report: CloseReport, replaced: Sequence[ActiveFile]) -> bool:
+        """Commit the rows of a close; False if they have landed already, whichever process did it."""
+        windows, files = self._windows, (*report.files, *report.updates, *report.kept)
+        written_with = windows.schema
+
+        def decide_change() -> Change | None:
+            if number_of(windows, CLOSED) != chore.close - 1:
+                return None
+            windows.check_schema(written_with)
+            self._check_active(replaced)
+            check_staged(windows.storage(), files)
+            removes = [windows.remove_action(file) for file in replaced]
+            return Change(
+                actions=[*removes, *map(windows.add_action, files)],
+                transactions=self._numbers(chore, report),
+                metadata=Provenance(
+                    kind="close",
+                    job=self._name,
+                    batch=str(chore.close),
+                    rows=sum(file.rows for file in (*report.files, *report.updates)),
+                    size_bytes=sum(file.size_bytes for file in files),
+                    files_removed=len(removes),
+                    files_added=len(files),
+                ).metadata,
+            )
+
+        return windows.swap(decide_change)
+
+    def _check_active(self, replaced: Sequence[ActiveFile]) -> None:
+        windows = self._windows
+        if not replaced:
+            return
+        refuse_deletion_vectors(windows.handle, windows.spec.path)
+        gone = set(replaced) - set(windows.active_files())
+        if gone:
+            raise WindowsRewrittenError(
+                f"{len(gone)} files of {windows.spec.path} were replaced while late points were added to their windows",
+                hint="another writer or a compaction; it will be tried again",
+            )
+
+    def _numbers(self, chore: CompleteClose, report: CloseReport) -> dict[str, int]:
+        """How far the closes are, and what this one adds to the sums."""
+        job, windows = self._name, self._windows
+        numbers = {number_key(job, CLOSED): chore.close, number_key(job, CLOSED_UNTIL): chore.until_ms}
+        for interval, points in report.late.items():
+            numbers[number_key(job, LATE, interval)] = number_of(windows, LATE, interval) + points
+        if report.updates:
+            updated = sum(file.rows for file in report.updates)
+            numbers[number_key(job, UPDATED)] = number_of(windows, UPDATED) + updated
+        return numbers
+
+
+def windows_rules(windows: Table) -> NameRules:
+    """Which files that no version names can go (RULES C7): a close commits nothing after it is complete."""
+    owner, closed = owner_tag(windows.job), number_of(windows, CLOSED)
+
+    def of_close(name: ClosedName) -> Verdict:
+        if name.owner != owner:
+            return Kept.OTHERS
+        return Dead.CLOSED if name.close <= closed else Kept.COMMITTABLE
+
+    return NameRules(lambda _: Kept.UNKNOWN, by_version(windows), lambda _: Kept.UNKNOWN, of_close)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from penstock.events import Event, Level
+from penstock.events import Event
 from penstock.status.metrics import Add, Change, Metric, Put
 
 
 class WindowsClosed(Event):
-    """A close is complete; figures are of the portions that this process landed."""
+    """A close is complete."""
 
     close: int
     rows: int
@@ -31,24 +31,12 @@ class PartialsCleaned(Event):
     points: int
 
 
-class PartialsMerged(Event):
-    files_before: int
-    files_after: int
-
-
 class WindowsPublished(Event):
     rows: int
     topic: str
 
     def in_short(self) -> str:
         return f"{self.rows:,} {self.name}"
-
-
-class PublishPositionLost(Event, level=Level.WARNING):
-    """A bucket goes on where the table noted it last, since its position is gone: rows of a close may be duplicated."""
-
-    bucket: int
-    close: int
 
 
 class PublisherFenced(Event):

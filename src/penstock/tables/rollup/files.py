@@ -21,6 +21,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import Storage
 from penstock.tables.rollup.aggregate import MILLI
 from penstock.tables.rollup.decide import PartialsFile
+from penstock.tables.rollup.schema import WINDOWS_GROUP_ROWS_MAX
 
 BATCH_ROWS_MAX = 131_072
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
@@ -51,16 +52,16 @@ def span_ms(file: ActiveFile, day: str | None) -> tuple[int, int]:
 
 def _partials_file(file: ActiveFile) -> PartialsFile:
     day, epoch = file.values
-    if day is None or epoch is None or file.rows is None:
+    if epoch is None or file.rows is None:
         raise InvariantError(f"a file of partials is not one that Penstock wrote: {file.path}")
-    return PartialsFile(file.path, day, int(epoch), file.rows, *span_ms(file, day))
+    return PartialsFile(file.path, int(epoch), file.rows, *span_ms(file, day))
 
 
 def _millis(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
-def write_options(table: Table, row_group_rows_max: int) -> WriteOptions:
+def write_options(table: Table, row_group_rows_max: int = WINDOWS_GROUP_ROWS_MAX) -> WriteOptions:
     """For files of a table with all its columns."""
     place = table.spec
     return WriteOptions(
@@ -152,6 +153,15 @@ def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[
             held.clear()
     if held:
         yield pl.concat(held)
+
+
+def whole_rows(
+    storage: Storage, file: ActiveFile, options: WriteOptions, bounds: ValueBounds | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in all columns of its table, as `read_batches` gives them."""
+    inside = pa.schema([column for column in options.schema if column.name not in options.partition_by])
+    for batch in read_batches(storage, file.path, inside, bounds):
+        yield with_partition_columns(batch, options.partition_by, file.scalars, options.schema)
 
 
 def with_partition_columns(

@@ -23,7 +23,7 @@ from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
 from penstock.tables.quarantine.table import Listings
-from penstock.tables.rollup.close_portion import windows_rules
+from penstock.tables.rollup.closing import windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.proof.verification import prove_rollup
@@ -31,11 +31,12 @@ from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
+from penstock.tables.rollup.upkeep import compact_partials
 from penstock.tables.rollup.writer import RollupWriter
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.vacuum import vacuum
 
-STEPS = ("close_begun", "close_staged", "close_landed", *PUBLISH_STEPS, "cleaned", "merged")
+STEPS = ("close_begun", "close_staged", "close_landed", *PUBLISH_STEPS, "cleaned")
 
 
 class RollupKind(SingleKind):
@@ -66,9 +67,11 @@ class RollupKind(SingleKind):
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        wish.refuse_all_days(f"{job.name} merges its partials by itself")
-        windows = _windows_table(job, environment)
-        return compact(windows, wish.target_bytes or job.flush.min_bytes_per_file, progress, wish.effort)
+        wish.refuse_all_days(f"{job.name} is a rollup: run without it")
+        rollup, target_bytes = job_of(job, RollupSpec), wish.target_bytes or job.flush.min_bytes_per_file
+        report = compact(_windows_table(job, environment), target_bytes, progress, wish.effort)
+        partials = existing_table(partials_job(rollup), environment)
+        return report + compact_partials(partials, rollup.table, wish.effort.after(report.size_bytes_before))
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)

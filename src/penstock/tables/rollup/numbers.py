@@ -17,16 +17,14 @@ OWNER = "owner"
 """The table belongs to the job."""
 
 # Of partials. Instants are in milliseconds.
-FINEST_MS = "finest_ms"
-"""The length of the finest window, fixed when the table is created."""
+INTERVAL = "interval"
+"""By interval: its length, fixed when the table is created."""
 WINDOWS_ID = "windows"
 """The fingerprint of the table that their windows are closed to."""
 CLOSE = "close"
 """The number of the last close that was begun (RULES W2)."""
 UNTIL = "until"
 """The windows that end at or before this instant are closed by that close."""
-PORTIONS = "portions"
-"""In how many commits the rows of that close land."""
 WATERMARK = "watermark"
 CLEANED = "cleaned"
 """The windows that end at or before this instant may have lost partials."""
@@ -38,14 +36,8 @@ CLOSED = "closed"
 """The number of the last close that is complete."""
 CLOSED_UNTIL = "closed_until"
 """The windows that end at or before this instant are closed."""
-CLOSED_PORTIONS = "closed_portions"
-"""How many portions of the next close have landed."""
 LATE = "late"
 """By interval: the points that came too late for their window."""
-SINCE = "since"
-"""By interval: the close since which it has taken part in every one."""
-JOINED = "joined"
-"""By interval: the last close that it took part in."""
 UPDATED = "updated"
 """The rows that late points replaced or added."""
 PUBLISH_BUCKETS = "publish_buckets"
@@ -66,36 +58,35 @@ def number_of(table: Table, name: str, of: str | int | None = None) -> int:
     return table.transaction(number_key(table.job, name, of)) or 0
 
 
-def keep_number(table: Table, name: str, value: int, check: Callable[[], None] = lambda: None) -> int:
-    """Commit a number that stays as it is; the one that the table has, which may be another.
+def keep_numbers(
+    table: Table, head: str, stated: Mapping[str, int], check: Callable[[], None] = lambda: None
+) -> Mapping[str, int]:
+    """Commit numbers that stay as they are, unless the table has some whose keys begin so; those that it has then.
 
     `check` may refuse the version that is loaded.
     """
 
+    def kept() -> Mapping[str, int]:
+        return {key: number for key, number in table.transactions().items() if key.startswith(head)}
+
     def decide() -> Change | None:
         check()
-        if table.transaction(number_key(table.job, name)) is not None:
-            return None
-        return Change([], {number_key(table.job, name): value}, Provenance(kind="windows", job=table.job).metadata)
+        return None if kept() else Change([], stated, Provenance(kind="windows", job=table.job).metadata)
 
     table.swap(decide)
-    return number_of(table, name)
+    return kept()
 
 
 @dataclass(frozen=True, slots=True)
 class CloseState:
-    """Close `closed` is complete; if `close` is one more, it is begun and `closed_portions` of it have landed."""
+    """Close `closed` is complete; if `close` is one more, it is begun."""
 
     close: int = 0
     until_ms: int = LEAST_MS
     watermark_ms: int | None = None
-    portions: int = 1
     cleaned_ms: int = LEAST_MS
     closed: int = 0
     closed_until_ms: int = LEAST_MS
-    closed_portions: int = 0
-    joined: frozenset[str] = frozenset()
-    """The intervals that take part in the close that is begun, once a portion of it has landed."""
 
     @property
     def under_way(self) -> bool:
@@ -104,19 +95,13 @@ class CloseState:
 
 def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int]) -> CloseState:
     """From the app transactions of both tables."""
-    close, head = partials.get(number_key(job, CLOSE), 0), number_key(job, JOINED, "")
     return CloseState(
-        close=close,
+        close=partials.get(number_key(job, CLOSE), 0),
         until_ms=partials.get(number_key(job, UNTIL), LEAST_MS),
         watermark_ms=partials.get(number_key(job, WATERMARK)),
-        portions=partials.get(number_key(job, PORTIONS), 1),
         cleaned_ms=partials.get(number_key(job, CLEANED), LEAST_MS),
         closed=windows.get(number_key(job, CLOSED), 0),
         closed_until_ms=windows.get(number_key(job, CLOSED_UNTIL), LEAST_MS),
-        closed_portions=windows.get(number_key(job, CLOSED_PORTIONS), 0),
-        joined=frozenset(
-            name.removeprefix(head) for name, last in windows.items() if name.startswith(head) and last == close
-        ),
     )
 
 

@@ -75,7 +75,7 @@ def _merged(
     partials: Table, spans: Sequence[Span], aggregates: Aggregates, metrics: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
     """The open windows of each interval, those of some buckets after the other."""
-    start_ms = min(span.emitted_from_ms for span in spans)
+    start_ms = min(span.start_ms for span in spans)
     files = [file for file in partials_files(partials) if file.meets(start_ms, -LEAST_MS)]
     schema, storage = read_schema(aggregates), partials.storage()
     for buckets in cut(range(BUCKETS), -(-sum(file.rows for file in files) // PASS_ROWS_MAX)):
@@ -84,7 +84,7 @@ def _merged(
         chosen = (part.filter(pl.col("metric").is_in(metrics)) if metrics else part for part in frames)
         rows = pl.concat([pl.DataFrame(schema.empty_table()), *chosen])
         for span in spans:
-            started = starting_in(rows, span.emitted_from_ms, -LEAST_MS).lazy()
+            started = starting_in(rows, span.start_ms, -LEAST_MS).lazy()
             merged = merge_partials(started, span.window.millis, aggregates).collect()
             yield merged.with_columns(pl.lit(span.window.millis, pl.Int64).alias("interval_ms"))
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.lake.delta.table import Table
 from penstock.publish.output import PublishPosition
-from penstock.tables.rollup.files import read_batches, with_partition_columns
+from penstock.tables.rollup.files import whole_rows, write_options
 
 PAGE_ROWS_MAX = 500_000
 """Of rows that wait in memory to be published; while they are read, twice as many."""
@@ -103,14 +103,12 @@ def _rows(
     windows: Table, start: PublishPosition, last: int, buckets: Collection[int], count: int
 ) -> Iterator[pa.Table]:
     """The rows after a position, up to a close, in the columns of the table."""
-    schema, partition_by, storage = windows.schema, windows.spec.partition_by, windows.storage()
-    inside = pa.schema([column for column in schema if column.name not in partition_by])
+    storage, options = windows.storage(), write_options(windows)
     for file in windows.active_files(("close",)):
         span = file.spans["close"]
         if span is not None and (span[0] > last or span[1] < start.close):
             continue
-        for batch in read_batches(storage, file.path, inside, {"close": (start.close, last)}):
+        for batch in whole_rows(storage, file, options, {"close": (start.close, last)}):
             ours = pc.is_in(pa.array(batch.column("bucket").to_numpy() % count), pa.array(list(buckets), pa.int16()))
             batch = batch.filter(pc.and_(ours, pc.less_equal(batch.column("close"), last)))
-            batch = with_partition_columns(batch, partition_by, file.scalars, schema)
             yield rows_after(pa.Table.from_batches([batch]), start)

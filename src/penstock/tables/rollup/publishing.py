@@ -21,16 +21,16 @@ from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Log
 from penstock.publish.formats import ENCODERS
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
+from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition, encode_position
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
-from penstock.tables.rollup.events import PublisherFenced, PublishPositionLost, WindowsPublished
+from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
 from penstock.tables.rollup.numbers import (
     CLOSED,
     IN_TOPIC,
     PUBLISH_BUCKETS,
     PUBLISHED,
-    keep_number,
+    keep_numbers,
     number_key,
     number_of,
 )
@@ -84,7 +84,8 @@ def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publi
     spec = job.table.publish
     if spec is None:
         return None
-    before = keep_number(windows, PUBLISH_BUCKETS, spec.buckets)
+    key = number_key(job.name, PUBLISH_BUCKETS)
+    before = keep_numbers(windows, key, {key: spec.buckets})[key]
     if before != spec.buckets:
         raise UserError(
             f"job {job.name} publishes in {before} buckets, its file says {spec.buckets}",
@@ -249,27 +250,24 @@ class Publishing:
         # A close without rows of the bucket moves only the number in the table, not the topic.
         noted = PublishPosition(self._published(lane) + 1)
         position = noted if committed is None or committed.close < noted.close else committed
-        if lane.in_topic < number_of(self._windows, IN_TOPIC, lane.bucket.number):
-            position = self._continue_lost(lane, committed, noted)
+        self._check_kept(lane, committed)
         lane.position, lane.fenced_at = position, None
         return position
 
-    def _continue_lost(self, lane: _Lane, committed: PublishPosition | None, noted: PublishPosition) -> PublishPosition:
-        """The topic has lost the position of a bucket: go on after what the table noted, if the job file says so."""
-        if self._spec.lost_positions == "fail":
-            expected = number_of(self._windows, IN_TOPIC, lane.bucket.number)
-            known = "knows nothing" if committed is None else f"goes on with close {committed.close}"
-            raise UserError(
-                f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
-                detail=f"by {self._windows.spec.path} it goes on with close {expected}, the topic {known}",
-                hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; if it is "
-                f"lost for good, set publish.lost_positions to continue: rows of close {noted.close} may then be "
-                "published twice",
-            )
-        lane.output.publish([], noted)
-        lane.in_topic = noted.close
-        self._environment.listener.event(PublishPositionLost(bucket=lane.bucket.number, close=noted.close))
-        return noted
+    def _check_kept(self, lane: _Lane, committed: PublishPosition | None) -> None:
+        """`UserError` if the topic has lost a position that the table knows of."""
+        expected = number_of(self._windows, IN_TOPIC, lane.bucket.number)
+        if lane.in_topic >= expected:
+            return
+        there = "has none" if committed is None else f"goes on with close {committed.close}"
+        record = encode_position(lane.bucket, PublishPosition(expected)).decode()
+        raise UserError(
+            f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
+            detail=f"by {self._windows.spec.path} it goes on with close {expected}, the topic {there}",
+            hint="restore the topic, or set publish.bootstrap and publish.positions_topic back; if it is lost for good,"
+            f" produce {record} with the key {lane.bucket.key} to its partition {lane.bucket.number}: rows of close "
+            f"{expected} may then be published twice",
+        )
 
     def _fence(self, lane: _Lane, error: FencedError) -> None:
         """Where no other process is expected, a second one is the user's to stop."""

@@ -22,7 +22,7 @@ from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing import Closing
-from penstock.tables.rollup.numbers import CLOSE, FINEST_MS, OWNER, WINDOWS_ID, keep_number, number_key, number_of
+from penstock.tables.rollup.numbers import CLOSE, INTERVAL, OWNER, WINDOWS_ID, keep_numbers, number_key, number_of
 from penstock.tables.rollup.publishing import Publish, Publishing, open_publishing
 from penstock.tables.rollup.schema import EPOCH, partials_schema, windows_schema
 from penstock.tables.rollup.spec import RollupSpec, partials_job
@@ -88,15 +88,18 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
 
 
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
-    """The table that carries the positions. Partials of several lengths cannot be told apart: the finest stays."""
-    place, finest = partials_job(job).table, job.table.finest
-    table = open_or_create(place, job.name, partials_schema(job.table.aggregates), NewColumnPolicy.ADD, environment)
+    """The table that carries the positions; its windows are those that it was created for."""
+    place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
+    table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
     _own_alone(table)
-    before = keep_number(table, FINEST_MS, finest.millis)
-    if before != finest.millis:
+    head = number_key(job.name, INTERVAL, "")
+    kept = keep_numbers(table, head, {f"{head}{window.name}": window.millis for window in job.table.windows})
+    before = sorted(kept, key=lambda name: kept[name])
+    if before != [f"{head}{window.name}" for window in job.table.windows]:
         raise UserError(
-            f"the shortest window of {job.name} is {finest.name}, its partials were made for {before} ms",
-            hint="the shortest window cannot change: write to a new table, or bring the old window back",
+            f"the windows of {job.name} are {', '.join(window.name for window in job.table.windows)}, "
+            f"its table was created for {', '.join(name.removeprefix(head) for name in before)}",
+            hint="windows cannot change: write to a new table, or bring the old list back",
         )
     return table
 
@@ -122,7 +125,8 @@ def _own_alone(table: Table) -> None:
                 hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
             )
 
-    keep_number(table, OWNER, 1, refuse_others)
+    key = number_key(table.job, OWNER)
+    keep_numbers(table, key, {key: 1}, refuse_others)
 
 
 def _keep_together(partials: Table, windows: Table) -> None:

@@ -7,11 +7,11 @@ import gzip
 import pytest
 
 from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import MetricNames, Payload, PointsSpec
+from penstock.job.spec import Payload, PointsSpec
 from tests.unit.flow.kafka_batches import WRITTEN_AT_MICROS
 from tests.unit.flow.points.decoded import decode, error_of
 
-RAW = PointsSpec(names=MetricNames("raw"))
+RAW = PointsSpec(names="raw")
 
 
 def test_every_field_is_a_point_of_its_own_series() -> None:
@@ -53,13 +53,6 @@ def test_numbers_are_points(word: str, value: float) -> None:
 def test_booleans_and_texts_are_counted(word: str) -> None:
     outcome = decode("influx", [f"m f={word},g=1 1".encode()])
     assert (outcome.values, outcome.counts) == ({"m.g": 1.0}, PointCounts(points=1, non_numeric=1))
-    error = error_of("influx", f"m f={word} 1".encode(), PointsSpec(non_numeric="quarantine"))
-    assert error.startswith("fields.f: expected a number, found ")
-
-
-def test_with_parse_texts_that_are_numbers_are_points() -> None:
-    outcome = decode("influx", [b'm f="12.5",g="x",h=true 1'], PointsSpec(non_numeric="parse"))
-    assert (outcome.values, outcome.counts) == ({"m.f": 12.5}, PointCounts(points=1, non_numeric=2))
 
 
 @pytest.mark.parametrize(

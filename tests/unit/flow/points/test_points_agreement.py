@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.flow.points.decoder import TextPoints
-from penstock.flow.points.fast import Remembered
-from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, MetricNames, PointsSpec, TombstonePolicy
+from penstock.flow.points.metrics import Remembered
+from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, TombstonePolicy
 from tests.support.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
@@ -22,11 +22,8 @@ EXAMPLES = tries(30)
 SPECS = st.sampled_from(
     [
         PointsSpec(),
-        PointsSpec(names=MetricNames("raw")),
-        PointsSpec(names=MetricNames(case="lower")),
-        PointsSpec(names=MetricNames("raw", "lower")),
-        PointsSpec(non_numeric="parse", timestamps="ms"),
-        PointsSpec(non_numeric="quarantine", non_finite="quarantine"),
+        PointsSpec(names="raw"),
+        PointsSpec(timestamps="ms"),
         PointsSpec(blacklist=(BlacklistEntry("a$"), BlacklistEntry("", {"^a": "1"}))),
     ]
 )
@@ -268,7 +265,7 @@ def test_records_as_they_are_written_take_the_fast_path(
     format_stated: DecodeFormat, values: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = TextPoints(DecodeSpec(format_stated), TombstonePolicy.FILTER)
-    monkeypatch.setattr("penstock.flow.points.exact.ExactPoints.add", None)
+    monkeypatch.setattr("penstock.flow.points.decoder._ExactPoints.add", None)
     assert decoder.decode(kafka_batch(values)).points["row"].unique().sort().to_list() == list(range(len(values)))
 
 
@@ -288,7 +285,7 @@ def test_many_series_are_told_apart_by_sorting(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.flow.points.fast.TEXTS_KEPT_MAX", 4)
+    monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 4)
     values = [f"m,h={number % 7} f={number} 0".encode() for number in range(50)]
     assert decode("influx", values).points == sorted(
         (number, "m.f", f'{{"h":"{number % 7}"}}', 0, float(number)) for number in range(50)
@@ -296,7 +293,7 @@ def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.Monkey
 
 
 def test_memory_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.flow.points.fast.TEXTS_KEPT_MAX", 3)
+    monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 3)
     seen: list[str] = []
 
     def upper(text: str) -> str:

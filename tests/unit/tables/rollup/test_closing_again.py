@@ -1,4 +1,4 @@
-"""Closing goes on where it was interrupted, in portions, after changes of the job file, and beside other writers."""
+"""Closing goes on where it was interrupted, after changes of the job file, and beside other writers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from penstock.errors import TransientError, UserError
 from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
-from penstock.tables.rollup import aggregate, close_portion, close_task
-from penstock.tables.rollup import decide as deciding
-from penstock.tables.rollup.close_portion import WindowsRewrittenError, windows_rules
-from penstock.tables.rollup.decide import BeginClose, Clean, ClosePortion, Merge
-from penstock.tables.rollup.events import PartialsMerged, WindowsClosed
-from penstock.tables.rollup.spec import Aggregates, LatePolicy
+from penstock.lake.maintenance.compaction import EVERYTHING
+from penstock.tables.rollup import aggregate, close_task, closing
+from penstock.tables.rollup.closing import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup.decide import BeginClose, Clean
+from penstock.tables.rollup.events import WindowsClosed
+from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
+from penstock.tables.rollup.upkeep import compact_partials
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(12)]
@@ -39,9 +40,8 @@ def fail_at(lake: RollupLake, step: str) -> None:
 @pytest.mark.parametrize("late", LatePolicy)
 @pytest.mark.parametrize("step", ["close_begun", "close_staged", "close_landed"])
 def test_a_close_that_was_interrupted_after_any_step_is_completed_by_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, late: LatePolicy
+    tmp_path: Path, step: str, late: LatePolicy
 ) -> None:
-    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 5)
     lake = RollupLake(tmp_path, late=late, update_grace_ms=HOUR.millis)
     lake.land([Point(host, 0, 1.0) for host in HOSTS])
     lake.close_all(60_000)
@@ -55,26 +55,30 @@ def test_a_close_that_was_interrupted_after_any_step_is_completed_by_another_pro
     expected |= {("1m", host, 0): (5.0, 1) if updated and host in HOSTS[:6] else (1.0, 0) for host in HOSTS}
     assert lake.values("sum", "revision") == expected
     assert (lake.number("late/1m"), lake.number("updated")) == ((0, 6) if updated else (6, 0))
-    assert (lake.number("close"), lake.number("closed"), lake.number("closed_portions")) == (2, 2, 0)
+    assert (lake.number("close"), lake.number("closed")) == (2, 2)
 
 
-def test_many_rows_are_closed_in_portions_that_each_land_by_themselves(
+def test_buckets_whose_windows_do_not_fit_in_memory_are_closed_in_parts_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 4)
-    lake = RollupLake(tmp_path)
+    monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", 3)
+    for module in (aggregate, close_task):
+        monkeypatch.setattr(module, "MERGE_ROWS_MIN", 2)
+    lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
     lake.land([Point(host, 0, 1.0) for host in HOSTS])
-    lake.land([Point("clock", 60_000, 0.0)])
-    done = lake.work()
-    assert [each.portion for each in done if isinstance(each, ClosePortion)] == [0, 1, 2]
-    assert lake.values("count") == {("1m", host, 0): (1,) for host in HOSTS}
-    (told,) = [each for each in lake.heard.events if isinstance(each, WindowsClosed)]
-    assert (told.close, told.rows, told.updated) == (1, 12, 0)
+    lake.close_all(60_000)
+    lake.land([Point(host, 1_000, 1.0) for host in HOSTS])
+    lake.close_all(120_000)
+    assert lake.values("count", "revision") == {("1m", host, 0): (2, 1) for host in HOSTS}
+    first, second = (each for each in lake.heard.events if isinstance(each, WindowsClosed))
+    assert (first.close, first.rows, first.updated) == (1, 12, 0)
+    assert (second.close, second.rows, second.updated) == (2, 1, 12), "the row is that of the clock's series"
+    lake.windows.refresh()
+    assert len(active_files(lake.windows.handle)) > 4
 
 
 def test_values_are_the_same_in_many_tasks_slices_and_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(close_portion, "TASK_ROWS_MIN", 10)
-    monkeypatch.setattr(close_portion, "SLICE_ROWS_MAX", 3)
+    monkeypatch.setattr(closing, "TASK_ROWS_MIN", 10)
     for module in (aggregate, close_task):
         monkeypatch.setattr(module, "MERGE_ROWS_MIN", 4)
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
@@ -90,22 +94,42 @@ def test_values_are_the_same_in_many_tasks_slices_and_merges(tmp_path: Path, mon
     }
 
 
-def test_small_files_are_merged_without_a_change_of_points_positions_or_later_closes(tmp_path: Path) -> None:
+def test_a_compaction_of_partials_changes_no_points_positions_or_later_closes(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), aggregates=Aggregates(ends=True, quantiles=(0.5,)))
     for number in range(8):
         lake.land([Point("a", 0, float(number)), Point("b", number * 1_000, 1.0)])
     lake.land([Point("clock", 60_000, 0.0)])
+    lake.work()
+    lake.land([Point("a", 1_000, 100.0)])
     before = lake.partials.state(lake.log.partitions())
-    assert [type(each) for each in lake.work()] == [BeginClose, ClosePortion, Merge]
+    report = compact_partials(lake.partials, lake.job.table, EVERYTHING)
+    assert (report.files_removed, report.files_added) == (9, 1)
     lake.partials.refresh()
-    (merged,) = active_files(lake.partials.handle)
-    assert merged.rows == 3, "a, b and the clock"
-    assert merged.values == ("1970-01-01", "0")
-    assert lake.partial_points() == 17
+    by_epoch = {each.values: each.rows for each in active_files(lake.partials.handle)}
+    assert by_epoch == {("1970-01-01", "0"): 3, ("1970-01-01", "1"): 1}, "a, b and the clock; and what is late"
+    assert lake.partial_points() == 18
     assert lake.partials.state(lake.log.partitions()).partitions == before.partitions
     lake.close_all(600_000)
-    assert lake.values("count", "sum", "first", "last")["10m", "a", 0] == (8, 28.0, 0.0, 7.0)
-    assert any(isinstance(each, PartialsMerged) for each in lake.heard.events)
+    assert lake.values("count", "sum", "first", "last")["10m", "a", 0] == (9, 128.0, 0.0, 100.0)
+    assert (lake.number("late/1m"), lake.number("late/10m")) == (1, 0)
+
+
+@pytest.mark.parametrize("step", ["close_begun", "close_staged"])
+def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_nothing(tmp_path: Path, step: str) -> None:
+    lake = RollupLake(tmp_path)
+    for _ in range(3):
+        lake.land([Point("a", 0, 1.0)])
+    lake.land([Point("clock", 60_000, 0.0)])
+
+    def reach(reached: str) -> None:
+        if reached == step:
+            assert compact_partials(lake.partials, lake.job.table, EVERYTHING).files_removed > 1
+
+    process = lake.another_process()
+    process._environment.reach = reach
+    lake.work(process)
+    assert lake.values("count") == {("1m", "a", 0): (3,)}
+    assert lake.partial_points() + lake.number("points_removed") == 4
 
 
 def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: Path) -> None:
@@ -121,44 +145,11 @@ def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: P
     clean = lake.due(stopped)
     assert isinstance(clean, Clean)
     lake.land([Point("clock", 120_000, 0.0)])
-    # It has done nothing yet: a close is what it does first.
-    other = lake.another_process()
-    begin = lake.due(other)
-    assert isinstance(begin, BeginClose)
-    lake.perform(begin, other)
+    lake.perform(BeginClose(2, 120_000, 120_000), lake.another_process())
     lake.perform(clean, stopped)
     assert lake.number("points_removed") == 0
     lake.work()
     assert lake.partial_points() + lake.number("points_removed") == 3
-
-
-def test_a_new_interval_begins_with_its_open_window_if_partials_are_whole(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path, update_grace_ms=HOUR.millis)
-    lake.land([Point("a", 0, 1.0)])
-    lake.close_all(60_000)
-    lake.reopen((MINUTE, TEN_MINUTES), update_grace_ms=HOUR.millis)
-    lake.land([Point("a", 60_000, 1.0)])
-    lake.close_all(600_000)
-    assert lake.values("count") == {("1m", "a", 0): (1,), ("1m", "a", 60_000): (1,), ("10m", "a", 0): (2,)}
-
-
-def test_a_window_of_a_new_interval_whose_partials_are_gone_is_not_written_and_its_points_are_counted(
-    tmp_path: Path,
-) -> None:
-    lake = RollupLake(tmp_path)
-    lake.land([Point("a", 0, 1.0)])
-    lake.close_all(60_000)
-    assert lake.number("cleaned") == 60_000
-    lake.reopen((MINUTE, TEN_MINUTES))
-    lake.land([Point("a", 60_000, 1.0), Point("a", 600_000, 1.0)])
-    lake.close_all(1_200_000)
-    assert lake.values("count") == {
-        ("1m", "a", 0): (1,),
-        ("1m", "a", 60_000): (1,),
-        ("1m", "a", 600_000): (1,),
-        ("10m", "a", 600_000): (1,),
-    }
-    assert lake.number("late/10m") == 2, "of a and of the clock's series, at 60 s"
 
 
 def test_aggregates_that_a_job_asks_for_later_are_null_where_partials_do_not_tell(tmp_path: Path) -> None:
@@ -176,10 +167,12 @@ def test_aggregates_that_a_job_asks_for_later_are_null_where_partials_do_not_tel
     }
 
 
-def test_another_finest_window_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("windows", [(TEN_MINUTES,), (MINUTE,), (MINUTE, TEN_MINUTES, HOUR), (MINUTE, HOUR)])
+def test_another_list_of_windows_is_refused(tmp_path: Path, windows: tuple[Window, ...]) -> None:
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
-    with pytest.raises(UserError):
-        lake.reopen((TEN_MINUTES,))
+    with pytest.raises(UserError, match="created for 1m, 10m"):
+        lake.reopen(windows)
+    lake.reopen((MINUTE, TEN_MINUTES))
 
 
 def test_a_table_that_was_deleted_alone_stops_the_job(tmp_path: Path) -> None:
@@ -230,19 +223,3 @@ def test_vacuum_takes_a_staged_file_of_a_close_only_once_the_close_is_complete(t
     found = ListedTable.of(lake.windows).classify(windows_rules)
     assert [reason for _, reason in found.dead] == [Dead.CLOSED]
     assert found.kept[Kept.ACTIVE] == 1
-
-
-def test_a_window_that_the_job_asks_for_in_the_middle_of_a_close_is_whole_or_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process ends after some portions, and starts again with another job file."""
-    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 5)
-    lake = RollupLake(tmp_path, update_grace_ms=HOUR.millis)
-    lake.land([Point(host, 0, 1.0) for host in HOSTS])
-    lake.land([Point("clock", 600_000, 0.0)])
-    fail_at(lake, "close_landed")
-    lake.reopen((MINUTE, TEN_MINUTES), update_grace_ms=HOUR.millis)
-    lake.work()
-    lake.close_all(1_200_000)
-    found = {host for interval, host, start in lake.values() if (interval, start) == ("10m", 0)}
-    assert found in (set(), set(HOSTS))

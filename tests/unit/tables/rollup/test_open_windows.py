@@ -116,17 +116,6 @@ def test_before_the_first_close_all_windows_are_open_and_without_a_table_the_err
     assert raised.value.hint == "`penstock run` creates it"
 
 
-def test_a_window_that_has_lost_partials_is_not_shown(tmp_path: Path) -> None:
-    """The interval of an hour is added after partials of its first minutes were cleaned."""
-    lake = RollupLake(tmp_path)
-    for minute in range(5):
-        lake.land([Point("a", minute * 60_000, 1.0)])
-        lake.work()
-    assert lake.number("cleaned") > 0
-    lake.reopen((MINUTE, HOUR))
-    assert {each.interval for each in open_windows(lake.job, ALL).windows} == {"1m"}
-
-
 def test_files_that_a_vacuum_deletes_meanwhile_are_read_from_the_next_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Closed windows against the partials that are still there: each row once, well formed, and with the right values.
 
-A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2). Partials that were merged
-have the greatest of their epochs: late points may be among them.
+A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2).
 
 Close *n* closes the windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a
 row that was never corrected follows from the end of its window. The log of the partials has the untils, as long as
@@ -20,8 +19,6 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.points.series import BUCKETS, bucket_numbers
-from penstock.flow.write.names import parse_compacted_name
-from penstock.job.faults import RefusedError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.provenance import commits_of
@@ -34,10 +31,9 @@ from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partial
 from penstock.tables.rollup.closed_rows import series_text
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import SPANNED, ValueBounds, read_batches, scan, span_ms, window_bounds, within
-from penstock.tables.rollup.numbers import JOINED, LATE, LEAST_MS, SINCE, UPDATED, CloseState, number_key
+from penstock.tables.rollup.numbers import LATE, LEAST_MS, UPDATED, CloseState, number_key
 from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
-from penstock.tables.rollup.spec import window as window_of
 from penstock.tables.single.facts import TableFacts
 
 SUM_TOLERANCE = 1e-9
@@ -105,19 +101,13 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
     name, numbers = inputs.job.name, inputs.windows.transactions()
     windows = ClosedWindows(inputs)
     counts, faults, unproven = windows.counts, list(windows.faults), []
-    if counts["late"]:
-        what = f"the values of {counts['late']} windows: late points were merged with theirs"
-        unproven.append(Unproven(what, "verify before the job merges partials; points are compared in sum"))
     updated = numbers.get(number_key(name, UPDATED), 0)
     if counts["revisions"] != updated:
         faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
     for window in inputs.job.table.windows:
         closed, late = windows.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
-        if (numbers.get(number_key(name, SINCE, window.name)) or 1) > 1:
-            what = f"the points of {window.name}: the interval was added to the job later, or again"
-            unproven.append(Unproven(what, "its windows since then are compared with their partials"))
-        elif 0 < surplus <= late and updated:
+        if 0 < surplus <= late and updated:
             what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
             unproven.append(Unproven(what, "the windows are compared with their partials"))
         elif surplus:
@@ -143,8 +133,7 @@ class ClosedWindows:
         self.counts: Counter[str] = Counter()
         """Of rows, and of revisions."""
         self.points: Counter[str] = Counter()
-        """By interval; `past`: rows of intervals that the job no longer has."""
-        self.past: Counter[str] = Counter()
+        """By interval."""
         self.faults: list[str] = []
         commits = (commit for _, commit in commits_of(inputs.facts.history, inputs.job.name))
         untils = {int(commit.batch): commit.until_ms for commit in commits if commit.until_ms is not None}
@@ -155,10 +144,13 @@ class ClosedWindows:
             groups.setdefault((interval or "", day or ""), []).append(file)
         by_name = {window.name: window for window in inputs.job.table.windows}
         for (interval, day), files in sorted(groups.items()):
+            if interval not in by_name:
+                rows = sum(file.rows or 0 for file in files)
+                self.faults.append(f"{rows} foreign rows on {day}: the job has no windows of {interval}")
+                continue
             try:
-                self._check_day(by_name.get(interval) or window_of(interval), day, files)
-                self.past[interval] += 0 if interval in by_name else sum(file.rows or 0 for file in files)
-            except (NotFoundError, InvariantError, RefusedError) as error:
+                self._check_day(by_name[interval], day, files)
+            except (NotFoundError, InvariantError) as error:
                 self.faults.append(f"windows of {interval} on {day}: {error}")
 
     @property
@@ -169,8 +161,6 @@ class ClosedWindows:
         if unknown := self.counts["unknown_closes"]:
             what = "the log of the partials no longer has the beginning of their close"
             yield f"{unknown} windows: {what}, only the order of closes within a day checked"
-        for interval, rows in sorted((+self.past).items()):
-            yield f"{rows} windows of {interval}, which the job no longer has: points not compared in sum"
 
     def _check_day(self, window: Window, day: str, files: Sequence[ActiveFile]) -> None:
         spans = [span_ms(file, day) for file in files]
@@ -202,18 +192,14 @@ class ClosedWindows:
         return pl.concat(frames)
 
     def _partials(self, files: Sequence[PartialsFile], wanted: ValueBounds, window: Window) -> pl.DataFrame:
-        """Merged to windows by the epoch of their file; `merged` if it also has rows of earlier epochs."""
-        schema = read_schema(self._inputs.aggregates)
-        frames = [
-            pl.DataFrame(schema.empty_table()).with_columns(pl.lit(0).alias(EPOCH), pl.lit(False).alias("merged"))
-        ]
+        """Merged to windows by the epoch of their file."""
+        schema, storage = read_schema(self._inputs.aggregates), self._inputs.facts.table.storage()
+        frames = [pl.DataFrame(schema.empty_table()).with_columns(pl.lit(0).alias(EPOCH))]
         for file in files:
-            merged = parse_compacted_name(file.path) is not None
-            columns = (pl.lit(file.epoch).alias(EPOCH), pl.lit(merged).alias("merged"))
-            storage = self._inputs.facts.table.storage()
-            frames += [rows.with_columns(columns) for rows in scan(storage, file.path, schema, wanted)]
+            epoch = pl.lit(file.epoch).alias(EPOCH)
+            frames += [rows.with_columns(epoch) for rows in scan(storage, file.path, schema, wanted)]
         rows = pl.concat(frames, how="vertical_relaxed").lazy()
-        by_epoch = merge_partials(rows, window.millis, self._inputs.aggregates, (*SERIES, EPOCH, "merged"))
+        by_epoch = merge_partials(rows, window.millis, self._inputs.aggregates, (*SERIES, EPOCH))
         return by_epoch.with_columns(series_text()).collect()
 
     def _check_rows(self, closed: pl.DataFrame, window: Window, day: str) -> None:
@@ -254,29 +240,19 @@ class ClosedWindows:
         self.counts["without_partials"] += closed.filter(~kept).height
         closed, partials = closed.filter(kept), partials.filter(kept)
         self.counts["compared"] += closed.height
-        by_epoch = with_due_close(partials, window, self._closes.filter(self._took_part(window)))
+        by_epoch = with_due_close(partials, window, self._closes)
         taken = by_epoch.filter(pl.col(EPOCH) < pl.col("due")).unique(_KEY)
-        in_time = partials.join(closed.select(*_KEY, "close"), on=_KEY)
-        late = in_time.filter(pl.col(EPOCH) >= pl.col("close"), "merged").select(*_KEY, late=True).unique()
-        in_time = in_time.filter((pl.col(EPOCH) < pl.col("close")) | pl.col("merged"))
+        in_time = partials.join(closed.select(*_KEY, "close"), on=_KEY).filter(pl.col(EPOCH) < pl.col("close"))
         points = merge_partials(in_time.lazy(), window.millis, self._inputs.aggregates, ("series",)).collect()
-        both = closed.join(points, on=_KEY, how="left", suffix="_partials").join(late, on=_KEY, how="left")
+        both = closed.join(points, on=_KEY, how="left", suffix="_partials")
         same = (pl.col("count") == pl.col("count_partials")).fill_null(False)
-        fewer = ~same & pl.col("late").fill_null(False) & (pl.col("count") < pl.col("count_partials"))
-        self.counts["late"] += both.filter(fewer).height
         equal = both.filter(same)
         for wrong, what in (
             (taken.join(closed, on=_KEY, how="anti"), "are missing"),
             (equal.filter(self._differs(equal)), "have other values than their partials"),
-            (both.filter(~same & ~fewer), "have other points than the partials that their close took"),
+            (both.filter(~same), "have other points than the partials that their close took"),
         ):
             self._fault_if(wrong, what, window)
-
-    def _took_part(self, window: Window) -> pl.Expr:
-        """The closes that an interval took part in without a break: every window with points has a row of them."""
-        numbers, job = self._inputs.windows.transactions(), self._inputs.job.name
-        first, last = (numbers.get(number_key(job, number, window.name), 0) for number in (SINCE, JOINED))
-        return pl.col("due").is_between(max(first, 1), last)
 
     def _differs(self, equal: pl.DataFrame) -> pl.Expr:
         """Quantiles are exact up to so many points."""

@@ -1,1 +1,0 @@
-"""The decoder of InfluxDB's line protocol."""

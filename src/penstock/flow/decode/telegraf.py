@@ -1,0 +1,307 @@
+"""Telegraf's JSON, on two paths.
+
+The fast one reads lines in which `fields` and `timestamp` leave two holes. What stands in the holes is matched by
+strict patterns. What stands around them is the label: the same for every record of a producer, so it is read once. A
+line is `label with holes filled`, hence both together prove that it is JSON. The exact path parses each record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse
+from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, MisfitError, clipped, quoted
+from penstock.flow.points.fast import HOLE
+from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
+from penstock.flow.points.names import canonical_tags, name_part
+from penstock.flow.points.spans import find_alike, next_of, numbers, places_of, utf8_lines
+from penstock.flow.points.times import exact_ms
+from penstock.flow.spans import Integers, Mask, Spans, spans_of
+
+FIELDS = '"fields":{'
+TIME = '"timestamp":'
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_TEXT = r'"[^"\\\x00-\x1f]*"'
+_FIELD = rf"{_TEXT}:(?:{_NUMBER}|{_TEXT}|true|false|null)"
+_QUOTE, _COLON, _COMMA, _BRACE = 0x22, 0x3A, 0x2C, 0x7D
+_BATCH, _BATCH_END = '{"metrics":[', "]}"
+_ARRAY, _ARRAY_END = "[", "]"
+_BETWEEN = b"},{"
+_METRICS = "metrics"
+T = TypeVar("T")
+_KINDS: dict[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    JsonNumber: "number",
+    str: "string",
+    list: "array",
+    JsonObject: "object",
+}
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A label whose holes are filled with one field and a time."""
+
+    name: str
+    fields: dict[str, int]
+    timestamp: int
+    tags: dict[str, str] = {}
+
+
+_PLAIN = msgspec.json.Decoder(_Plain)
+
+
+class TelegrafFormat(Format):
+    """Both paths of it."""
+
+    fields_pattern = rf"^{_FIELD}(?:,{_FIELD})*$"
+
+    def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
+        """The lines in which both holes are found, apart from each other."""
+        lines, rows = _unpacked(*utf8_lines(values))
+        lines_counts = np.bincount(rows, minlength=len(values))
+        # Telegraf sorts keys: fields come first and the time last.
+        fields_at, times_at = find_alike(lines, FIELDS, from_end=False), find_alike(lines, TIME, from_end=True)
+        there = (fields_at >= 0) & (times_at >= 0)
+        if not there.all():
+            lines, rows, fields_at, times_at = lines.where(there), rows[there], fields_at[there], times_at[there]
+        data, fields_from, times_from = lines.data, fields_at + len(FIELDS), times_at + len(TIME)
+        braces, commas = places_of(lines, _BRACE), places_of(lines, _COMMA)
+        fields_end, brace = next_of(braces, fields_from), next_of(braces, times_from)
+        times_end = np.minimum(brace, next_of(commas, times_from))
+        apart = (fields_end < times_from) | (times_end < fields_from)
+        usable = apart & (fields_end < lines.ends) & (brace < lines.ends)
+        labels = (
+            Spans(data, lines.starts, np.minimum(fields_from, times_from)),
+            Spans(data, np.minimum(fields_end, times_end), np.maximum(fields_from, times_from)),
+            Spans(data, np.maximum(fields_end, times_end), lines.ends),
+        )
+        cut = Lines(rows, labels, Spans(data, fields_from, fields_end), Spans(data, times_from, times_end))
+        return (cut if usable.all() else cut.where(usable)), lines_counts
+
+    def fields(self, texts: pa.Array) -> Fields:
+        spans = spans_of(texts)
+        quotes = np.flatnonzero(spans.bytes == _QUOTE)
+        opening, closing = quotes[0::2], quotes[1::2]
+        # The pattern leaves no escapes, so quotes come in pairs, and those before a colon are around keys.
+        is_key = spans.bytes[np.minimum(closing + 1, len(spans.bytes) - 1)] == _COLON
+        if not is_key.all():
+            opening, closing = opening[is_key], closing[is_key]
+        bounds = np.searchsorted(opening, np.append(spans.starts, spans.ends[-1:]))
+        counts = np.diff(bounds) if len(spans) else np.empty(0, np.int64)
+        values_end = np.append(opening[1:] - 1, 0)[: len(opening)]
+        values_end[bounds[1:] - 1] = spans.ends
+        keys = Spans(spans.data, opening + 1, closing).texts()
+        return Fields(counts, keys, *numbers(Spans(spans.data, closing + 2, values_end)))
+
+    def label(self, text: str) -> Label | None:
+        if text.count(FIELDS) > 1:
+            return None
+        try:
+            return self._plain_label(text) or self._any_label(text)
+        except (MisfitError, ValueError):
+            return None
+
+    def _plain_label(self, text: str) -> Label | None:
+        """In less time, the label of an object that has nothing but the four keys, none twice, and texts as tags."""
+        try:
+            plain = _PLAIN.decode(_filled(text, '"x":0', "0"))
+        except msgspec.MsgspecError:
+            return None
+        # Without escapes each text has two quotes; more than these would be those of a name that is given twice.
+        texts_count = len(("name", "fields", "timestamp", plain.name)) + ('"tags":' in text) + 2 * len(plain.tags)
+        if "\\" in text or text.count('"') != 2 * texts_count:
+            return None
+        return Label(name_part(plain.name, self.names), canonical_tags(plain.tags, self.names))
+
+    def _any_label(self, text: str) -> Label | None:
+        """The label is read twice with different values, so that no other field is taken for the one in the hole."""
+        metric = None
+        for value, time in (("0.5", "1000"), ("1.5", "2000")):
+            [metric] = self.metrics(_filled(text, f'"x":{value}', time).encode(), None)
+            if metric.fields != [("x", float(value))] or metric.at_ms != exact_ms(time, self.unit):
+                return None
+        return metric and metric.label
+
+    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
+        """The metrics of an object, of `{"metrics": [...]}`, of an array, or of lines of these."""
+        for line, document in _documents(record):
+            place = f"line {line}" if line else ""
+            try:
+                for path, value in _values_of(document):
+                    place = f"line {line} {path}".strip() if line else path
+                    yield self._metric(value, place)
+            except MisfitError as misfit:
+                raise misfit.inside(place) if place else misfit from None
+
+    def _metric(self, value: Any, path: str) -> Metric:
+        """One metric from its parsed object. Raises `MisfitError`."""
+        if type(value) is not JsonObject:
+            raise MisfitError(f"expected an object, found {_KINDS[type(value)]}")
+        place = next(iter(value.doubled), "")
+        try:
+            if value.doubled:
+                raise MisfitError("given twice")
+            place = "name"
+            name = name_part(_of_type(_required(value, place), str), self.names)
+            place = "tags"
+            tags = canonical_tags(_tags(value.get(place, JsonObject())), self.names)
+            place = "fields"
+            fields = [
+                (key, float(member) if type(member) is JsonNumber else None)
+                for key, member in _object(_required(value, place)).items()
+            ]
+            place = "timestamp"
+            at_ms = exact_ms(_of_type(_required(value, place), JsonNumber), self.unit)
+        except MisfitError as misfit:
+            raise misfit.inside(place) from None
+        return Metric(Label(name, tags), fields, at_ms, path)
+
+
+def _filled(label: str, field: str, time: str) -> str:
+    """The label with its two holes filled; the one behind `"fields":{` is that of the fields."""
+    before, between, after = label.split(HOLE)
+    first, second = (field, time) if before.endswith(FIELDS) else (time, field)
+    return f"{before}{first}{between}{second}{after}"
+
+
+def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
+    """Lines with one metric each, where arrays and `{"metrics": [...]}` were cut apart, and the record of each line."""
+    arrays, batches = _between(lines, _ARRAY, _ARRAY_END), _between(lines, _BATCH, _BATCH_END)
+    packed = arrays | batches
+    if not packed.any():
+        return lines, rows
+    starts = lines.starts + arrays * len(_ARRAY) + batches * len(_BATCH)
+    ends = lines.ends - arrays * len(_ARRAY_END) - batches * len(_BATCH_END)
+    cuts, owners = _cuts(Spans(lines.data, starts, ends), packed)
+    counts = np.bincount(owners, minlength=len(lines)) + 1
+    all_starts = np.sort(np.concatenate([starts, cuts + 2]), kind="stable")
+    all_ends = np.sort(np.concatenate([cuts + 1, ends]), kind="stable")
+    return Spans(lines.data, all_starts, all_ends), np.repeat(rows, counts)
+
+
+def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
+    """Which lines begin and end so, with something between."""
+    data = lines.bytes
+    found = lines.ends - lines.starts > len(prefix) + len(suffix)
+    # The last byte of a prefix tells most lines apart, before any text is cut.
+    found[found] = data[lines.starts[found] + len(prefix) - 1] == ord(prefix[-1])
+    chosen = lines.where(found)
+    if len(chosen):
+        first = Spans(lines.data, chosen.starts, chosen.starts + len(prefix))
+        last = Spans(lines.data, chosen.ends - len(suffix), chosen.ends)
+        found[found] = _equal(first, prefix) & _equal(last, suffix)
+    return found
+
+
+def _equal(spans: Spans, text: str) -> Mask:
+    same: Mask = pc.equal(spans.texts(), pa.scalar(text)).to_numpy(zero_copy_only=False)
+    return same
+
+
+def _cuts(lines: Spans, packed: Mask) -> tuple[Integers, Integers]:
+    """Where packed lines hold a comma between two objects, by the place before it, and the number of the line."""
+    data = lines.bytes
+    found = data[: -len(_BETWEEN) + 1] == _BETWEEN[0]
+    for index in range(1, len(_BETWEEN)):
+        found &= data[index : len(data) - len(_BETWEEN) + 1 + index] == _BETWEEN[index]
+    places = np.flatnonzero(found)
+    owners = np.searchsorted(lines.starts, places, side="right") - 1
+    inside = (owners >= 0) & (places + len(_BETWEEN) <= lines.ends[owners]) & packed[owners]
+    return places[inside], owners[inside]
+
+
+def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a record; where each line is one, with the number of the line."""
+    lines = [(number, line) for number, line in enumerate(record.split(b"\n"), 1) if line.strip()]
+    try:
+        document = parse(record)
+    except MisfitError:
+        if len(lines) < 2 or not _is_json(lines[0][1]):
+            raise
+    else:
+        yield 0, document
+        return
+    for number, line in lines:
+        try:
+            document = parse(line)
+        except MisfitError as misfit:
+            raise misfit.inside(f"line {number}") from None
+        yield number, document
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _values_of(document: Any) -> Iterator[tuple[str, Any]]:
+    """The objects of metrics, each with its path."""
+    path = ""
+    if type(document) is JsonObject and _METRICS in document and "name" not in document:
+        if _METRICS in document.doubled:
+            raise MisfitError("given twice").inside(_METRICS)
+        document, path = document[_METRICS], _METRICS
+        try:
+            document = _of_type(document, list)
+        except MisfitError as misfit:
+            raise misfit.inside(_METRICS) from None
+    if type(document) is not list:
+        yield path, document
+        return
+    for index, value in enumerate(document):
+        yield f"{path}[{index}]", value
+
+
+def _required(members: JsonObject, name: str) -> Any:
+    if name not in members:
+        raise MisfitError("is missing")
+    return members[name]
+
+
+def _of_type(value: Any, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise MisfitError(f"expected {_KINDS[kind]}, found {_shown(value)}")
+    return value
+
+
+def _object(value: Any) -> JsonObject:
+    members = _of_type(value, JsonObject)
+    for name in members.doubled:
+        raise MisfitError("given twice").inside(name)
+    return members
+
+
+def _tags(value: Any) -> dict[str, str]:
+    """Numbers and booleans as they were written; null is no tag."""
+    tags: dict[str, str] = {}
+    for key, tag in _object(value).items():
+        if isinstance(tag, bool):
+            tags[key] = str(tag).lower()
+        elif isinstance(tag, str):
+            tags[key] = str(tag)
+        elif tag is not None:
+            raise MisfitError(f"expected string, found {_shown(tag)}").inside(key)
+    return tags
+
+
+def _shown(value: Any) -> str:
+    """The kind of a value and, if it is short to say, the value."""
+    kind = _KINDS[type(value)]
+    if isinstance(value, bool):
+        return f"{kind} {str(value).lower()}"
+    if isinstance(value, JsonNumber):
+        return f"{kind} {clipped(value, SHOWN_CHARACTERS_MAX)}"
+    if isinstance(value, str):
+        return f"{kind} {quoted(value[:SHOWN_CHARACTERS_MAX])}"
+    return kind

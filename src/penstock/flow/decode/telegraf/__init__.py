@@ -1,1 +1,0 @@
-"""The decoder of Telegraf's JSON."""
