@@ -70,8 +70,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
     for check in report.checks:
         console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<{width}}  {check.detail}"))
         for unproven in check.unproven:
-            places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
-            console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))
+            console.print(Text(f"    ? {unproven.what}", style="yellow"))
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))

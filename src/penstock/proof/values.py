@@ -23,6 +23,7 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.subject import (
+    PLACE_REMEDY,
     DataFile,
     Depth,
     NoPartition,
@@ -31,7 +32,6 @@ from penstock.proof.subject import (
     RowSource,
     Sample,
     Subject,
-    data_file,
     staged_files,
     windows_of,
 )
@@ -63,9 +63,9 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     sample, rewrite = depth.values or Sample(), subject.rewrite
     if any(source.place is None for source in subject.sources):
         what = "the values: rows do not carry their partition and offset, so no record can be found for them"
-        rewrite = Unproven(what, subject.place_remedy)
+        rewrite = Unproven(what, PLACE_REMEDY)
     if isinstance(rewrite, Unproven):
-        return Check("values", "not compared", False, unproven=[rewrite], checked=bounds)
+        return Check("values", "not compared", False, unproven=[rewrite])
     ranges, left = _comparable(subject, bounds)
     total = sum(hi - lo for lo, hi in ranges.values())
     join = ValueJoin(subject, rewrite, log)
@@ -75,13 +75,12 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
             join.compare(wanted)
             depth.tell("values", join.records, total if sample.records is None else sample.records)
     except (pa.ArrowException, OSError) as error:
-        return Check("values", f"rows cannot be read or decoded: {error}", True, checked=ranges)
+        return Check("values", f"rows cannot be read or decoded: {error}", True)
     if join.unplaced:
         what = f"the values of {join.unplaced} rows that tell no place of one incarnation of their topic"
         left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
     if join.shrunk:
-        what = "the values of rows whose records retention took while they were read"
-        left.append(Unproven(what, "verify again", frozenset(join.shrunk)))
+        left.append(Unproven("the values of rows whose records retention took while they were read", "verify again"))
     first = earliest(join.violations)
     share = "all" if sample.records is None else f"a sample of {join.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {join.rows} rows are what their records give"
@@ -95,7 +94,6 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         unproven=left if asked else [],
         warnings=[] if asked else [f"not compared: {question.what}" for question in left],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
-        checked=ranges,
     )
 
 
@@ -114,8 +112,8 @@ def _comparable(
         if lo < hi:
             ranges[partition] = (lo, hi)
         if lo > spans[0].read_from:
-            what = f"the values of rows below offset {lo}: the log no longer has their records"
-            left.append(Unproven(what, "compare values within the topic's retention", frozenset({partition})))
+            what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
+            left.append(Unproven(what, "compare values within the topic's retention"))
     return ranges, left
 
 
@@ -181,7 +179,7 @@ class ValueJoin:
         url = str(folder / "rows")
         files: dict[str, list[DataFile]] = {}
         for name, file in staged_files(self.rewrite(piece, url, str(folder / "bad")), records):
-            files.setdefault(name, []).append(data_file(file.path, file.rows, values=file.partition_values))
+            files.setdefault(name, []).append(DataFile(file.path, file.rows, partition_values=file.partition_values))
         storage = open_storage(url, {})
         return [replace(source, storage=storage, files=files.get(source.name, ())) for source in self.subject.sources]
 

@@ -198,7 +198,7 @@ def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
                 lost.append((tiebreak, ends[0], ends[1] + 1))
     forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
     frame = pl.DataFrame(lost, dict.fromkeys(("tiebreak", "start", "end"), pl.Int64), orient="row").sort("start")
-    return Places(tuple(slices), frame, forgotten or bool(facts.incarnations.others))
+    return Places(tuple(slices), frame, forgotten or bool(facts.incarnations.other_ids))
 
 
 FAULTS: Mapping[str, str] = {
@@ -222,7 +222,7 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
     places = places_of(evidence, log, said)
     given_up = [*recorded_gaps(facts.history, evidence.subject.job.name, "given_up")]
     if hindrance := _hindrance(evidence, sum(gap.end - gap.start for gap in given_up)):
-        return Check("records", "not compared", False, unproven=[hindrance], checked=bounds)
+        return Check("records", "not compared", False, unproven=[hindrance])
     counts: Counter[str] = Counter()
     first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
@@ -246,7 +246,6 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
         unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
         warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
         facts={"keys": counts["keys"]},
-        checked=bounds,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import DataFile, Subject, data_file, quarantine_source
+from penstock.proof.subject import DataFile, Subject, quarantine_source
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
@@ -37,9 +37,15 @@ class TableFacts:
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
 
-    def subject(self, job: JobSpec) -> Subject:
-        """What `verify` checks of any kind: positions, totals, slices and quarantine."""
-        quarantine = quarantine_source(job, self.table.quarantine_url, self.quarantine, self.pending)
+    def subject(self, job: JobSpec, pending: Sequence[DataFile] = ()) -> Subject:
+        """What `verify` checks of any kind; `pending` are further files that wait to be appended to the quarantine."""
+        pending = (*self.pending, *pending)
+        quarantine = quarantine_source(job, self.table.quarantine_url, self.quarantine, pending)
+        warnings = []
+        if rows := sum(file.rows or 0 for file in pending):
+            warnings.append(f"{rows} quarantined rows wait to be appended by the next run")
+        if self.replay_unfinished:
+            warnings.append("a replay of the quarantine is unfinished: the next run finishes it")
         return Subject(
             job,
             self.table.version,
@@ -47,8 +53,8 @@ class TableFacts:
             self.slices,
             self.incarnations,
             quarantine,
-            sum(file.rows or 0 for file in self.pending),
             self.replay_unfinished,
+            warnings=tuple(warnings),
         )
 
 
@@ -91,7 +97,7 @@ def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tupl
     with library_errors(table.spec.path):
         history = table.handle.history()
     return tuple(
-        data_file(file.path, file.rows, file.size_bytes)
+        DataFile(file.path, file.rows, file.size_bytes)
         for _, commit in commits_of(history, table.job)
         for piece in commit.slices
         if piece.end > appended.get(quarantine_key(table.job, piece.place, log), 0)

@@ -85,7 +85,7 @@ def check_log_points(
         what = "the points of slices that were given up"
         unproven.append(Unproven(what, "use another delivery than at_most_once"))
     if unproven:
-        return Check("values", "not compared", False, unproven=unproven, checked=bounds)
+        return Check("values", "not compared", False, unproven=unproven)
     gone = frozenset(
         partition
         for partition, state in facts.states.items()
@@ -110,17 +110,17 @@ def check_log_points(
             faults.append(both.filter(wrong).select(_KEY))
             depth.tell("values", done, len(passes))
     except (NotFoundError, InvariantError) as error:
-        return Check("values", error.primary, True, checked=bounds)
+        return Check("values", error.primary, True)
     if fewer:
         what = f"the values of {fewer} windows of series: the log no longer has all records of {len(gone)} partitions"
-        unproven.append(Unproven(what, "compare values within the topic's retention", gone))
+        unproven.append(Unproven(what, "compare values within the topic's retention"))
     detail, violations = f"{points} points of the log are what partials hold", pl.concat(faults)
     if violations.height:
         first = violations.sort("window_start", *SERIES).row(0, named=True)
         at = f"{first['metric']}{first['tags']} at {first['window_start']}"
         detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
     warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
-    return Check("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, checked=bounds)
+    return Check("values", detail, bool(violations.height), unproven=unproven, warnings=warnings)
 
 
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:
