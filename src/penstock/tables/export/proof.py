@@ -31,6 +31,7 @@ from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
 from penstock.proof.numbers import (
     Slices,
+    States,
     TopicIncarnations,
     check_slices,
     check_totals,
@@ -79,7 +80,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
             return prove(subject_of(table, facts, types), depth, open_log)
     faults = [*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))]
     check = Check("types", shown(faults) or "types are ahead of the job log", bool(faults), unproven=[AHEAD])
-    return Proof(facts.table.version, (check,))
+    return Proof(facts.table.version, (check_slices(*_job_slices(facts)), check))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +164,22 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
         warnings=(*subject.warnings, *deleted.warnings()),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
-        job_slices=(
-            {partition: replace(state, totals=_read_only(state.totals)) for partition, state in facts.states.items()},
-            {
-                partition: [replace(piece, totals=_read_only(piece.totals)) for piece in pieces]
-                for partition, pieces in facts.slices.items()
-            },
-        ),
+        job_slices=_job_slices(facts),
     )
 
 
-def _read_only(totals: Totals) -> Totals:
+def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     """The offsets that the job log counts, whatever types made of their records."""
-    return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
+
+    def read_only(totals: Totals) -> Totals:
+        return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
+
+    states = {place: replace(state, totals=read_only(state.totals)) for place, state in facts.states.items()}
+    slices = {
+        place: [replace(piece, totals=read_only(piece.totals)) for piece in pieces]
+        for place, pieces in facts.slices.items()
+    }
+    return states, slices
 
 
 def _combined(
