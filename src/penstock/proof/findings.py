@@ -122,14 +122,6 @@ class VerifyReport(Proof):
         return self.verdict is Verdict.PROVEN
 
     @property
-    def scope(self) -> str:
-        """What a verification of this depth is about, in words."""
-        names = {check.name for check in self.checks}
-        records = "against the records of the log" if self.deep else "not against the records of the log (--shallow)"
-        values = "values compared with the log" if "values" in names else "values not compared (--values)"
-        return f"rows and offsets contiguous, unique, conserved; {records}; {values}"
-
-    @property
     def first_violation(self) -> Violation | None:
         return earliest(check.violation for check in self.checks)
 
@@ -138,7 +130,6 @@ class VerifyReport(Proof):
             "job": self.job,
             "ok": self.ok,
             "verdict": self.verdict.name.lower(),
-            "scope": self.scope,
             "table": self.table,
             "version": self.version,
             "deep": self.deep,

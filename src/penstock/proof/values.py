@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -46,12 +45,6 @@ RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", 
 Wanted = Mapping[Partition, Ranges]
 
 
-@cache
-def _null_hash() -> int:
-    """The hash of a text that is null; at first use, because Polars starts threads with its first call."""
-    return int(pl.Series([None], dtype=pl.String).hash(7)[0])
-
-
 def column_hashes(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     """A hash per value as `=<column>`: the same for the same value wherever it is, good within one process."""
     names = rows.schema.names
@@ -66,10 +59,23 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         rewrite = Unproven(what, PLACE_REMEDY)
     if isinstance(rewrite, Unproven):
         return Check("values", "not compared", False, unproven=[rewrite])
-    ranges, left = _comparable(subject, bounds)
+    ranges: dict[Partition, tuple[int, int]] = {}
+    left: list[Unproven] = []
+    for partition, spans in sorted(subject.spans.items()):
+        origin, position = (spans[0].start, spans[-1].end) if spans else (0, 0)
+        held = bounds.get(partition, Bounds(position, position))
+        lo, hi = max(origin, held.first), min(position, held.end)
+        if lo < hi:
+            ranges[partition] = (lo, hi)
+        if origin < position and lo > spans[0].read_from:
+            what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
+            left.append(Unproven(what, "compare values within the topic's retention"))
     total = sum(hi - lo for lo, hi in ranges.values())
     join = ValueJoin(subject, rewrite, log)
-    passes = [sampled(ranges, sample)] if sample.records is not None else _passes(ranges)
+    passes: Iterable[Wanted] = [sampled(ranges, sample)]
+    if sample.records is None:
+        windows = windows_of(ranges, OFFSETS_PER_PASS_MAX)
+        passes = ({partition: (offsets,) for partition, offsets in window.items()} for window in windows)
     try:
         for wanted in passes:
             join.compare(wanted)
@@ -95,31 +101,6 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         warnings=[] if asked else [f"not compared: {question.what}" for question in left],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
     )
-
-
-def _comparable(
-    subject: Subject, bounds: Mapping[Partition, Bounds]
-) -> tuple[dict[Partition, tuple[int, int]], list[Unproven]]:
-    """The offsets of each partition that the log still has, and why others cannot be compared."""
-    ranges: dict[Partition, tuple[int, int]] = {}
-    left: list[Unproven] = []
-    for partition, spans in sorted(subject.spans.items()):
-        if not spans or spans[0].start == spans[-1].end:
-            continue
-        origin, position = spans[0].start, spans[-1].end
-        held = bounds.get(partition)
-        lo, hi = (position, 0) if held is None else (max(origin, held.first), min(position, held.end))
-        if lo < hi:
-            ranges[partition] = (lo, hi)
-        if lo > spans[0].read_from:
-            what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
-            left.append(Unproven(what, "compare values within the topic's retention"))
-    return ranges, left
-
-
-def _passes(ranges: OffsetRanges) -> Iterator[Wanted]:
-    for window in windows_of(ranges, OFFSETS_PER_PASS_MAX):
-        yield {partition: (offsets,) for partition, offsets in window.items()}
 
 
 def sampled(ranges: OffsetRanges, sample: Sample) -> dict[Partition, Ranges]:
@@ -235,14 +216,10 @@ class ValueJoin:
 
 
 def _row_hashes(source: RowSource, file: DataFile, batch: pa.RecordBatch) -> pl.DataFrame:
-    """Of the columns that the file has, the partition values, and the type."""
-    schema = pa.schema([column for column in source.schema if column.name in batch.schema.names])
+    """Of the columns that the file has but for the topic, by which they are placed, partition values, and the type."""
+    names = {*batch.schema.names} - {(source.place or {}).get("topic")}
+    schema = pa.schema([column for column in source.schema if column.name in names])
     constants = {**file.partition_values, "": source.name}
-    hashes = column_hashes(fit_columns(batch, schema)).with_columns(
+    return column_hashes(fit_columns(batch.select(schema.names), schema)).with_columns(
         pl.lit(value, pl.String).hash(7).alias(f"={name}") for name, value in constants.items()
     )
-    topic = f"={(source.place or {}).get('topic')}"
-    if topic in hashes.columns:
-        # Rows from before the column was kept do not tell their topic.
-        hashes = hashes.with_columns(pl.when(pl.col(topic) != _null_hash()).then(pl.col(topic)))
-    return hashes
