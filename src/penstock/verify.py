@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
+from penstock.logs.log import SliceShrankError
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.proof.findings import Check, Unproven, Verdict, VerifyReport, Violation, ViolationKind
@@ -16,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 ATTEMPTS_MAX = 5
-"""How often a verification starts again because files were compacted and vacuumed meanwhile."""
+"""How often a verification starts again because files were vacuumed, or records were deleted, while it read them."""
 
 
 def verify(
@@ -43,7 +44,7 @@ def verify(
         try:
             proof = kind_of(job).prove(job, depth, open_log)
             return VerifyReport(proof.version, proof.checks, job=job.name, table=shown_path(job), deep=deep)
-        except GoneError:
+        except (GoneError, SliceShrankError):
             if attempt == ATTEMPTS_MAX:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from penstock.lake.delta.keys import topic_fingerprint
@@ -74,12 +75,8 @@ def check_totals(states: States) -> Check:
 def check_slices(states: States, slices: Slices) -> Check:
     """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
     count = sum(map(len, slices.values()))
-    whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
-    detail = f"{count} slices of the {'whole' if whole else 'retained'} history touch and add up"
-    facts = {"slices": count, "whole_history": int(whole)}
-    return _check(
-        "slices", states, lambda place, state: _slices_fault(place, state, slices.get(place, ())), detail, facts
-    )
+    detail = f"{count} slices of the retained history touch and add up"
+    return _check("slices", states, partial(_slices_fault, slices), detail, {"slices": count})
 
 
 def _check(
@@ -112,7 +109,8 @@ def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
     return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
 
 
-def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState) -> _Fault | None:
+    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
@@ -144,18 +142,15 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
-def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
-    return state.position == state.origin if not slices else slices[0].start == state.origin
-
-
-def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[CommittedSlice, ...]:
+def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tuple[CommittedSlice, ...]:
     """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
     Slices that break the invariant are no ground to build on: then one stands for all.
     """
+    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None:
         return ()
-    if not slices or _slices_fault(partition, state, slices) is not None:
+    if not slices or _slices_fault(slices_of, partition, state) is not None:
         return (CommittedSlice(state.origin, state.position, state.totals, None),)
     if slices[0].start == state.origin:
         return tuple(slices)

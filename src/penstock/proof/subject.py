@@ -318,7 +318,7 @@ class Subject:
 
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
-        return {place: spans(place, state, self.slices.get(place, ())) for place, state in self.states.items()}
+        return {partition: spans(self.slices, partition, state) for partition, state in self.states.items()}
 
     @property
     def quarantine_faults(self) -> list[str]:

@@ -19,7 +19,7 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.storage import open_storage
-from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
+from penstock.logs.log import Bounds, Log, Partition, Slice
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.subject import (
     PLACE_REMEDY,
@@ -85,8 +85,6 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     if join.unplaced:
         what = f"the values of {join.unplaced} rows that tell no place of one incarnation of their topic"
         left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
-    if join.shrunk:
-        left.append(Unproven("the values of rows whose records retention took while they were read", "verify again"))
     first = earliest(join.violations)
     share = "all" if sample.records is None else f"a sample of {join.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {join.rows} rows are what their records give"
@@ -131,8 +129,6 @@ class ValueJoin:
     rows: int = 0
     unplaced: int = 0
     """Rows of the table without a place of one incarnation of their topic; every pass meets them again."""
-    shrunk: set[Partition] = field(default_factory=set)
-    """Partitions of which the log lost records while they were read."""
 
     def compare(self, wanted: Wanted) -> None:
         """Compare the rows at these offsets."""
@@ -142,16 +138,12 @@ class ValueJoin:
         for partition, ranges in sorted(wanted.items()):
             rows, bad = table[partition], quarantine[partition]
             raw, again = [bad.clear()], [rows.clear()]
-            try:
-                for lo, hi in ranges:
-                    piece = Slice(partition, lo, hi, lo)
-                    good = self._good_records(piece, bad["offset"], rows["offset"], raw)
-                    with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
-                        sources = self._rewritten(piece, good, Path(folder))
-                        again.append(self._read(sources, {partition: ranges})[0][partition])
-            except SliceShrankError:
-                self.shrunk.add(partition)
-                continue
+            for lo, hi in ranges:
+                piece = Slice(partition, lo, hi, lo)
+                good = self._good_records(piece, bad["offset"], rows["offset"], raw)
+                with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
+                    sources = self._rewritten(piece, good, Path(folder))
+                    again.append(self._read(sources, {partition: ranges})[0][partition])
             self._join(partition, rows, pl.concat(again, how="diagonal"), every)
             self._join(partition, bad, pl.concat(raw, how="diagonal"), every=False)
 

@@ -160,7 +160,7 @@ def test_history_that_has_expired_leaves_totals_and_offsets_proved(job: JobSpec)
         (log / f"{version:020}.json").unlink()
     report = verify(job)
     assert failed(report) == []
-    assert check_of(report, "slices").facts == {"slices": 1, "whole_history": 0}
+    assert check_of(report, "slices").facts == {"slices": 1}
     assert check_of(report, "offsets").facts == {"offsets": 20}
 
 

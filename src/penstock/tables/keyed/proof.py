@@ -25,7 +25,7 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven, ViolationKind, violation_at
+from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
 from penstock.proof.frame import prove, rows_check
 from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
 from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
@@ -34,7 +34,6 @@ from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreig
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
-    OFFSET_BITS,
     SEQUENCES,
     Layout,
     buckets_of,
@@ -215,25 +214,19 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
         return Check("records", "not compared", False, unproven=[hindrance])
     places = places_of(evidence.facts, evidence.job.name, log, said.bounds)
     counts: Counter[str] = Counter()
-    first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         flow = _flow(evidence, places.slices, Path(folder))
         files = tuple(_runs(flow, log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
             counts["keys"] += len(compared) - compared["gone"].null_count()
-            wrong = compared.filter(pl.col("verdict").is_in(list(FAULTS)))["sequence"] % (1 << OFFSET_BITS)
-            first = min((offset for offset in (first, wrong.min()) if isinstance(offset, int)), default=None)
     faults = [f"{counts[name]} {text}" for name, text in FAULTS.items() if counts[name]]
     untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
     remedy = "compare the table with the files that were loaded, or verify before the log loses records"
-    kind = ViolationKind.ALTERED if counts["altered"] else ViolationKind.MISSING
     return Check(
         "records",
         "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
         bool(faults),
-        # A sequence tells no partition: where there are several, the first of them stands for all.
-        violations=[violation_at(piece.partition, first or 0, kind) for piece in places.slices[:1] if faults],
         unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
         warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
         facts={"keys": counts["keys"]},
@@ -326,8 +319,7 @@ def compare(
         .then(pl.lit(""))
         .otherwise(pl.when(exposed).then(pl.lit("forgotten")).otherwise(pl.lit("missing")))
     )
-    order = log_order(layout)
-    return joined.select("gone", pl.coalesce(order, f"{order}_there").alias("sequence"), verdict.alias("verdict"))
+    return joined.select("gone", verdict.alias("verdict"))
 
 
 def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -> pl.DataFrame:
