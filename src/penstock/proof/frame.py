@@ -135,10 +135,6 @@ class SpanCount:
     held: int = 0
     records: int = 0
 
-    @property
-    def lacking(self) -> int:
-        return max(0, self.span.held - self.held)
-
     def violation(self, kind: ViolationKind) -> Violation:
         return violation_at(self.partition, self.span.start, kind, self.span.end)
 
@@ -174,6 +170,7 @@ class OffsetJoin:
             for partition, window in windows.items():
                 self._read_log(partition, window)
                 self._compare(partition, window)
+        self._lacking = sum(max(0, count.span.held - count.held) for count in self._counts)
 
     def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
         """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
@@ -300,24 +297,25 @@ class OffsetJoin:
         )
 
     @property
-    def _maybe_unplaced(self) -> int:
-        """How many offsets lack rows, if all of these may be among the rows without a place."""
-        lacking = sum(count.lacking for count in self._counts)
-        return lacking if self._only_counted or lacking <= self._without_place else 0
+    def _unsure(self) -> bool:
+        """Whether all rows that are missing may be among those without a place, or of days that were deleted."""
+        unplaced = self._without_place + self._subject.rows_deleted
+        return bool(self._lacking) and (self._only_counted or self._lacking <= unplaced)
 
     def _sure(self, violations: set[Violation]) -> list[Violation]:
-        """Without those that rows without a place may explain."""
-        unsure = self._maybe_unplaced
-        return [violation for violation in violations if not unsure or violation.kind is not ViolationKind.MISSING]
+        missing = ViolationKind.MISSING
+        return [violation for violation in violations if violation.kind is not missing or not self._unsure]
 
     def _unproven(self) -> Iterator[Unproven]:
         if self._only_counted:
             what = "which records the rows are: they do not carry partition and offset, so they are only counted"
             yield Unproven(what, PLACE_REMEDY)
-        elif lacking := self._maybe_unplaced:
-            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}"
+            return
+        deleted, others = self._subject.rows_deleted, self._subject.incarnations.other_ids
+        if self._unsure and (self._lacking != deleted or others):
+            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}, and {deleted} rows of deleted days"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
-            yield Unproven(f"{lacking} offsets are not found, and there are {rows}", remedy)
+            yield Unproven(f"{self._lacking} offsets are not found, and there are {rows}", remedy)
 
 
 def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:

@@ -303,8 +303,10 @@ class Subject:
     """Every table with a row per record; none of a kind whose rows are not records."""
     rows_written: Mapping[str, int] = field(default_factory=dict)
     """How many rows each source has by its own totals."""
+    rows_deleted: int = 0
+    """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows were deleted with what told their places."""
+    """How many rows are gone of which nothing tells whether a person deleted them as designed."""
     faults: tuple[str, ...] = ()
     """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
     violations: tuple[Violation, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -18,7 +18,7 @@ from penstock.environment import Environment
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
-from penstock.flow.write.names import parse_compacted_name, parse_staged_name
+from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.library import library_errors
@@ -114,54 +114,40 @@ class TypeFacts:
         return any((self.states[partition].position or 0) > end for partition, end in self.ends.items())
 
 
-@dataclass(slots=True)
-class DeletedDays:
-    """Complete days of plain types that a person deleted with their folders: their rows are not checked."""
-
-    days: list[str] = field(default_factory=list)
-    rows: Counter[str] = field(default_factory=Counter)
-    """By type."""
-    by_partition: Counter[Partition | None] = field(default_factory=Counter)
-    """None: rows of files whose names do not tell one partition."""
-
-    def add(self, of_type: TypeFacts, day: str, files: Iterable[ActiveFile]) -> None:
-        self.days.append(f"{of_type.name} {day}")
-        places = {(partition.topic_id, partition.number): partition for partition in of_type.states}
-        for file in files:
-            rows, name = file.rows or 0, parse_staged_name(str(file.values[-1]))
-            self.rows[of_type.name] += rows
-            self.by_partition[None if name is None else places.get((name.topic_id, name.partition))] += rows
-
-    def warnings(self) -> Iterator[str]:
-        if self.days:
-            yield (
-                f"{self.rows.total()} rows of {len(self.days)} complete days were deleted with their folders and are "
-                f"not checked: {', '.join(sorted(self.days))}"
-            )
+DeletedDays = Counter[tuple[str, str]]
+"""The rows of complete days of plain types that a person deleted with their folders, by type and day."""
 
 
 def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]) -> Subject:
     """The export as of the versions of its logs that are loaded."""
-    logs, deleted = table.logs, DeletedDays()
-    sources = tuple(_type_source(table, of_type, deleted) for of_type in types)
+    logs, deleted, unsure = table.logs, DeletedDays(), DeletedDays()
+    warnings = []
+    sources = tuple(_type_source(table, of_type, deleted, unsure) for of_type in types)
     other_ids = frozenset().union(*(of_type.incarnations.other_ids for of_type in types))
     pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
     subject = facts.subject(logs.job, pending)
+    if deleted:
+        days = ", ".join(f"{name} {day}" for name, day in sorted(deleted))
+        what = f"{deleted.total()} rows of {len(deleted)} complete days were deleted with their folders"
+        warnings.append(f"{what} and are not checked: {days}")
     return replace(
         subject,
         states={
-            partition: replace(state, totals=_combined(logs, types, partition, state.totals, deleted))
+            partition: replace(state, totals=_combined(logs, types, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
         incarnations=replace(facts.incarnations, other_ids=other_ids),
         sources=sources,
         rows_written={
-            of_type.name: of_type.incarnations.rows_written - deleted.rows[of_type.name] for of_type in types
+            of_type.name: of_type.incarnations.rows_written
+            - sum(rows for (name, _), rows in deleted.items() if name == of_type.name)
+            for of_type in types
         },
-        rows_unplaced=deleted.by_partition[None],
+        rows_deleted=deleted.total() - unsure.total(),
+        rows_unplaced=unsure.total(),
         faults=(*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))),
-        warnings=(*subject.warnings, *deleted.warnings()),
+        warnings=(*subject.warnings, *warnings),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
         job_slices=_job_slices(facts),
@@ -182,10 +168,8 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     return states, slices
 
 
-def _combined(
-    logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals, deleted: DeletedDays
-) -> Totals:
-    """The totals of all logs, without rows that a person deleted.
+def _combined(logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
+    """The totals of all logs.
 
     If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
     them again, its holes may have been records, and bad records of before are not in the new quarantine.
@@ -197,12 +181,14 @@ def _combined(
         read_again = min(max(totals.unaccounted, 0), totals.restored)
         totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
         totals += Totals(holes=-totals.holes, gap=totals.holes)
-    rows = deleted.by_partition[partition]
-    return totals + Totals(written=-rows, filtered=rows)
+    return totals
 
 
-def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) -> RowSource:
-    """The rows of a type; a plain file that is not renamed yet is read under its staged name."""
+def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, unsure: DeletedDays) -> RowSource:
+    """The rows of a type; a plain file that is not renamed yet is read under its staged name.
+
+    A compacted file that is gone may be of a deleted day, or may have been lost before it was renamed: `unsure`.
+    """
     logs, name, log = table.logs, of_type.name, of_type.log
     # Listed after its log was read: a file that the log names is staged now, or has been renamed before.
     staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
@@ -214,7 +200,9 @@ def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) -
         paths = {file.path: source for file in of_day if (source := table.finishing.source_of(name, file)) in staged}
         complete = logs.is_plain and table.markers.is_complete(logs.known_state(), name, day)
         if complete and not log.file_storage().sizes(paths.get(file.path, file.path) for file in of_day):
-            deleted.add(of_type, day, of_day)
+            compacted = [file for file in of_day if parse_compacted_name(str(file.values[-1])) is not None]
+            deleted[name, day] = sum(file.rows or 0 for file in of_day)
+            unsure[name, day] = sum(file.rows or 0 for file in compacted)
             continue
         for file in of_day:
             staged_as = str(file.values[-1]) if logs.is_plain else None

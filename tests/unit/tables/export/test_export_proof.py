@@ -271,7 +271,7 @@ def test_a_complete_day_that_was_deleted_with_its_folder_is_told_and_no_fault(tm
     assert lake.verify().verdict is Verdict.VIOLATED, "the rest is checked as before"
 
 
-def test_of_a_deleted_day_that_was_compacted_nobody_knows_the_partitions(tmp_path: Path) -> None:
+def test_a_deleted_day_that_was_compacted_is_not_proven(tmp_path: Path) -> None:
     lake = made(tmp_path, replace(PLAIN, compacted=True))
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
     assert not_proven(lake.verify(deep=False)) == ["offsets"]
