@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +17,8 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, Subject, quarantine_source
-from penstock.status.frame import TableView, job_status, read_log_view
-from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
+from penstock.status.frame import job_status, read_log_view
+from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
 
 
@@ -119,37 +119,21 @@ def facts_status(
     further: Callable[[PartitionStatus], PartitionStatus] = lambda partition: partition,
 ) -> JobStatus:
     """The same, where the table was asked already; `further` adds what only this kind of table reports."""
-    table = TableView(
-        version=facts.table.version,
-        incarnations=facts.incarnations,
-        states=facts.states,
-        commits=tuple(_commit(record) for record in facts.history[:COMMITS_SHOWN]),
-        gaps=tuple(recorded_gaps(facts.history, job.name)),
-        given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
-    )
-    return job_status(job, table, read_log_view(job, open_log, table, now), further)
+    log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
+    status = job_status(job, facts.table.version, facts.incarnations, facts.states, log, further)
+    newest = max(facts.history, key=lambda record: int(record["version"]), default=None)
+    committed_at = None if newest is None else _instant(newest)
+    return replace(status, committed_at=committed_at, gaps=tuple(_recorded_gaps(facts.history, job.name)))
 
 
-def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:
-    """The offsets that the retained commits of a job have passed over under that count, in the order of the history."""
+def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
+    """The gaps that the retained commits of a job have recorded, in the order of the history."""
     for record in history:
-        ours = provenance_of(record)
-        if ours is None or ours.job != job:
-            continue
-        for piece in ours.slices:
-            offsets: int = getattr(piece.totals, count)
-            if offsets:
-                end = piece.start + offsets
-                yield RecordedGap(piece.place, piece.start, end, int(record["version"]), _instant(record))
-
-
-def _commit(record: Mapping[str, Any]) -> CommitStatus:
-    ours = provenance_of(record)
-    version = int(record["version"])
-    if ours is None:
-        return CommitStatus(version, _instant(record), f"other: {record.get('operation', 'unknown')}", None)
-    quarantined = sum(piece.quarantined for piece in ours.slices)
-    return CommitStatus(version, _instant(record), ours.kind, ours.rows, quarantined, len(ours.slices))
+        commit = provenance_of(record)
+        for piece in commit.slices if commit is not None and commit.job == job else ():
+            if piece.gap:
+                version = int(record["version"])
+                yield RecordedGap(piece.place, piece.start, piece.start + piece.gap, version, _instant(record))
 
 
 def _instant(record: Mapping[str, Any]) -> datetime:
