@@ -60,14 +60,15 @@ def prove(
 
 
 def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterator[Check]:
-    if subject.sources:
-        join = OffsetJoin(subject, depth, log, facts)
-        yield _check_rows(subject)
-        yield join.check_offsets()
-    yield check_log(subject.states, subject.incarnations.fingerprints, facts)
-    if subject.sources and depth.deep:
+    within_log = check_log(subject.states, subject.incarnations.fingerprints, facts)
+    if not subject.sources:
+        yield within_log
+        return
+    join = OffsetJoin(subject, depth, log, facts)
+    yield from (_check_rows(subject), join.check_offsets(), within_log)
+    if depth.deep:
         yield join.check_records()
-    if subject.sources and depth.values is not None:
+    if depth.values is not None:
         yield check_values(subject, depth, log, facts.bounds)
 
 

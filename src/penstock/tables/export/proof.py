@@ -65,20 +65,21 @@ AHEAD = Unproven(
 )
 
 
-def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
-    for _ in range(READS_MAX):
-        table = ExportTable(ExportLogs(job, Environment()))
-        logs = table.logs
-        if logs.find_job_log() is None:
-            return NO_TABLE
-        facts = read_facts(job, logs.job_log)
-        # Read last: types may be ahead, and never behind.
-        logs.refresh_types()
-        places = facts.incarnations.partitions
-        types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
-        if not any(of_type.ahead for of_type in types):
-            return prove(subject_of(table, facts, types), depth, open_log)
-    faults = [*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))]
+def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, reads: int = READS_MAX) -> Proof:
+    table = ExportTable(ExportLogs(job, Environment()))
+    logs = table.logs
+    if logs.find_job_log() is None:
+        return NO_TABLE
+    facts = read_facts(job, logs.job_log)
+    # Read last: types may be ahead, and never behind.
+    logs.refresh_types()
+    places = facts.incarnations.partitions
+    types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
+    if not any(of_type.ahead for of_type in types):
+        return prove(subject_of(table, facts, types), depth, open_log)
+    if reads > 1:
+        return prove_export(job, depth, open_log, reads - 1)
+    faults = _log_faults(table, types)
     check = Check("types", shown(faults) or "types are ahead of the job log", bool(faults), unproven=[AHEAD])
     return Proof(facts.table.version, (check_slices(*_job_slices(facts)), check))
 
@@ -146,7 +147,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
         },
         rows_deleted=deleted.total() - unsure.total(),
         rows_unplaced=unsure.total(),
-        faults=(*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))),
+        faults=_log_faults(table, types),
         warnings=(*subject.warnings, *warnings),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
@@ -211,6 +212,10 @@ def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, u
     schema = logs.columns_of(name) or log.schema
     rows = RowSource(log.file_storage(), files, place_of(logs.job, log.schema), schema, name, of_type.ends)
     return examined(rows, files_now(log))
+
+
+def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ...]:
+    return (*_job_faults(table.logs), *(fault for of_type in types for fault in _type_faults(table, of_type)))
 
 
 def _job_faults(logs: ExportLogs) -> Iterator[str]:

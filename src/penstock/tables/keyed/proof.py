@@ -235,20 +235,18 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
 
 def _hindrance(evidence: Evidence) -> Unproven | None:
     """Why records cannot be compared at all."""
-    facts = evidence.facts
-    if evidence.job.sql is not None:
-        return VALUES_OF_SQL
-    if any(key.endswith(overwritten_key("")) for key in facts.table.transactions()):
-        what = "which rows the log gives: a load has replaced rows of this table, whatever their records"
-        return Unproven(what, "compare the table with the files that were loaded")
-    if facts.replay_unfinished:
-        return Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
-    if facts.incarnations.other_ids:
-        return Unproven("the records: other jobs write to this table too", "give each job a table of its own")
-    if any(partition.topic == UNKNOWN_TOPIC for partition in facts.states):
-        what = "the records: an earlier topic was deleted so long ago that the table has forgotten its name"
-        return Unproven(what, "verify before the history of the table is cleaned up")
-    return None
+    facts, earlier = evidence.facts, "verify before the history of the table is cleaned up"
+    overwritten = any(key.endswith(overwritten_key("")) for key in facts.table.transactions())
+    forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
+    for applies, what, remedy in (
+        (overwritten, "a load has replaced rows, whatever their records", "compare the table with the loaded files"),
+        (facts.replay_unfinished, "a replay of the quarantine is unfinished", "verify after the next run"),
+        (facts.incarnations.other_ids, "other jobs write to this table too", "give each job a table of its own"),
+        (forgotten, "the table has forgotten the name of an earlier topic", earlier),
+    ):
+        if applies:
+            return Unproven(f"the records: {what}", remedy)
+    return VALUES_OF_SQL if evidence.job.sql is not None else None
 
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], folder: Path) -> KeyedFlow:
