@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
+from penstock.logs.log import SliceShrankError
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
-from penstock.proof.findings import Check, PartitionFacts, Unproven, Verdict, VerifyReport, Violation, ViolationKind
+from penstock.proof.findings import Check, Unproven, Verdict, VerifyReport, Violation, ViolationKind
 from penstock.proof.subject import OFFSETS_PER_PASS_MAX, Depth, GoneError, Progress, Sample
 from penstock.status.model import shown_path
 from penstock.tables.registry import kind_of
 
 __all__ = [
-    "Check", "PartitionFacts", "Sample", "Unproven", "Verdict", "VerifyReport", "Violation", "ViolationKind", "verify",
+    "Check", "Sample", "Unproven", "Verdict", "VerifyReport", "Violation", "ViolationKind", "verify",
 ]  # fmt: skip
 
 ATTEMPTS_MAX = 5
-"""How often a verification starts again because files were compacted and vacuumed meanwhile."""
+"""How often a verification starts again because files were vacuumed, or records were deleted, while it read them."""
 
 
 def verify(
@@ -42,9 +43,8 @@ def verify(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             proof = kind_of(job).prove(job, depth, open_log)
-            result = (proof.version, proof.checks, proof.partitions)
-            return VerifyReport(*result, job=job.name, table=shown_path(job), deep=deep)
-        except GoneError:
+            return VerifyReport(proof.version, proof.checks, job=job.name, table=shown_path(job), deep=deep)
+        except (GoneError, SliceShrankError):
             if attempt == ATTEMPTS_MAX:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -30,10 +30,10 @@ from penstock.lake.proposal import FencePart, Outcome, Part, Proposal, SlicePart
 from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof
+from penstock.proof.findings import NO_TABLE, Check, Proof
 from penstock.proof.subject import Depth
 from penstock.status.metrics import Meter, Metric
-from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
+from penstock.status.model import DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
 from penstock.tables.quarantine.replay import Target
 
@@ -196,13 +196,9 @@ class ToyKind:
             return NO_TABLE
         log = open_log(job)
         partitions = log.partitions()
-        state, bounds = table.state(partitions), log.bounds(partitions)
-        facts = [
-            PartitionFacts(each, here.origin, here.position, here.totals, bounds[each].first, bounds[each].end)
-            for each in partitions
-            if (here := state.of(each)).origin is not None and here.position is not None
-        ]
-        return Proof(state.version, (_rows_once(table.rows(), facts, log),), tuple(facts))
+        state = table.state(partitions)
+        states = {partition: state.of(partition) for partition in partitions}
+        return Proof(state.version, (_rows_once(table.rows(), states, log),))
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         table = ToyTable(job, Environment())
@@ -219,10 +215,7 @@ class ToyKind:
                 for each, held in bounds.items()
                 if (here := state.of(each)) is not None
             ),
-            tuple(
-                CommitStatus(each["version"], datetime.fromtimestamp(now(), UTC), each["kind"], len(each["rows"]))
-                for each in reversed(commits)
-            ),
+            committed_at=datetime.fromtimestamp(now(), UTC),
             sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
         )
 
@@ -270,13 +263,13 @@ def _counts(rows: Sequence[Row]) -> Counts:
     return Counts(read=len(rows), written=len(rows))
 
 
-def _rows_once(rows: Sequence[Row], facts: Sequence[PartitionFacts], log: Log) -> Check:
+def _rows_once(rows: Sequence[Row], states: Mapping[Partition, DeltaPartition], log: Log) -> Check:
     """Every record of the log between origin and position is one row."""
     wrong = []
-    for each in facts:
-        found = sorted(row[2] for row in rows if (row[0], row[1]) == (each.partition.topic, each.partition.number))
-        wanted = log.offsets(each.partition, each.origin, each.position, lambda _: None).tolist()
-        wrong += [str(each.partition)] if found != wanted else []
+    for partition, state in states.items():
+        offsets = sorted(row[2] for row in rows if (row[0], row[1]) == (partition.topic, partition.number))
+        expected = log.offsets(partition, state.origin or 0, state.position or 0, lambda _: None).tolist()
+        wrong += [str(partition)] if offsets != expected else []
     return Check("rows", ", ".join(wrong) or f"{len(rows)} rows", bool(wrong))
 
 

@@ -40,7 +40,7 @@ def status(
         list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")
     ] = None,
 ) -> None:
-    """Show positions, lag, types, last commits, quarantine and alerts.
+    """Show positions, lag, types, last commit, quarantine and alerts.
 
     If the log does not answer, only the table's part is shown, with the exit code of that error. With --day: exit code
     0 if the day is complete for every requested type, else 1.
@@ -91,8 +91,9 @@ def _all_complete(answers: Iterable[DayAnswer]) -> bool:
 
 
 def print_status(job: JobStatus, console: Console) -> None:
-    """A heading, the partitions, what only this kind of table tells, the last commits, and the alerts."""
+    """A heading, the partitions, what only this kind of table reports, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
+    version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
     console.print(Text.assemble((job.job, "bold"), f"  {job.table}  {version}"), soft_wrap=True)
     if not job.started:
         return
@@ -102,7 +103,6 @@ def print_status(job: JobStatus, console: Console) -> None:
             console.print(table(section.headings, section.rows))
         for line in section.lines:
             console.print(Text(line), soft_wrap=True)
-    console.print(_commits(job))
     for gap in job.gaps[:GAPS_SHOWN]:
         console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
     for alert in job.alerts:
@@ -131,28 +131,12 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
         "holes": str(totals.holes),
         "gap": str(totals.gap),
         "group": cell(each.mirrored, none),
-        "owner": each.owner or "-",
     }
     found = {}
     for heading, content in cells.items():
         found[heading] = content
         found.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
     return found
-
-
-def _commits(job: JobStatus) -> Table:
-    rows = [
-        (
-            str(each.version),
-            each.at.strftime("%Y-%m-%d %H:%M:%SZ"),
-            each.kind,
-            cell(each.rows),
-            str(each.quarantined),
-            str(each.slices),
-        )
-        for each in job.commits
-    ]
-    return table(("version", "at", "commit", "rows", "quarantined", "slices"), rows, left=(1, 2))
 
 
 def windows(

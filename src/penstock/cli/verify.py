@@ -63,19 +63,17 @@ def verify(
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
-    """One line per check with what it leaves open, the first violation, what was checked, and the verdict."""
+    """One line per check with what it leaves open, the first violation, and the verdict."""
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     width = max((len(check.name) for check in report.checks), default=0)
     for check in report.checks:
         console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<{width}}  {check.detail}"))
         for unproven in check.unproven:
-            places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
-            console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))
+            console.print(Text(f"    ? {unproven.what}", style="yellow"))
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))
-    console.print(Text(f"checked: {report.scope}", style="dim"))
     if report.first_violation is not None:
         console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
     text, style = VERDICTS[report.verdict]

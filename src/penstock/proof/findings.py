@@ -7,33 +7,23 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from msgspec import structs
-
-from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 
 
 class Verdict(StrEnum):
-    """What became of an invariant. Only what was checked in full is proven."""
+    """What became of an invariant, the worst last. Only what was checked in full is proven."""
 
     PROVEN = "proven"
-    VIOLATED = "violated"
     NOT_PROVEN = "not proven"
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """A violation outweighs a missing proof, which outweighs a proof."""
-    verdicts = set(verdicts)
-    return _verdict(Verdict.VIOLATED in verdicts, Verdict.NOT_PROVEN in verdicts)
+    VIOLATED = "violated"
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Something that was not checked, and what would prove it; of all partitions unless it names some."""
+    """Something that was not checked, and what would prove it."""
 
     what: str
     remedy: str
-    partitions: frozenset[Partition] | None = None
 
 
 VALUES_OF_SQL = Unproven(
@@ -47,8 +37,6 @@ class ViolationKind(StrEnum):
 
     TWICE = "twice in the table"
     TWICE_IN_QUARANTINE = "twice in quarantine"
-    MISSING_IN_QUARANTINE = "missing in quarantine"
-    TOO_MANY_QUARANTINED = "more rows in quarantine than were quarantined"
     BOTH = "in both table and quarantine"
     MISSING = "missing"
     BEYOND_POSITION = "beyond position"
@@ -59,7 +47,6 @@ class ViolationKind(StrEnum):
     NOT_COUNTED = "counts do not add up"
     HOLE = "no slice holds it"
     OVERLAP = "in two slices"
-    NO_PLACE = "a row without its partition and offset"
     MISFILED = "filed under another partition value than its columns give"
     ALTERED = "not what the record in the log gives"
 
@@ -94,12 +81,10 @@ class Check:
     unproven: Sequence[Unproven] = field(default=(), kw_only=True)
     warnings: Sequence[str] = field(default=(), kw_only=True)
     facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)
-    checked: Collection[Partition] = field(default=(), kw_only=True)
-    """The partitions that it is an invariant of."""
 
     @property
     def verdict(self) -> Verdict:
-        return _verdict(self.violated, bool(self.unproven))
+        return Verdict.VIOLATED if self.violated else Verdict.NOT_PROVEN if self.unproven else Verdict.PROVEN
 
     @property
     def ok(self) -> bool:
@@ -110,38 +95,6 @@ class Check:
         """The first of all."""
         return earliest(self.violations)
 
-    @property
-    def partitions(self) -> dict[Partition, Verdict]:
-        """What became of the invariant in each partition."""
-        wrong = {(violation.topic, violation.partition) for violation in self.violations}
-        return {
-            partition: _verdict(
-                (partition.topic, partition.number) in wrong,
-                any(question.partitions is None or partition in question.partitions for question in self.unproven),
-            )
-            for partition in self.checked
-        }
-
-
-def _verdict(violated: bool, left: bool) -> Verdict:
-    return Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if left else Verdict.PROVEN
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
-    """What the table and the log say of one partition; the log's side is None where it was not asked."""
-
-    partition: Partition
-    origin: int
-    position: int
-    totals: Totals
-    first: int | None = None
-    end: int | None = None
-
-    @property
-    def lag_records(self) -> int | None:
-        return None if self.end is None else max(0, self.end - self.position)
-
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -149,7 +102,6 @@ class Proof:
 
     version: int | None
     checks: tuple[Check, ...]
-    partitions: tuple[PartitionFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,24 +114,12 @@ class VerifyReport(Proof):
 
     @property
     def verdict(self) -> Verdict:
-        return worst(check.verdict for check in self.checks)
+        return max((check.verdict for check in self.checks), key=list(Verdict).index, default=Verdict.PROVEN)
 
     @property
     def ok(self) -> bool:
         """Whether every invariant was checked in full and holds."""
         return self.verdict is Verdict.PROVEN
-
-    @property
-    def scope(self) -> str:
-        """What a verification of this depth is about, in words."""
-        names = {check.name for check in self.checks}
-        records = "against the records of the log" if self.deep else "not against the records of the log (--shallow)"
-        values = "values compared with the log" if "values" in names else "values not compared (--values)"
-        return f"rows and offsets contiguous, unique, conserved; {records}; {values}"
-
-    def verdicts_of(self, partition: Partition) -> dict[str, Verdict]:
-        """What became of each invariant in one partition; invariants of the table as a whole are not among them."""
-        return {check.name: check.partitions[partition] for check in self.checks if partition in check.checked}
 
     @property
     def first_violation(self) -> Violation | None:
@@ -190,31 +130,21 @@ class VerifyReport(Proof):
             "job": self.job,
             "ok": self.ok,
             "verdict": self.verdict.name.lower(),
-            "scope": self.scope,
             "table": self.table,
             "version": self.version,
             "deep": self.deep,
             "checks": [_check_json(check) for check in self.checks],
             "first_violation": _violation_json(self.first_violation),
-            "partitions": [_partition_json(each, self.verdicts_of(each.partition)) for each in self.partitions],
         }
 
 
 def earliest(violations: Iterable[Violation | None]) -> Violation | None:
-    """The first of several by topic, partition and offset; a range gives way to an exact offset within it."""
-    known = sorted(
+    """The first of several by topic and partition: of its exact offsets if it has any, else of its ranges."""
+    return min(
         (violation for violation in violations if violation is not None),
-        key=lambda violation: (violation.topic, violation.partition, violation.offset),
+        key=lambda violation: (violation.topic, violation.partition, violation.end is not None, violation.offset),
+        default=None,
     )
-    if not known:
-        return None
-    first = known[0]
-    exact = (
-        violation
-        for violation in known
-        if violation.end is None and (violation.topic, violation.partition) == (first.topic, first.partition)
-    )
-    return next((violation for violation in exact if violation.offset < (first.end or 0)), first)
 
 
 NO_TABLE = Proof(None, (Check("table", "there is no table yet: the job has not started", True),))
@@ -230,7 +160,7 @@ def _check_json(check: Check) -> dict[str, Any]:
         "ok": check.ok,
         "verdict": check.verdict.name.lower(),
         "detail": check.detail,
-        "not_proven": [_unproven_json(question) for question in check.unproven],
+        "not_proven": [asdict(question) for question in check.unproven],
         "warnings": list(check.warnings),
         "violation": _violation_json(check.violation),
         **check.facts,
@@ -241,22 +171,3 @@ def _violation_json(violation: Violation | None) -> dict[str, Any] | None:
     if violation is None:
         return None
     return {**asdict(violation), "kind": violation.kind.name.lower(), "text": str(violation.kind)}
-
-
-def _place_json(partition: Partition) -> dict[str, Any]:
-    return {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number}
-
-
-def _unproven_json(unproven: Unproven) -> dict[str, Any]:
-    places = [_place_json(partition) for partition in sorted(unproven.partitions or ())]
-    return {"what": unproven.what, "remedy": unproven.remedy, "partitions": places or None}
-
-
-def _partition_json(facts: PartitionFacts, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    return {
-        **_place_json(facts.partition),
-        **{name: getattr(facts, name) for name in ("origin", "position", "first", "end", "lag_records")},
-        "verdict": worst(verdicts.values()).name.lower(),
-        "invariants": {name: verdict.name.lower() for name, verdict in verdicts.items()},
-        **structs.asdict(facts.totals),
-    }

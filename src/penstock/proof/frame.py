@@ -10,7 +10,6 @@ files which mix partitions are read about once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,16 +21,17 @@ import pyarrow as pa
 from penstock.logs.log import Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Proof, Unproven, Violation, ViolationKind, earliest, violation_at
-from penstock.proof.numbers import (
-    CommittedSlice,
-    LogFacts,
-    check_log,
-    check_slices,
-    check_totals,
-    partition_facts,
-    read_log,
+from penstock.proof.numbers import CommittedSlice, LogFacts, check_log, check_slices, check_totals, read_log
+from penstock.proof.subject import (
+    PLACE_REMEDY,
+    DataFile,
+    Depth,
+    NoPartition,
+    RowSource,
+    Subject,
+    named_paths,
+    windows_of,
 )
-from penstock.proof.subject import DataFile, Depth, NoPartition, RowSource, Subject, named_paths, windows_of
 from penstock.proof.values import check_values
 
 FAULTS_SHOWN_MAX = 5
@@ -56,7 +56,7 @@ def prove(
             *_checks(subject, depth, log, facts),
             *log_checks(log, facts),
         )
-    return Proof(subject.version, checks, partition_facts(subject.states, facts))
+    return Proof(subject.version, checks)
 
 
 def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterator[Check]:
@@ -65,16 +65,14 @@ def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterat
         yield within_log
         return
     join = OffsetJoin(subject, depth, log, facts)
-    yield _check_rows(subject, join)
-    yield join.check_offsets()
-    yield within_log
+    yield from (_check_rows(subject), join.check_offsets(), within_log)
     if depth.deep:
         yield join.check_records()
     if depth.values is not None:
         yield check_values(subject, depth, log, facts.bounds)
 
 
-def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
+def _check_rows(subject: Subject) -> Check:
     """As many rows as were written are there, in files that are as they were committed."""
     faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
     table = sum(source.rows for source in subject.sources)
@@ -86,28 +84,18 @@ def _check_rows(subject: Subject, join: OffsetJoin) -> Check:
             faults.append(
                 f"{whose} has {abs(surplus)} rows {more} than the {written} written: {act} by another writer?"
             )
-    ahead = [
-        f"{rows} rows{f' of {name}' if name else ''} are beyond the position: a batch is half landed, run the job"
-        for name, rows in sorted(join.ahead.items())
-        if rows
-    ]
-    return rows_check(subject, table, faults, f"{table} rows in the table", ahead)
+    return rows_check(subject, table, faults, f"{table} rows in the table")
 
 
-def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str, warnings: Sequence[str] = ()) -> Check:
+def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str) -> Check:
     """The check `rows` of any kind: what is wrong with rows and quarantine."""
     held, wrong = subject.quarantine.rows, shown([*faults, *subject.quarantine_faults])
-    warned = [*subject.warnings, *warnings]
-    if subject.pending:
-        warned.append(f"{subject.pending} quarantined rows wait to be appended by the next run")
-    if subject.replay_unfinished:
-        warned.append("a replay of the quarantine is unfinished: the next run finishes it")
     return Check(
         "rows",
         wrong or f"{detail}, {held} in quarantine, as counted",
         bool(wrong),
         violations=subject.violations,
-        warnings=warned,
+        warnings=subject.warnings,
         facts={"rows": rows, "quarantine": held},
     )
 
@@ -148,10 +136,6 @@ class SpanCount:
     held: int = 0
     records: int = 0
 
-    @property
-    def lacking(self) -> int:
-        return max(0, self.span.held_min - self.held)
-
     def violation(self, kind: ViolationKind) -> Violation:
         return violation_at(self.partition, self.span.start, kind, self.span.end)
 
@@ -181,14 +165,13 @@ class OffsetJoin:
         self._only_counted = any(source.place is None for source in subject.sources)
         """Rows that do not carry their place: the check of rows counts them."""
         self._without_place = subject.rows_unplaced
-        self.ahead: Counter[str] = Counter()
-        """Rows of each source beyond the job's positions that its own position covers: a batch is half landed."""
         for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
             windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
             self._read_files(windows, last=all(hi == self._ranges[place][1] for place, (_, hi) in ranges.items()))
             for partition, window in windows.items():
                 self._read_log(partition, window)
                 self._compare(partition, window)
+        self._lacking = sum(max(0, count.span.held - count.held) for count in self._counts)
 
     def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
         """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
@@ -207,34 +190,25 @@ class OffsetJoin:
 
     def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
         """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
-        unplaced, has_places = 0, False
         for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
             if isinstance(partition, Partition):
-                has_places = True
                 window, offsets = windows[partition], rows["offset"].to_numpy()
                 counts = window.quarantine if source is self._subject.quarantine else window.table
                 np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
                 if fresh:
                     self._look_outside(source, partition, offsets)
             elif partition is NoPartition.NO_PLACE:
-                unplaced += len(rows)
+                self._without_place += len(rows) if fresh else 0
             elif partition is NoPartition.UNKNOWN:
                 row = rows.sort("offset").row(0, named=True)
-                topic = row.get("topic") or min((known.topic for known in self._ranges), default="")
+                topic = row.get("topic") or min((place.topic for place in self._ranges), default="")
                 place = (topic, row["partition"], row["offset"])
                 self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
-        self._without_place += unplaced if fresh else 0
-        if unplaced and has_places and (staged := file.staged) is not None:
-            # The writer of a slice gives a place to each of its rows, or to none if the table had no such columns.
-            partition = self._subject.find(staged.topic_id, None, staged.partition)
-            if isinstance(partition, Partition):
-                self._violations.add(violation_at(partition, staged.start, ViolationKind.NO_PLACE, staged.end))
 
     def _look_outside(self, source: RowSource, partition: Partition, offsets: npt.NDArray[np.int64]) -> None:
-        """A type that lags has nothing at its own position or beyond; one that is ahead has more than the job."""
+        """A type that lags has nothing at its own position or beyond."""
         origin, position = self._ranges[partition]
         end = (source.ends or {}).get(partition, position)
-        self.ahead[source.name] += int(np.count_nonzero((offsets >= position) & (offsets < end)))
         if (lowest := int(offsets.min())) < origin:
             self._violations.add(violation_at(partition, lowest, ViolationKind.BEFORE_ORIGIN))
         if len(beyond := offsets[offsets >= end]):
@@ -288,22 +262,16 @@ class OffsetJoin:
         """Whether table and quarantine hold each offset that they must once, and no other."""
         violations = set(self._violations)
         for count in self._counts:
-            if not count.span.held <= count.held <= count.span.held_max:
+            if not count.span.held <= count.held <= count.span.held + count.span.totals.deferred:
                 fewer = count.held < count.span.held
                 violations.add(count.violation(ViolationKind.MISSING if fewer else ViolationKind.TOO_MANY))
         sure, held = self._sure(violations), sum(count.held for count in self._counts)
         detail = str(earliest(sure)) if sure else f"{held} offsets in table and quarantine, each once"
         if self._unreadable:
             detail = named_paths("files cannot be read to their end", self._unreadable)
-        return Check(
-            "offsets",
-            detail,
-            bool(sure or self._unreadable),
-            violations=sure,
-            unproven=[*self._unproven()],
-            facts={"offsets": held},
-            checked=self._ranges,
-        )
+        violated = bool(sure or self._unreadable)
+        facts = {"offsets": held}
+        return Check("offsets", detail, violated, violations=sure, unproven=[*self._unproven()], facts=facts)
 
     def check_records(self) -> Check:
         """Whether what the log still has is what the table read, and holds."""
@@ -311,7 +279,7 @@ class OffsetJoin:
         for count in (count for count in self._counts if count.partition in self._log_first):
             span, read = count.span, count.span.totals.read
             fewer = count.records < read and count.partition.topic not in self._compacted
-            more = count.records > read + (span.totals.gap if span.version is None else 0)
+            more = count.records > read + span.gap_within
             if (more or fewer) and span.read_from >= self._log_first[count.partition]:
                 violations.add(count.violation(ViolationKind.NOT_COUNTED))
             records += count.records
@@ -327,46 +295,28 @@ class OffsetJoin:
             violations=sure,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
             facts={"records": records, "offsets_gone": gone},
-            checked=self._log_first,
         )
 
+    @property
+    def _unsure(self) -> bool:
+        """Whether all rows that are missing may be among those without a place, or of days that were deleted."""
+        unplaced = self._without_place + self._subject.rows_deleted
+        return bool(self._lacking) and (self._only_counted or self._lacking <= unplaced)
+
     def _sure(self, violations: set[Violation]) -> list[Violation]:
-        """Those of partitions whose rows can be told from those of other jobs, and from rows without a place."""
-        shared = {(place.topic, place.number) for place in self._shared}
-        maybe = {(count.partition.topic, count.partition.number) for count in self._maybe_unplaced}
         missing = ViolationKind.MISSING
-        return [
-            violation
-            for violation in violations
-            if (place := (violation.topic, violation.partition)) not in shared
-            and (violation.kind is not missing or place not in maybe)
-        ]
-
-    @property
-    def _shared(self) -> frozenset[Partition]:
-        other_ids = self._subject.incarnations.other_ids
-        return frozenset(partition for partition in self._ranges if partition.topic_id in other_ids)
-
-    @property
-    def _maybe_unplaced(self) -> list[SpanCount]:
-        """Spans whose missing rows may all be among those without a place."""
-        lacking = [count for count in self._counts if count.lacking]
-        maybe = self._only_counted or sum(count.lacking for count in lacking) <= self._without_place
-        return lacking if maybe else []
+        return [violation for violation in violations if violation.kind is not missing or not self._unsure]
 
     def _unproven(self) -> Iterator[Unproven]:
         if self._only_counted:
             what = "which records the rows are: they do not carry partition and offset, so they are only counted"
-            yield Unproven(what, self._subject.place_remedy, frozenset(self._ranges))
-        elif lacking := self._maybe_unplaced:
-            offsets = f"{sum(count.lacking for count in lacking)} offsets are not found"
-            what = f"{offsets}, and there are {self._without_place} rows {NoPartition.NO_PLACE.value}"
+            yield Unproven(what, PLACE_REMEDY)
+            return
+        deleted, others = self._subject.rows_deleted, self._subject.incarnations.other_ids
+        if self._unsure and (self._lacking != deleted or others):
+            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}, and {deleted} rows of deleted days"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
-            yield Unproven(what, remedy, frozenset(count.partition for count in lacking))
-        if shared := self._shared:
-            names = ", ".join(sorted(self._subject.incarnations.others))
-            what = f"whose rows are whose: the same topics are written by {names}"
-            yield Unproven(what, "give each job a table of its own", shared)
+            yield Unproven(f"{self._lacking} offsets are not found, and there are {rows}", remedy)
 
 
 def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 from penstock.lake.delta.keys import topic_fingerprint
@@ -17,7 +16,7 @@ from penstock.lake.delta.provenance import commits_of
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, Log, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, violation_at
+from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, violation_at
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -39,31 +38,25 @@ class CommittedSlice:
         return self.start if self.version is None else self.start + self.totals.gap
 
     @property
+    def gap_within(self) -> int:
+        """How many offsets beyond `read_from` are gaps: any of them."""
+        return self.totals.gap - (self.read_from - self.start)
+
+    @property
     def unfiltered(self) -> bool:
         """Whether every record that the log has of it must be in the table or in quarantine."""
         totals = self.totals
-        left_out = totals.filtered + totals.skipped + totals.deferred + totals.vanished
-        return not left_out
+        return not totals.filtered + totals.skipped + totals.deferred + totals.vanished + self.gap_within
 
     @property
     def full(self) -> bool:
         """Whether every offset from `read_from` on must be there: no hole, nothing left out."""
-        return self.unfiltered and not self.totals.holes and self.totals.gap == self.read_from - self.start
+        return self.unfiltered and not self.totals.holes
 
     @property
     def held(self) -> int:
         """How many offsets are in table or quarantine; a replay moves them from one to the other."""
         return self.totals.written + self.totals.quarantined
-
-    @property
-    def held_min(self) -> int:
-        """How many must be there, by the counts and by the offsets."""
-        return max(self.held, self.end - self.read_from) if self.full else self.held
-
-    @property
-    def held_max(self) -> int:
-        """With what was deferred at the time and has been caught up since."""
-        return self.held + self.totals.deferred
 
 
 States = Mapping[Partition, PartitionState]
@@ -82,12 +75,8 @@ def check_totals(states: States) -> Check:
 def check_slices(states: States, slices: Slices) -> Check:
     """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
     count = sum(map(len, slices.values()))
-    whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
-    detail = f"{count} slices of the {'whole' if whole else 'retained'} history touch and add up"
-    facts = {"slices": count, "whole_history": int(whole)}
-    return _check(
-        "slices", states, lambda place, state: _slices_fault(place, state, slices.get(place, ())), detail, facts
-    )
+    detail = f"{count} slices of the retained history touch and add up"
+    return _check("slices", states, partial(_slices_fault, slices), detail, {"slices": count})
 
 
 def _check(
@@ -101,7 +90,7 @@ def _check(
     faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
     wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
     violations = [violation for violation, _ in faults.values()]
-    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts, checked=states)
+    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts)
 
 
 def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
@@ -120,39 +109,30 @@ def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
     return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
 
 
-def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
+def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState) -> _Fault | None:
+    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
         violation = violation_at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN)
         return violation, f"a slice starts before {state.origin}"
-    for one, other in pairwise(slices):
-        if one.end < other.start:
-            text = f"no slice holds [{one.end}, {other.start}), before version {other.version}"
-            return violation_at(partition, one.end, ViolationKind.HOLE), text
-        if one.end > other.start:
-            text = f"versions {one.version} and {other.version} both hold [{other.start}, {min(one.end, other.end)})"
-            return violation_at(partition, other.start, ViolationKind.OVERLAP), text
-    newest = slices[-1].end
-    text = f"slices end at {newest}, the position is {state.position}"
-    if newest < state.position:
-        return violation_at(partition, newest, ViolationKind.HOLE), text
-    if newest > state.position:
-        return violation_at(partition, state.position, ViolationKind.BEYOND_POSITION), text
-    return _counts_fault(partition, state, slices)
-
-
-def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
-    for piece in slices:
+    # The next slice starts where one ends, and the position is where the last one ends.
+    for piece, start in zip(slices, [*(after.start for after in slices[1:]), state.position], strict=True):
+        if piece.end < start:
+            text = f"no slice holds [{piece.end}, {start}), after version {piece.version}"
+            return violation_at(partition, piece.end, ViolationKind.HOLE), text
+        if piece.end > start:
+            kind = ViolationKind.BEYOND_POSITION if piece is slices[-1] else ViolationKind.OVERLAP
+            text = f"version {piece.version} holds up to {piece.end}, beyond {start}, where it should end"
+            return violation_at(partition, start, kind), text
         if piece.totals.offsets != piece.end - piece.start or not piece.totals.conserved:
             text = f"the counts of version {piece.version} do not add up over [{piece.start}, {piece.end})"
             return violation_at(partition, piece.start, ViolationKind.NOT_COUNTED, piece.end), text
-    rest = _rest(state, slices)
-    origin, oldest = state.origin or 0, slices[0].start
+    rest, before = _rest(state, slices), slices[0].start - state.origin
     negative = min(getattr(rest, name) for name in _COUNTED) < 0
-    if rest.offsets != oldest - origin or not rest.conserved or negative or (oldest == origin and rest != Totals()):
-        text = f"the retained slices and the totals differ by {rest}, with [{origin}, {oldest}) before them"
-        return violation_at(partition, origin, ViolationKind.NOT_COUNTED, state.position), text
+    if rest.offsets != before or not rest.conserved or negative or (not before and rest != Totals()):
+        text = f"the retained slices and the totals differ by {rest}, with {before} offsets before the slices"
+        return violation_at(partition, state.origin, ViolationKind.NOT_COUNTED, state.position), text
     return None
 
 
@@ -162,18 +142,15 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
-def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
-    return state.position == state.origin if not slices else slices[0].start == state.origin
-
-
-def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[CommittedSlice, ...]:
+def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tuple[CommittedSlice, ...]:
     """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
     Slices that break the invariant are no ground to build on: then one stands for all.
     """
+    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None:
         return ()
-    if not slices or _slices_fault(partition, state, slices) is not None:
+    if not slices or _slices_fault(slices_of, partition, state) is not None:
         return (CommittedSlice(state.origin, state.position, state.totals, None),)
     if slices[0].start == state.origin:
         return tuple(slices)
@@ -195,19 +172,14 @@ class TopicIncarnations:
     retired: tuple[Partition, ...] = ()
     fingerprints: Mapping[str, int] = field(default_factory=dict)
     """Per topic, the fingerprint of the id that the current positions belong to."""
-    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Other jobs that write to the same table, with the ids of their topics."""
+    other_ids: frozenset[str] = frozenset()
+    """Ids of topics that other jobs write to the same table."""
     rows_written: int = 0
     """Rows that all jobs together have put into the table, replays included."""
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         return self.current + self.retired
-
-    @cached_property
-    def other_ids(self) -> frozenset[str]:
-        """Topic ids that other jobs write to the same table."""
-        return frozenset().union(*self.others.values())
 
 
 def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Slices:
@@ -230,7 +202,7 @@ def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable
     topic_of = {topic_fingerprint(partition.topic_id): partition.topic for partition in named} | current_of
     current: list[Partition] = []
     retired: list[Partition] = []
-    others: dict[str, set[str]] = {}
+    other_ids: set[str] = set()
     rows_written = 0
     for key, number in transactions.items():
         match = _POSITION.fullmatch(key)
@@ -239,18 +211,13 @@ def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable
         if match["what"] is not None:
             rows_written += number if match["what"] in ("written", "replayed") else 0
         elif match["job"] != job:
-            others.setdefault(match["job"], set()).add(match["topic_id"])
+            other_ids.add(match["topic_id"])
         else:
             fingerprint = topic_fingerprint(match["topic_id"])
             partition = Partition(topic_of.get(fingerprint, UNKNOWN_TOPIC), match["topic_id"], int(match["number"]))
             (current if fingerprint in current_of else retired).append(partition)
-    return TopicIncarnations(
-        current=tuple(sorted(current)),
-        retired=tuple(sorted(retired)),
-        fingerprints=fingerprints,
-        others={name: frozenset(ids) for name, ids in others.items()},
-        rows_written=rows_written,
-    )
+    places = tuple(sorted(current)), tuple(sorted(retired))
+    return TopicIncarnations(*places, fingerprints, frozenset(other_ids), rows_written)
 
 
 _NO_EPOCHS = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
@@ -316,22 +283,14 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         first = (states[lost.partition].origin or 0) if lost.end is None else lost.end
         violations.append(violation_at(lost.partition, first, ViolationKind.NOT_IN_LOG, lost.mark.end))
     compared = sum(states[partition].mark is not None for partition in log.bounds) - len(log.silent)
+    silent = ", ".join(str(partition) for partition in sorted(log.silent))
     within = f"{len(log.bounds)} positions lie within the log, {lag} offsets before its end"
     return Check(
         "log",
         "; ".join(texts) or f"{within}; leader epochs compared in {compared}",
         bool(texts),
         violations=violations,
-        unproven=[Unproven(_NO_EPOCHS, "brokers that keep leader epochs", log.silent)] if log.silent else [],
+        unproven=[Unproven(f"{silent}: {_NO_EPOCHS}", "brokers that keep leader epochs")] if silent else [],
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},
-        checked=log.bounds,
-    )
-
-
-def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
-    bounds = {partition: (held.first, held.end) for partition, held in log.bounds.items()}
-    return tuple(
-        PartitionFacts(place, state.origin or 0, state.position or 0, state.totals, *bounds.get(place, (None, None)))
-        for place, state in sorted(states.items())
     )

@@ -17,7 +17,7 @@ from penstock.errors import TransientError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.stage import Stage
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.names import StagedName, parse_staged_name
+from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import decode_report
@@ -108,22 +108,24 @@ def place_of(job: JobSpec, schema: pa.Schema) -> PlaceColumns | None:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """An active file; None where its commit, its name or its footer does not tell."""
+    """An active file; None where its commit, its name or its footer does not state it."""
 
     path: str
     rows: int | None
     size_bytes: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     """As the log of the table spells them."""
-    staged: StagedName | None = None
-    """The slice of all of its rows."""
+    staged_as: str | None = None
+    """The name under which a file was staged that has another one now."""
     offsets: tuple[int, int] | None = None
     """Lowest and highest; None also if there may be nulls. So are the numbers of partitions."""
     numbers: tuple[int, int] | None = None
 
     @property
     def topic_id(self) -> str | None:
-        return None if self.staged is None else self.staged.topic_id
+        """Of all of its rows, if it holds those of one slice."""
+        name = parse_staged_name(self.staged_as or self.path)
+        return None if name is None else name.topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class RowSource:
     name: str = ""
     """Of the type; empty for the only table of a job."""
     ends: Mapping[Partition, int] | None = None
-    """Positions of a type that may lag behind those of the job, or be ahead of them; None: those of the job."""
+    """Positions of a type that may lag behind those of the job; None: those of the job."""
     faults: tuple[str, ...] = ()
     """What is wrong with files, once they were examined."""
 
@@ -155,7 +157,7 @@ def table_source(table: Table, place: PlaceColumns | None) -> RowSource:
         refuse_deletion_vectors(table.handle, table.spec.path)
         columns = table.handle.metadata().partition_columns
     files = [
-        data_file(file.path, file.rows, file.size_bytes, dict(zip(columns, file.values, strict=True)))
+        DataFile(file.path, file.rows, file.size_bytes, dict(zip(columns, file.values, strict=True)))
         for file in table.active_files()
     ]
     body = pa.schema([column for column in table.schema if column.name not in columns])
@@ -172,17 +174,6 @@ def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequ
     sources += [] if table is None else [table_source(table, QUARANTINE_PLACE)]
     faults = tuple(f"quarantine: {fault}" for source in sources for fault in source.faults)
     return replace(sources[0], files=[file for source in sources for file in source.files], faults=faults)
-
-
-def data_file(
-    path: str,
-    rows: int | None,
-    size_bytes: int | None = None,
-    values: Mapping[str, str | None] | None = None,
-    staged_as: str | None = None,
-) -> DataFile:
-    """`staged_as`: the name under which a file was staged that has another one now."""
-    return DataFile(path, rows, size_bytes, values or {}, parse_staged_name(staged_as or path))
 
 
 def files_now(table: Table) -> Callable[[], Collection[str]]:
@@ -273,6 +264,9 @@ def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.Da
     return pl.DataFrame(columns)
 
 
+PLACE_REMEDY = "remove `place: none` before the first run; a table without the columns takes them with the next run"
+
+
 class NoPartition(Enum):
     """Why rows belong to no partition of the job."""
 
@@ -304,15 +298,15 @@ class Subject:
     slices: Slices
     incarnations: TopicIncarnations
     quarantine: RowSource
-    pending: int = 0
-    """Rows of the quarantine that a commit listed and that are not appended yet (RULES Q1)."""
     replay_unfinished: bool = False
     sources: tuple[RowSource, ...] = ()
     """Every table with a row per record; none of a kind whose rows are not records."""
     rows_written: Mapping[str, int] = field(default_factory=dict)
     """How many rows each source has by its own totals."""
+    rows_deleted: int = 0
+    """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows were deleted with what told their places."""
+    """How many rows are gone of which nothing tells whether a person deleted them as designed."""
     faults: tuple[str, ...] = ()
     """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
     violations: tuple[Violation, ...] = ()
@@ -321,21 +315,18 @@ class Subject:
     """How to write rows again to compare values, or why that cannot be done."""
     every_record_has_a_row: bool = True
     """Whether a record that is not in quarantine must give a row when it is written again."""
-    quarantined_ahead: int = 0
-    """Quarantined rows of batches that are half landed: the totals do not count them yet."""
     job_slices: tuple[States, Slices] | None = None
     """States and slices of the job log, where other logs count what became of the records."""
 
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
-        return {place: spans(place, state, self.slices.get(place, ())) for place, state in self.states.items()}
+        return {partition: spans(self.slices, partition, state) for partition, state in self.states.items()}
 
     @property
     def quarantine_faults(self) -> list[str]:
         """What is wrong with the files of the quarantine, or with the number of its rows."""
         rows, faults = self.quarantine.rows, list(self.quarantine.faults)
         counted = sum(state.totals.quarantined - state.totals.replayed for state in self.states.values())
-        counted += self.quarantined_ahead
         if rows != counted and not self.replay_unfinished:
             faults.append(f"the quarantine has {rows} rows, {counted} are counted")
         return faults
@@ -350,40 +341,27 @@ class Subject:
                         offsets[partition] += rows["offset"].to_list()
         return offsets
 
-    @property
-    def place_remedy(self) -> str:
-        """What lets rows be identified that do not carry their place."""
-        kept = dict(place_columns(self.job.columns, self.job.sql.select if self.job.sql is not None else ()))
-        adds = {"partition", "offset"} <= kept.keys()
-        return "run the job: it adds the columns" if adds else "remove `place: none` before the first run of the job"
-
     @cached_property
-    def _partitions(self) -> Mapping[tuple[str, int], Partition]:
-        """By topic id and number."""
-        return {(partition.topic_id, partition.number): partition for partition in self.states}
-
-    @cached_property
-    def _topic_ids(self) -> Mapping[str, frozenset[str]]:
-        topics = {partition.topic for partition in self.states}
-        return {name: frozenset(place.topic_id for place in self.states if place.topic == name) for name in topics}
+    def _by_number(self) -> Mapping[int, Sequence[Partition]]:
+        by_number: dict[int, list[Partition]] = {}
+        for partition in self.states:
+            by_number.setdefault(partition.number, []).append(partition)
+        return by_number
 
     def find(self, topic_id: str | None, topic: str | None, number: int | None) -> Partition | NoPartition:
-        """The partition of rows that tell so much of themselves; the name of a staged file tells the topic id."""
+        """The one partition that fits what rows state of their place; the name of a staged file states the topic id."""
         others = self.incarnations.other_ids
-        if topic_id is None and topic is None and len(self._topic_ids) == 1 and not others:
-            [topic] = self._topic_ids
-        if topic_id is None and topic is not None and topic in self._topic_ids:
-            # Any topic may have had an incarnation whose name is forgotten.
-            ids = self._topic_ids[topic] | self._topic_ids.get(UNKNOWN_TOPIC, frozenset())
-            if len(ids) > 1:
-                return NoPartition.NO_PLACE
-            [topic_id] = ids
-        if number is None or (topic_id is None and topic is None):
+        if number is None or (topic_id is None and topic is None and others):
             return NoPartition.NO_PLACE
-        partition = self._partitions.get((topic_id or "", number))
-        if partition is not None and (topic is None or partition.topic in (topic, UNKNOWN_TOPIC)):
-            return partition
-        other_job = topic_id in others if topic_id is not None else bool(others)
+        # Any topic may have had an incarnation whose name is forgotten.
+        fitting = [
+            partition
+            for partition in self._by_number.get(number, ())
+            if topic_id in (None, partition.topic_id) and (topic is None or partition.topic in (topic, UNKNOWN_TOPIC))
+        ]
+        if fitting:
+            return fitting[0] if len(fitting) == 1 else NoPartition.NO_PLACE
+        other_job = others if topic_id is None else topic_id in others
         return NoPartition.OTHER_JOB if other_job else NoPartition.UNKNOWN
 
     def placed_rows(

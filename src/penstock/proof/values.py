@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,9 +19,10 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.storage import open_storage
-from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
+from penstock.logs.log import Bounds, Log, Partition, Slice
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.subject import (
+    PLACE_REMEDY,
     DataFile,
     Depth,
     NoPartition,
@@ -31,7 +31,6 @@ from penstock.proof.subject import (
     RowSource,
     Sample,
     Subject,
-    data_file,
     staged_files,
     windows_of,
 )
@@ -46,12 +45,6 @@ RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", 
 Wanted = Mapping[Partition, Ranges]
 
 
-@cache
-def _null_hash() -> int:
-    """The hash of a text that is null; at first use, because Polars starts threads with its first call."""
-    return int(pl.Series([None], dtype=pl.String).hash(7)[0])
-
-
 def column_hashes(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     """A hash per value as `=<column>`: the same for the same value wherever it is, good within one process."""
     names = rows.schema.names
@@ -63,25 +56,35 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     sample, rewrite = depth.values or Sample(), subject.rewrite
     if any(source.place is None for source in subject.sources):
         what = "the values: rows do not carry their partition and offset, so no record can be found for them"
-        rewrite = Unproven(what, subject.place_remedy)
+        rewrite = Unproven(what, PLACE_REMEDY)
     if isinstance(rewrite, Unproven):
-        return Check("values", "not compared", False, unproven=[rewrite], checked=bounds)
-    ranges, left = _comparable(subject, bounds)
+        return Check("values", "not compared", False, unproven=[rewrite])
+    ranges: dict[Partition, tuple[int, int]] = {}
+    left: list[Unproven] = []
+    for partition, spans in sorted(subject.spans.items()):
+        origin, position = (spans[0].start, spans[-1].end) if spans else (0, 0)
+        held = bounds.get(partition, Bounds(position, position))
+        lo, hi = max(origin, held.first), min(position, held.end)
+        if lo < hi:
+            ranges[partition] = (lo, hi)
+        if origin < position and lo > spans[0].read_from:
+            what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
+            left.append(Unproven(what, "compare values within the topic's retention"))
     total = sum(hi - lo for lo, hi in ranges.values())
     join = ValueJoin(subject, rewrite, log)
-    passes = [sampled(ranges, sample)] if sample.records is not None else _passes(ranges)
+    passes: Iterable[Wanted] = [sampled(ranges, sample)]
+    if sample.records is None:
+        windows = windows_of(ranges, OFFSETS_PER_PASS_MAX)
+        passes = ({partition: (offsets,) for partition, offsets in window.items()} for window in windows)
     try:
         for wanted in passes:
             join.compare(wanted)
             depth.tell("values", join.records, total if sample.records is None else sample.records)
     except (pa.ArrowException, OSError) as error:
-        return Check("values", f"rows cannot be read or decoded: {error}", True, checked=ranges)
+        return Check("values", f"rows cannot be read or decoded: {error}", True)
     if join.unplaced:
         what = f"the values of {join.unplaced} rows that tell no place of one incarnation of their topic"
         left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
-    if join.shrunk:
-        what = "the values of rows whose records retention took while they were read"
-        left.append(Unproven(what, "verify again", frozenset(join.shrunk)))
     first = earliest(join.violations)
     share = "all" if sample.records is None else f"a sample of {join.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {join.rows} rows are what their records give"
@@ -95,33 +98,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         unproven=left if asked else [],
         warnings=[] if asked else [f"not compared: {question.what}" for question in left],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
-        checked=ranges,
     )
-
-
-def _comparable(
-    subject: Subject, bounds: Mapping[Partition, Bounds]
-) -> tuple[dict[Partition, tuple[int, int]], list[Unproven]]:
-    """The offsets of each partition that the log still has, and why others cannot be compared."""
-    ranges: dict[Partition, tuple[int, int]] = {}
-    left: list[Unproven] = []
-    for partition, spans in sorted(subject.spans.items()):
-        if not spans or spans[0].start == spans[-1].end:
-            continue
-        origin, position = spans[0].start, spans[-1].end
-        held = bounds.get(partition)
-        lo, hi = (position, 0) if held is None else (max(origin, held.first), min(position, held.end))
-        if lo < hi:
-            ranges[partition] = (lo, hi)
-        if lo > spans[0].read_from:
-            what = f"the values of rows below offset {lo}: the log no longer has their records"
-            left.append(Unproven(what, "compare values within the topic's retention", frozenset({partition})))
-    return ranges, left
-
-
-def _passes(ranges: OffsetRanges) -> Iterator[Wanted]:
-    for window in windows_of(ranges, OFFSETS_PER_PASS_MAX):
-        yield {partition: (offsets,) for partition, offsets in window.items()}
 
 
 def sampled(ranges: OffsetRanges, sample: Sample) -> dict[Partition, Ranges]:
@@ -152,8 +129,6 @@ class ValueJoin:
     rows: int = 0
     unplaced: int = 0
     """Rows of the table without a place of one incarnation of their topic; every pass meets them again."""
-    shrunk: set[Partition] = field(default_factory=set)
-    """Partitions of which the log lost records while they were read."""
 
     def compare(self, wanted: Wanted) -> None:
         """Compare the rows at these offsets."""
@@ -163,16 +138,12 @@ class ValueJoin:
         for partition, ranges in sorted(wanted.items()):
             rows, bad = table[partition], quarantine[partition]
             raw, again = [bad.clear()], [rows.clear()]
-            try:
-                for lo, hi in ranges:
-                    piece = Slice(partition, lo, hi, lo)
-                    good = self._good_records(piece, bad["offset"], rows["offset"], raw)
-                    with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
-                        sources = self._rewritten(piece, good, Path(folder))
-                        again.append(self._read(sources, {partition: ranges})[0][partition])
-            except SliceShrankError:
-                self.shrunk.add(partition)
-                continue
+            for lo, hi in ranges:
+                piece = Slice(partition, lo, hi, lo)
+                good = self._good_records(piece, bad["offset"], rows["offset"], raw)
+                with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
+                    sources = self._rewritten(piece, good, Path(folder))
+                    again.append(self._read(sources, {partition: ranges})[0][partition])
             self._join(partition, rows, pl.concat(again, how="diagonal"), every)
             self._join(partition, bad, pl.concat(raw, how="diagonal"), every=False)
 
@@ -181,7 +152,7 @@ class ValueJoin:
         url = str(folder / "rows")
         files: dict[str, list[DataFile]] = {}
         for name, file in staged_files(self.rewrite(piece, url, str(folder / "bad")), records):
-            files.setdefault(name, []).append(data_file(file.path, file.rows, values=file.partition_values))
+            files.setdefault(name, []).append(DataFile(file.path, file.rows, partition_values=file.partition_values))
         storage = open_storage(url, {})
         return [replace(source, storage=storage, files=files.get(source.name, ())) for source in self.subject.sources]
 
@@ -237,14 +208,10 @@ class ValueJoin:
 
 
 def _row_hashes(source: RowSource, file: DataFile, batch: pa.RecordBatch) -> pl.DataFrame:
-    """Of the columns that the file has, the partition values, and the type."""
-    schema = pa.schema([column for column in source.schema if column.name in batch.schema.names])
+    """Of the columns that the file has but for the topic, by which they are placed, partition values, and the type."""
+    names = {*batch.schema.names} - {(source.place or {}).get("topic")}
+    schema = pa.schema([column for column in source.schema if column.name in names])
     constants = {**file.partition_values, "": source.name}
-    hashes = column_hashes(fit_columns(batch, schema)).with_columns(
+    return column_hashes(fit_columns(batch.select(schema.names), schema)).with_columns(
         pl.lit(value, pl.String).hash(7).alias(f"={name}") for name, value in constants.items()
     )
-    topic = f"={(source.place or {}).get('topic')}"
-    if topic in hashes.columns:
-        # Rows from before the column was kept do not tell their topic.
-        hashes = hashes.with_columns(pl.when(pl.col(topic) != _null_hash()).then(pl.col(topic)))
-    return hashes

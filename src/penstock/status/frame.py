@@ -4,61 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 
-from penstock.claims.admin.commands import owners
-from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.errors import PenstockError
-from penstock.job.spec import JobSpec, kafka_of
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import TopicIncarnations, read_log
-from penstock.status.model import (
-    Alert,
-    AlertKind,
-    CommitStatus,
-    JobStatus,
-    LogView,
-    PartitionStatus,
-    RecordedGap,
-    shown_path,
-)
+from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
 
 AGE_SECONDS_MAX = 5.0
 """How long to wait for the oldest unread records of all partitions together."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """What a table says of its job, all as of one version."""
-
-    version: int
-    incarnations: TopicIncarnations
-    states: Mapping[Partition, PartitionState]
-    """Also of topics that were recreated since."""
-    commits: tuple[CommitStatus, ...]
-    gaps: tuple[RecordedGap, ...] = ()
+States = Mapping[Partition, PartitionState]
+"""What a table holds of the partitions of a job, also of topics that were recreated since."""
 
 
 def job_status(
-    job: JobSpec, table: TableView, log: LogView, further: Callable[[PartitionStatus], PartitionStatus] = lambda it: it
+    job: JobSpec,
+    version: int,
+    incarnations: TopicIncarnations,
+    states: States,
+    log: LogView,
+    further: Callable[[PartitionStatus], PartitionStatus] = lambda it: it,
 ) -> JobStatus:
-    """How the job stands; `further` adds to a partition what only this kind of table tells."""
-    totals = [state.totals for state in table.states.values()]
-    partitions = tuple(further(_partition_status(each, table.states[each], log)) for each in table.incarnations.current)
-    quarantine_rows = sum(each.quarantined - each.replayed for each in totals)
+    """The status of a job; `further` adds to a partition what only this kind of table reports."""
+    totals = [state.totals for state in states.values()]
+    partitions = tuple(further(_partition_status(place, states[place], log)) for place in incarnations.current)
+    quarantine_rows = sum(counted.quarantined - counted.replayed for counted in totals)
     return JobStatus(
         job=job.name,
         table=shown_path(job),
-        version=table.version,
+        version=version,
         partitions=partitions,
-        commits=table.commits,
         quarantine_rows=quarantine_rows,
-        gap_offsets=sum(each.gap for each in totals),
-        gaps=table.gaps,
-        alerts=tuple(alerts(partitions, table.incarnations.fingerprints, log, quarantine_rows)),
+        gap_offsets=sum(counted.gap for counted in totals),
+        alerts=tuple(alerts(partitions, incarnations.fingerprints, log, quarantine_rows)),
         log_error=log.error.primary if log.error else None,
         exit_code=log.error.exit_code if log.error else 0,
     )
@@ -75,37 +58,28 @@ def _partition_status(partition: Partition, state: PartitionState, log: LogView)
         end=bounds.end if bounds else None,
         lag_seconds=log.ages.get(partition),
         mirrored=log.mirrored.get(partition),
-        owner=log.owners.get(partition),
         shown_position=state.position,
     )
 
 
-def read_log_view(job: JobSpec, open_log: OpenLog, table: TableView, now: Callable[[], float]) -> LogView:
+def read_log_view(
+    job: JobSpec, open_log: OpenLog, incarnations: TopicIncarnations, states: States, now: Callable[[], float]
+) -> LogView:
     """Ask the log; one that does not answer gives a view with its error."""
     with closing(open_log(job)) as log:
         try:
-            found = read_log(log, table.incarnations)
+            facts = read_log(log, incarnations)
             unread = {
-                each: max(position, bounds.first)
-                for each, bounds in found.bounds.items()
-                if (position := table.states[each].position) is not None and position < bounds.end
+                partition: max(position, bounds.first)
+                for partition, bounds in facts.bounds.items()
+                if (position := states[partition].position) is not None and position < bounds.end
             }
             times = log.record_times(unread, AGE_SECONDS_MAX)
-            offsets = log.shown(found.bounds)
+            offsets = log.shown(facts.bounds)
         except PenstockError as error:
             return LogView(error=error)
     asked_at = now()
-    return LogView(found, {each: max(0.0, asked_at - at) for each, at in times.items()}, offsets, _owners(job))
-
-
-def _owners(job: JobSpec) -> Mapping[Partition, str]:
-    """Who holds which partition; nobody where the job has no claims, or never ran with them."""
-    if job.claims is None:
-        return {}
-    try:
-        return owners(CoordinatedGroup(kafka_of(job), job.log.group, job.claims.topic))
-    except PenstockError:
-        return {}
+    return LogView(facts, {partition: max(0.0, asked_at - at) for partition, at in times.items()}, offsets)
 
 
 def alerts(

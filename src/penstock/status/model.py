@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -16,7 +16,6 @@ from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.numbers import LogFacts
 
-COMMITS_SHOWN = 5
 HIDDEN = "******"
 UNKNOWN = "?"
 """In the place of what a log that is away did not tell."""
@@ -78,8 +77,6 @@ class PartitionStatus:
     """The age of the oldest unread record; None if there is none, or if it did not come in time."""
     mirrored: int | None = None
     """The offset that the job's consumer group shows."""
-    owner: str | None = None
-    """The client id that holds the partition's claim."""
     shown_position: int | None = None
     """The lowest offset that is still to be read, which the consumer group should show."""
     further: tuple[PartitionColumn, ...] = ()
@@ -102,7 +99,6 @@ class PartitionStatus:
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
             "mirrored": self.mirrored,
-            "owner": self.owner,
             "token": self.token,
             **structs.asdict(self.totals),
             **{each.key: each.value for each in self.further},
@@ -110,21 +106,8 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitStatus:
-    """One of the last commits of the table, by whomever."""
-
-    version: int
-    at: datetime
-    kind: str
-    rows: int | None
-    """None for a commit that Penstock did not make, and for one without rows of its own."""
-    quarantined: int = 0
-    slices: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedGap:
-    """Offsets that were passed over, lost by the log or given up after a crash, and the commit that says so."""
+    """Offsets that the log lost before they were read, and the commit that says so."""
 
     partition: Partition
     start: int
@@ -151,8 +134,8 @@ class JobStatus:
     table: str
     version: int | None
     partitions: tuple[PartitionStatus, ...] = ()
-    commits: tuple[CommitStatus, ...] = ()
-    """The newest first."""
+    committed_at: datetime | None = None
+    """When the newest version of the table was committed."""
     quarantine_rows: int = 0
     gap_offsets: int = 0
     """All that were ever recorded; `gaps` has those that the table's history still tells of."""
@@ -174,7 +157,7 @@ class JobStatus:
             "table": self.table,
             "version": self.version,
             "partitions": [each.as_json() for each in self.partitions],
-            "commits": [{**asdict(each), "at": each.at.isoformat()} for each in self.commits],
+            "committed_at": self.committed_at and self.committed_at.isoformat(),
             "quarantine_rows": self.quarantine_rows,
             "gap_offsets": self.gap_offsets,
             "gaps": [each.as_json() for each in self.gaps],
@@ -209,7 +192,6 @@ class LogView:
     facts: LogFacts | None = None
     ages: Mapping[Partition, float] = field(default_factory=dict)
     mirrored: Mapping[Partition, int] = field(default_factory=dict)
-    owners: Mapping[Partition, str] = field(default_factory=dict)
     error: PenstockError | None = None
 
 

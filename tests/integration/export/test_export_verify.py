@@ -44,7 +44,6 @@ def test_every_record_is_proved_to_be_in_one_file_or_in_quarantine_or_counted(
     assert check_of(report, "rows").facts == {"rows": 100 - 10 - 8, "quarantine": 10}
     assert check_of(report, "offsets").facts == {"offsets": 100 - 8}
     assert check_of(report, "records").facts == {"records": 100, "offsets_gone": 0}
-    assert [each.lag_records for each in report.partitions] == [0, 0]
     assert failed(verify(export.job, offsets_per_pass_max=7)) == []
 
 

@@ -30,7 +30,6 @@ def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
     assert check_of(report, "offsets").facts == {"offsets": 18}
     assert check_of(report, "records").facts == {"records": 18, "offsets_gone": 0}
     assert check_of(report, "log").facts == {"lag_records": 2, "epochs_compared": 0}
-    assert [(each.position, each.lag_records) for each in report.partitions] == [(10, 0), (8, 2)]
 
 
 def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> None:

@@ -90,18 +90,6 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     assert "type fs: 1 files wait for their final names" in fan.texts(TypeAlert.TYPE_LAGGING)
 
 
-def test_the_last_entries_come_newest_first(fan: Fan) -> None:
-    with_fs_behind(fan)
-    commits = fan.status().commits
-    assert [(each.version, each.kind, each.rows, each.slices) for each in commits] == [
-        (5, "batch", 3, 1),
-        (4, "batch", 10, 1),
-        (3, "start", 0, 0),
-        (2, "start", 0, 0),
-        (1, "types", None, 0),
-    ]
-
-
 def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
     with_fs_behind(fan)
     status_command([fan.path], json=True)

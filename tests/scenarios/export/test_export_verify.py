@@ -15,7 +15,7 @@ from penstock.tables.export.compact import compact
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.verify import Check, VerifyReport, verify
+from penstock.verify import Check, Verdict, VerifyReport, verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 
@@ -45,7 +45,7 @@ def mixed(count: int, start: int = 0) -> list[str]:
     return [one(number) for number in range(start, start + count)]
 
 
-def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+def test_nothing_is_violated_at_any_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     export.describe(name)
     steps: list[str] = []
@@ -55,7 +55,7 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
         # The log is read for the first of the many renames and landed types of a run only: it takes its time.
         report = verify(export.job, deep=step not in steps)
         steps.append(step)
-        wrong.extend((step, check.detail) for check in report.checks if not check.ok)
+        wrong.extend((step, check.detail) for check in report.checks if check.verdict is Verdict.VIOLATED)
 
     for start in (0, 30):
         steps.clear()
@@ -72,7 +72,7 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
 
 
 @pytest.mark.parametrize("step", ["staged", "type_committed", "renaming", "quarantined"])
-def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
+def test_a_job_that_died_at_any_step_is_proved_after_it_came_back(
     export: ExportPipe, topic: Topics, produce: Produce, step: str
 ) -> None:
     name = topic()
@@ -87,7 +87,7 @@ def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
 
     with pytest.raises(Crash):
         export.run_to_end(reach=die)
-    assert failed(verify(export.job)) == []
+    assert failed(verify(export.job)) == (["types"] if step in ("type_committed", "renaming") else [])
     export.run_to_end()
     report = verify(export.job)
     assert failed(report) == []
@@ -148,7 +148,7 @@ def test_delta_tables_of_the_types_are_proved(export: ExportPipe, topic: Topics,
     assert check_of(report, "offsets").facts == {"offsets": 60}
 
 
-def test_a_type_that_is_ahead_of_the_job_is_told_and_proved_once_it_is_counted(
+def test_a_type_that_is_ahead_of_the_job_is_not_proven_until_it_is_counted(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -164,8 +164,8 @@ def test_a_type_that_is_ahead_of_the_job_is_told_and_proved_once_it_is_counted(
     with pytest.raises(Crash):
         export.run_to_end(reach=die)
     ahead = verify(export.job)
-    assert failed(ahead) == []
-    assert any("a batch is half landed, run the job" in told for told in check_of(ahead, "rows").warnings)
+    assert ahead.verdict is Verdict.NOT_PROVEN
+    assert failed(ahead) == ["types"]
     export.run_to_end()
     report = verify(export.job)
     assert failed(report) == []

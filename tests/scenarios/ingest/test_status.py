@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.job.spec import JobSpec, Secret, kafka_of
 from penstock.watch.status import AlertKind, status
 from tests.cases.status import filled, hour_old_job, kinds, mirror_all
 from tests.support.kafka import Produce, Topics
-from tests.support.small_table import Load, SmallTable, partitions_of
+from tests.support.small_table import SmallTable, partitions_of
 
 
 @pytest.fixture
@@ -30,14 +31,11 @@ def test_a_job_without_a_table_has_not_started(job: JobSpec) -> None:
     assert found.exit_code == 0
 
 
-def test_the_last_five_commits_come_newest_first(job: JobSpec) -> None:
-    table = filled(job)
-    _, one = partitions_of(job)
-    table.commit(one, Load(4, 6, [4], bad=[5]))
-    commits = status(job).commits
-    assert [each.version for each in commits] == [5, 4, 3, 2, 1]
-    assert [each.kind for each in commits] == ["batch", "batch", "batch", "start", "start"]
-    assert [(each.rows, each.quarantined, each.slices) for each in commits[:3]] == [(1, 1, 1), (4, 0, 1), (9, 1, 1)]
+def test_the_time_of_the_last_commit_is_shown(job: JobSpec) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    filled(job)
+    committed_at = status(job).committed_at
+    assert committed_at is not None and before <= committed_at <= datetime.now(UTC)
 
 
 def test_quarantine_and_a_mirror_that_is_behind_raise_alerts(job: JobSpec) -> None:

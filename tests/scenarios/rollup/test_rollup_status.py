@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +19,7 @@ from tests.scenarios.rollup.rollups import START, Rollup, point
 def lines_of(rollup: Rollup) -> list[str]:
     found = kind_of(rollup.job).status(rollup.job, lambda job: rollup.log.view(job.log), lambda: rollup.clock)
     printed = io.StringIO()
-    print_status(replace(found, commits=()), Console(file=printed, width=200))
+    print_status(found, Console(file=printed, width=200))
     return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
 
 

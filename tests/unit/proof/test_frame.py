@@ -1,4 +1,4 @@
-"""Any kind of table is proved in the same frame: several tables of one job, some behind and some ahead of it."""
+"""Any kind of table is proved in the same frame: several tables of one job, some behind it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
 from penstock.proof.numbers import CommittedSlice, TopicIncarnations
-from penstock.proof.subject import QUARANTINE_PLACE, Depth, RowSource, Sample, Subject, data_file, examined
+from penstock.proof.subject import QUARANTINE_PLACE, DataFile, Depth, RowSource, Sample, Subject, examined
 from penstock.tables.registry import kind_of
 from tests.support.small_table import small_job
 
@@ -38,7 +38,7 @@ def of_type(folder: Path, name: str, offsets: Sequence[int | None], end: int | N
     (folder / name).mkdir(parents=True)
     rows = [{"topic": "orders", "partition": 0, "offset": offset} for offset in offsets]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / name / "part.parquet")
-    files = [data_file("part.parquet", len(offsets))]
+    files = [DataFile("part.parquet", len(offsets))]
     source = RowSource(open_storage(str(folder / name), {}), files, PLACE, SCHEMA, name)
     return examined(replace(source, ends=None if end is None else {ZERO: end}))
 
@@ -74,13 +74,6 @@ def test_a_record_in_two_types_or_in_none_is_named(tmp_path: Path) -> None:
     both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 4, 3, 1])]
     offsets = proved(exported(tmp_path, Totals(read=8, written=8), both))["offsets"]
     assert offsets.violation == Violation("orders", 0, 4, ViolationKind.TWICE)
-
-
-def test_rows_of_a_type_that_is_ahead_are_a_half_landed_batch(tmp_path: Path) -> None:
-    both = [of_type(tmp_path, "a", [0, 2, 4, 6, 8], end=10), of_type(tmp_path, "b", [7, 5, 3, 1])]
-    checks = proved(exported(tmp_path, Totals(read=8, written=8), both))
-    assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
-    assert "1 rows of a are beyond the position: a batch is half landed" in checks["rows"].warnings[0]
 
 
 @pytest.mark.parametrize(("offsets", "end"), [([0, 2, 4, 6, 8], None), ([0, 2, 4, 6, 9], 9)])

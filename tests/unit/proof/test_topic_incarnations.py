@@ -22,7 +22,7 @@ from penstock.lake.state import DeltaPartition, Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import NoPartition, PlaceColumns, RowSource, Subject, data_file, place_of
+from penstock.proof.subject import DataFile, NoPartition, PlaceColumns, RowSource, Subject, place_of
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32
@@ -48,7 +48,7 @@ def test_lives_and_rows_are_read_from_the_app_transactions() -> None:
     incarnations = find_incarnations(TRANSACTIONS, "shop", [THEN])
     assert incarnations.current == (NOW,)
     assert incarnations.retired == (THEN,)
-    assert incarnations.others == {"audit": frozenset({"other"})}
+    assert incarnations.other_ids == {"other"}
     assert incarnations.rows_written == 25 + 2 + 9 + 7
 
 
@@ -82,8 +82,8 @@ def subject(current: tuple[Partition, ...], retired: tuple[Partition, ...] = (),
 
 
 def test_a_staged_file_tells_the_incarnation_of_its_rows() -> None:
-    assert data_file(staged_name("old", 0, 0, 9, UNIQUE), 1).topic_id == "old"
-    assert data_file(compacted_name(7, UNIQUE), 1).topic_id is None
+    assert DataFile(staged_name("old", 0, 0, 9, UNIQUE), 1).topic_id == "old"
+    assert DataFile(compacted_name(7, UNIQUE), 1).topic_id is None
     both = subject((NOW,), (THEN,))
     assert both.find("old", "orders", 0) == THEN
     assert both.find(None, "orders", 0) is NoPartition.NO_PLACE
@@ -104,7 +104,7 @@ def test_rows_are_not_placed_where_nothing_tells() -> None:
     forgotten = subject((NOW,), (unnamed,))
     assert forgotten.find("old", "orders", 0) == unnamed
     assert forgotten.find(None, "orders", 0) is NoPartition.NO_PLACE
-    shared = subject((NOW,), others={"audit": frozenset({"other"})})
+    shared = subject((NOW,), other_ids=frozenset({"other"}))
     assert shared.find(None, None, 0) is NoPartition.NO_PLACE
     assert shared.find(None, "returns", 0) is shared.find("other", None, 0) is NoPartition.OTHER_JOB
 

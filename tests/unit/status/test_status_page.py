@@ -15,7 +15,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.proof.numbers import LogFacts, TopicIncarnations
-from penstock.status.frame import TableView, job_status
+from penstock.status.frame import job_status
 from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.support.small_table import small_job
 
@@ -31,14 +31,14 @@ def found(tmp_path: Path) -> JobStatus:
     """A kind of table with a level in every partition, as a test makes it up."""
     state = DeltaPartition(position=8, token=3, origin=0, totals=Totals(read=8, written=8))
     incarnations = TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")})
-    table = TableView(7, incarnations, {ZERO: state}, commits=())
     log = LogView(LogFacts({"orders": "id"}, {ZERO: Bounds(5, 10)}), mirrored={ZERO: 8})
 
     def leveled(each: PartitionStatus) -> PartitionStatus:
         level = PartitionColumn("level", "level", "position", 4)
         return replace(each, further=(level,), shown_position=4)
 
-    common = job_status(small_job("127.0.0.1:1", "orders", tmp_path), table, log, leveled)
+    job = small_job("127.0.0.1:1", "orders", tmp_path)
+    common = job_status(job, 7, incarnations, {ZERO: state}, log, leveled)
     tanks = Section("tanks", [{"tank": "north"}], ("tank", "litres"), (("north", "12"),), ("a tank leaks",))
     return replace(common, sections=(tanks,), alerts=(*common.alerts, Alert(Leak.TANK_LEAKS, "north leaks")))
 
@@ -49,12 +49,11 @@ def lines_of(found: JobStatus) -> list[list[str]]:
     return [line.split() for line in printed.getvalue().splitlines()]
 
 
-def test_its_columns_stand_where_they_belong_and_its_section_before_the_commits(found: JobStatus) -> None:
+def test_its_columns_stand_where_they_belong_and_its_section_after_the_partitions(found: JobStatus) -> None:
     lines = lines_of(found)
     assert lines[1][:5] == ["partition", "position", "level", "end", "lag"]
     assert lines[2][:5] == ["orders/0", "8", "4", "10", "2"]
     assert lines[3:6] == [["tank", "litres"], ["north", "12"], ["a", "tank", "leaks"]]
-    assert lines[6][0] == "version"
     assert lines[-1] == ["!", "north", "leaks"]
 
 

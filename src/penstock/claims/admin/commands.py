@@ -129,16 +129,6 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)
 
 
-def owners(of: CoordinatedGroup) -> dict[Partition, str]:
-    """Who holds what according to the log, alive or not: does not wait."""
-    with _reading(of) as reader:
-        return {
-            partition: claim.owner.client_id
-            for partition, claim in reader.view.claims()
-            if claim.held and claim.owner is not None
-        }
-
-
 def find_claim(of: CoordinatedGroup, place: str) -> ListedClaim:
     """One claim, by TOPIC/PARTITION."""
     with _reading(of) as reader:

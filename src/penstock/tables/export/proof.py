@@ -1,15 +1,16 @@
 """What `verify` is given of an export: the rows of all types next to the positions of the job log.
 
-A type's log holds its rows up to its own position: that is lower than the job's while the type lags, and higher after a
-crash between its commit and the job's. The job log counts the records that were read and those that belong to no type;
-what became of the others is counted by the logs of their types.
+A type's log holds its rows up to its own position, which is lower than the job's while the type lags. The job log
+counts the records that were read and those that belong to no type; what became of the others is counted by the logs of
+their types. If a type is ahead of the job, because a batch is half landed or the job log was restored, nothing is
+proven.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from penstock.environment import Environment
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
-from penstock.flow.write.names import parse_compacted_name, parse_staged_name
+from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.library import library_errors
@@ -27,9 +28,10 @@ from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
-from penstock.proof.frame import prove
+from penstock.proof.frame import prove, shown
 from penstock.proof.numbers import (
     Slices,
+    States,
     TopicIncarnations,
     check_slices,
     check_totals,
@@ -37,16 +39,15 @@ from penstock.proof.numbers import (
     read_history,
 )
 from penstock.proof.subject import (
+    DataFile,
     Depth,
     Rewrite,
     RowSource,
     Subject,
-    data_file,
     examined,
     files_now,
     named_paths,
     place_of,
-    quarantine_source,
 )
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer
@@ -54,27 +55,33 @@ from penstock.tables.export.known_files import visible_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
-from penstock.tables.single.facts import pending_files, read_facts
+from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
-BEHIND = Check(
-    "restored",
-    "the job log was restored, and the job has not read again what its types have",
-    False,
-    unproven=[Unproven("which records the types lack", "run the job up to the end of the log, then verify")],
+READS_MAX = 5
+"""How often the logs are read again because types are ahead: a job that runs finishes its batch meanwhile."""
+AHEAD = Unproven(
+    "the rows: types are ahead of the job log, because a batch is half landed or the job log was restored",
+    "run the job up to the end of the log, then verify",
 )
 
 
-def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
+def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, reads: int = READS_MAX) -> Proof:
     table = ExportTable(ExportLogs(job, Environment()))
-    if table.logs.find_job_log() is None:
+    logs = table.logs
+    if logs.find_job_log() is None:
         return NO_TABLE
-    subject = subject_of(table)
-    for place, state in subject.states.items():
-        positions = [log.known_state([place]).of(place).position or 0 for _, log in table.logs.type_logs()]
-        if state.totals.restored and max(positions, default=0) > (state.position or 0):
-            # Up to where the types counted their records is unknown.
-            return Proof(subject.version, (BEHIND,))
-    return prove(subject, depth, open_log)
+    facts = read_facts(job, logs.job_log)
+    # Read last: types may be ahead, and never behind.
+    logs.refresh_types()
+    places = facts.incarnations.partitions
+    types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
+    if not any(of_type.ahead for of_type in types):
+        return prove(subject_of(table, facts, types), depth, open_log)
+    if reads > 1:
+        return prove_export(job, depth, open_log, reads - 1)
+    faults = _log_faults(table, types)
+    check = Check("types", shown(faults) or "types are ahead of the job log", bool(faults), unproven=[AHEAD])
+    return Proof(facts.table.version, (check_slices(*_job_slices(facts)), check))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +92,9 @@ class TypeFacts:
     log: Table
     states: Mapping[Partition, DeltaPartition]
     slices: Slices
-    known: TopicIncarnations
-    due: Mapping[Partition, int]
-    """Up to where the type is complete by the job log."""
+    incarnations: TopicIncarnations
+    ends: Mapping[Partition, int]
+    """Up to where the type is complete by the job log: no row is at or beyond them."""
 
     @classmethod
     def read(cls, logs: ExportLogs, name: str, log: Table, places: Iterable[Partition]) -> TypeFacts:
@@ -104,127 +111,85 @@ class TypeFacts:
         )
 
     @property
-    def ends(self) -> dict[Partition, int]:
-        """No row is at or beyond them."""
-        return {partition: max(self.states[partition].position or 0, due) for partition, due in self.due.items()}
-
-    def ahead(self, partition: Partition) -> Totals:
-        """What those slices count that end beyond what the job log knows of: a batch is half landed."""
-        due = self.due[partition]
-        return sum((piece.totals for piece in self.slices.get(partition, ()) if piece.end > due), Totals())
+    def ahead(self) -> bool:
+        return any((self.states[partition].position or 0) > end for partition, end in self.ends.items())
 
 
-@dataclass(slots=True)
-class DeletedDays:
-    """Complete days of plain types that a person deleted with their folders: their rows are not checked."""
-
-    days: list[str] = field(default_factory=list)
-    rows: Counter[str] = field(default_factory=Counter)
-    """By type."""
-    by_partition: Counter[Partition | None] = field(default_factory=Counter)
-    """None: rows of files whose names do not tell one partition."""
-
-    def add(self, of_type: TypeFacts, day: str, files: Iterable[ActiveFile]) -> None:
-        self.days.append(f"{of_type.name} {day}")
-        places = {(partition.topic_id, partition.number): partition for partition in of_type.states}
-        for file in files:
-            rows, name = file.rows or 0, parse_staged_name(str(file.values[-1]))
-            self.rows[of_type.name] += rows
-            self.by_partition[None if name is None else places.get((name.topic_id, name.partition))] += rows
-
-    def warnings(self) -> Iterator[str]:
-        if self.days:
-            yield (
-                f"{self.rows.total()} rows of {len(self.days)} complete days were deleted with their folders and are "
-                f"not checked: {', '.join(sorted(self.days))}"
-            )
+DeletedDays = Counter[tuple[str, str]]
+"""The rows of complete days of plain types that a person deleted with their folders, by type and day."""
 
 
-def subject_of(table: ExportTable) -> Subject:
-    """The export as of the newest versions of its logs; those of types are read last, so they may be ahead."""
-    logs = table.logs
-    facts = read_facts(logs.job, logs.job_log)
-    logs.refresh_types()
-    places = facts.incarnations.partitions
-    types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
-    deleted = DeletedDays()
-    sources = tuple(_type_source(table, of_type, deleted) for of_type in types)
-    others: dict[str, frozenset[str]] = {}
-    for job, ids in (entry for of_type in types for entry in of_type.known.others.items()):
-        others[job] = others.get(job, frozenset()) | ids
-    # Also a type that is ahead may have had its quarantined records appended.
-    listed = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
-    pending = [*facts.pending, *listed]
-    quarantine = quarantine_source(logs.job, facts.table.quarantine_url, facts.quarantine, pending)
-    ends = {
-        partition: max([state.position or 0, *(of_type.ends[partition] for of_type in types)])
-        for partition, state in facts.states.items()
-    }
-    return Subject(
-        logs.job,
-        facts.table.version,
-        {
-            partition: replace(state, totals=_combined(logs, types, partition, state.totals, deleted))
+def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]) -> Subject:
+    """The export as of the versions of its logs that are loaded."""
+    logs, deleted, unsure = table.logs, DeletedDays(), DeletedDays()
+    warnings = []
+    sources = tuple(_type_source(table, of_type, deleted, unsure) for of_type in types)
+    other_ids = frozenset().union(*(of_type.incarnations.other_ids for of_type in types))
+    pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
+    subject = facts.subject(logs.job, pending)
+    if deleted:
+        days = ", ".join(f"{name} {day}" for name, day in sorted(deleted))
+        what = f"{deleted.total()} rows of {len(deleted)} complete days were deleted with their folders"
+        warnings.append(f"{what} and are not checked: {days}")
+    return replace(
+        subject,
+        states={
+            partition: replace(state, totals=_combined(logs, types, partition, state.totals))
             for partition, state in facts.states.items()
         },
-        {},
-        replace(facts.incarnations, others=others),
-        replace(quarantine, ends=ends),
-        sum(file.rows or 0 for file in pending),
-        facts.replay_unfinished,
-        sources,
-        rows_written={of_type.name: of_type.known.rows_written - deleted.rows[of_type.name] for of_type in types},
-        rows_unplaced=deleted.by_partition[None],
-        faults=(*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(table, of_type))),
-        warnings=tuple(deleted.warnings()),
+        slices={},
+        incarnations=replace(facts.incarnations, other_ids=other_ids),
+        sources=sources,
+        rows_written={
+            of_type.name: of_type.incarnations.rows_written
+            - sum(rows for (name, _), rows in deleted.items() if name == of_type.name)
+            for of_type in types
+        },
+        rows_deleted=deleted.total() - unsure.total(),
+        rows_unplaced=unsure.total(),
+        faults=_log_faults(table, types),
+        warnings=(*subject.warnings, *warnings),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
-        quarantined_ahead=sum(of_type.ahead(partition).quarantined for of_type in types for partition in places),
-        job_slices=(
-            {partition: replace(state, totals=_read_only(state.totals)) for partition, state in facts.states.items()},
-            {
-                partition: [replace(piece, totals=_read_only(piece.totals)) for piece in pieces]
-                for partition, pieces in facts.slices.items()
-            },
-        ),
+        job_slices=_job_slices(facts),
     )
 
 
-def _read_only(totals: Totals) -> Totals:
+def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     """The offsets that the job log counts, whatever types made of their records."""
-    return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
+
+    def read_only(totals: Totals) -> Totals:
+        return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
+
+    states = {place: replace(state, totals=read_only(state.totals)) for place, state in facts.states.items()}
+    slices = {
+        place: [replace(piece, totals=read_only(piece.totals)) for piece in pieces]
+        for place, pieces in facts.slices.items()
+    }
+    return states, slices
 
 
-def _combined(
-    logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals, deleted: DeletedDays
-) -> Totals:
-    """The totals of all logs up to the position of the job, without rows that a person deleted.
+def _combined(logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
+    """The totals of all logs.
 
     If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
     them again, its holes may have been records, and bad records of before are not in the new quarantine.
-
-    A slice of a type that ends beyond the position may hold records below it: the job was started again, with smaller
-    batches. Which of them were dropped cannot be told: they may be rows or not, as deferred ones.
     """
-    ahead = sum((of_type.ahead(partition) for of_type in types), Totals())
     for own in (of_type.states[partition].totals for of_type in types):
         totals += Totals(written=own.written, quarantined=own.quarantined, filtered=own.filtered, replayed=own.replayed)
-    totals += Totals(written=-ahead.written, quarantined=-ahead.quarantined, filtered=-ahead.filtered)
-    below = totals.unaccounted
-    if 0 < below <= ahead.read:
-        maybe = min(below, ahead.filtered)
-        totals += Totals(written=below - maybe, deferred=maybe)
     if totals.restored:
         former = logs.known_state().of(partition).former_quarantined
         read_again = min(max(totals.unaccounted, 0), totals.restored)
         totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
         totals += Totals(holes=-totals.holes, gap=totals.holes)
-    rows = deleted.by_partition[partition]
-    return totals + Totals(written=-rows, filtered=rows)
+    return totals
 
 
-def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) -> RowSource:
-    """The rows of a type; a plain file that is not renamed yet is read under its staged name."""
+def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, unsure: DeletedDays) -> RowSource:
+    """The rows of a type; a plain file that is not renamed yet is read under its staged name.
+
+    A compacted file that is gone may be of a deleted day, or may have been lost before it was renamed: `unsure`.
+    """
     logs, name, log = table.logs, of_type.name, of_type.log
     # Listed after its log was read: a file that the log names is staged now, or has been renamed before.
     staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
@@ -236,15 +201,21 @@ def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays) -
         paths = {file.path: source for file in of_day if (source := table.finishing.source_of(name, file)) in staged}
         complete = logs.is_plain and table.markers.is_complete(logs.known_state(), name, day)
         if complete and not log.file_storage().sizes(paths.get(file.path, file.path) for file in of_day):
-            deleted.add(of_type, day, of_day)
+            compacted = [file for file in of_day if parse_compacted_name(str(file.values[-1])) is not None]
+            deleted[name, day] = sum(file.rows or 0 for file in of_day)
+            unsure[name, day] = sum(file.rows or 0 for file in compacted)
             continue
         for file in of_day:
             staged_as = str(file.values[-1]) if logs.is_plain else None
             path = paths.get(file.path, file.path)
-            files.append(data_file(path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as))
+            files.append(DataFile(path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as))
     schema = logs.columns_of(name) or log.schema
     rows = RowSource(log.file_storage(), files, place_of(logs.job, log.schema), schema, name, of_type.ends)
     return examined(rows, files_now(log))
+
+
+def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ...]:
+    return (*_job_faults(table.logs), *(fault for of_type in types for fault in _type_faults(table, of_type)))
 
 
 def _job_faults(logs: ExportLogs) -> Iterator[str]:

@@ -10,24 +10,22 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
-from penstock.flow.write.manifest import PartitionKey, StagedFile
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.table import Table
-from penstock.logs.log import Batch, Log, Partition, Slice
+from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven, ViolationKind, violation_at
+from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
 from penstock.proof.frame import prove, rows_check
 from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
 from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
@@ -36,7 +34,6 @@ from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreig
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     HIDDEN,
-    OFFSET_BITS,
     SEQUENCES,
     Layout,
     buckets_of,
@@ -55,7 +52,7 @@ from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import read_incoming
 from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_bucket
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
-from penstock.tables.keyed.table import told_by_key, tombstone_policy
+from penstock.tables.keyed.table import keyed_flow
 from penstock.tables.keyed.tombstones import find_tombstones, newest, tombstones_faults
 from penstock.tables.single.facts import TableFacts, read_table
 
@@ -64,9 +61,9 @@ from penstock.tables.single.facts import TableFacts, read_table
 class Evidence:
     """What a verification has read of a job; the tombstones after the table."""
 
+    job: JobSpec[KeyedSpec]
     subject: Subject
     facts: TableFacts
-    spec: KeyedSpec
     tombstones: Table | None
 
 
@@ -78,7 +75,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     # A table of an earlier format has not the numbers that tell.
     decode_layout(facts.table.handle.metadata().configuration.get(LAYOUT_PROPERTY) or "")
     tombstones = find_tombstones(job.table, job.name, facts.table.environment)
-    evidence = Evidence(facts.subject(job), facts, job.table, tombstones)
+    evidence = Evidence(job, facts.subject(job), facts, tombstones)
     tables = [table for table in (facts.table, tombstones) if table is not None]
     faults = [fault for table in tables for fault in table_source(table, None).faults]
     readable = not faults and not evidence.subject.quarantine.faults
@@ -151,38 +148,35 @@ class Places:
     """Those to read again."""
     lost: pl.DataFrame
     """By tiebreak the sequences `[start, end)` whose records the log no longer has."""
-    unknown: bool
-    """Whether rows may be of other jobs, or of topics whose names are forgotten: then no place tells anything."""
 
     @property
     def any_lost(self) -> bool:
-        return self.unknown or not self.lost.is_empty()
+        return not self.lost.is_empty()
 
     def placed(self, layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with their `origin`: `KNOWN` if the log has the record at their place, or never had one."""
         sequence, tiebreak = order_columns(layout)[-2:]
         lost_ranges = self.lost.rename({"tiebreak": tiebreak, "start": sequence})
         at = rows.sort(sequence).join_asof(lost_ranges, on=sequence, by=tiebreak, check_sortedness=False)
-        lost = (pl.col(sequence) < pl.col("end")).fill_null(False) | self.unknown
+        lost = (pl.col(sequence) < pl.col("end")).fill_null(False)
         origin = pl.when(pl.col(sequence) < 0).then(pl.lit(LOADED)).when(lost).then(pl.lit(LOST))
         return at.select(*rows.columns, origin.otherwise(pl.lit(KNOWN)).alias("origin"))
 
     def exposed(self, layout: Layout, loads: bool) -> pl.Expr:
         """Whether a record that the log has lost, or a load, may have deleted what a retained record gives."""
-        if layout.sequence is not None or self.unknown:
+        if layout.sequence is not None:
             return pl.lit(self.any_lost or (loads and layout.delete is not None))
         return pl.col(log_order(layout)) < pl.lit(self.lost["end"].max(), pl.Int64)
 
 
-def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
-    job, facts = evidence.subject.job.name, evidence.facts
+def places_of(facts: TableFacts, job: str, log: Log, bounds_of: Mapping[Partition, Bounds]) -> Places:
     numbers = facts.table.transactions()
     slices: list[Slice] = []
     lost: list[tuple[int, int, int]] = []
     for partition, state in sorted(facts.states.items()):
         if state.position is None or state.origin is None:
             continue
-        bounds, low, high = said.bounds.get(partition), state.position, state.position
+        bounds, low, high = bounds_of.get(partition), state.position, state.position
         if bounds is not None:
             low, high = min(max(state.origin, bounds.first), state.position), min(state.position, bounds.end)
         if low < high:
@@ -194,9 +188,8 @@ def places_of(evidence: Evidence, log: Log, said: LogFacts) -> Places:
             if start < end:
                 ends = sequences(pa.array([start, end - 1]), generations_of(numbers, job, partition)).to_pylist()
                 lost.append((tiebreak, ends[0], ends[1] + 1))
-    forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
-    frame = pl.DataFrame(lost, dict.fromkeys(("tiebreak", "start", "end"), pl.Int64), orient="row").sort("start")
-    return Places(tuple(slices), frame, forgotten or bool(facts.incarnations.others))
+    frame = pl.DataFrame(lost, dict.fromkeys(("tiebreak", "start", "end"), pl.Int64), orient="row")
+    return Places(tuple(slices), frame.sort("start"))
 
 
 FAULTS: Mapping[str, str] = {
@@ -207,7 +200,7 @@ FAULTS: Mapping[str, str] = {
 }
 OPEN: Mapping[str, str] = {
     "loaded": "rows of loads",
-    "lost": "rows of records that the log no longer has, or of other jobs",
+    "lost": "rows of records that the log no longer has",
     "merged": "rows with values that are merged from loads, or from records that the log no longer has",
     "forgotten": "keys that the log or a load deleted so long ago that their tombstones are gone",
 }
@@ -216,68 +209,57 @@ OPEN: Mapping[str, str] = {
 
 def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    bounds = said.bounds
-    places = places_of(evidence, log, said)
     if hindrance := _hindrance(evidence):
-        return Check("records", "not compared", False, unproven=[hindrance], checked=bounds)
+        return Check("records", "not compared", False, unproven=[hindrance])
+    places = places_of(evidence.facts, evidence.job.name, log, said.bounds)
     counts: Counter[str] = Counter()
-    first: int | None = None
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         flow = _flow(evidence, places.slices, Path(folder))
         files = tuple(_runs(flow, log, places.slices)) if places.slices else ()
         for compared in _compared(evidence, flow, files, places, with_values):
             counts.update(compared["verdict"])
             counts["keys"] += len(compared) - compared["gone"].null_count()
-            wrong = compared.filter(pl.col("verdict").is_in(list(FAULTS)))["sequence"] % (1 << OFFSET_BITS)
-            first = min((offset for offset in (first, wrong.min()) if isinstance(offset, int)), default=None)
     faults = [f"{counts[name]} {text}" for name, text in FAULTS.items() if counts[name]]
     untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
     remedy = "compare the table with the files that were loaded, or verify before the log loses records"
-    kind = ViolationKind.ALTERED if counts["altered"] else ViolationKind.MISSING
     return Check(
         "records",
         "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
         bool(faults),
-        # A sequence tells no partition: where there are several, the first of them stands for all.
-        violations=[violation_at(piece.partition, first or 0, kind) for piece in places.slices[:1] if faults],
         unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
         warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
         facts={"keys": counts["keys"]},
-        checked=bounds,
     )
 
 
 def _hindrance(evidence: Evidence) -> Unproven | None:
     """Why records cannot be compared at all."""
-    facts = evidence.facts
-    if evidence.subject.job.sql is not None:
-        return VALUES_OF_SQL
-    if any(key.endswith(overwritten_key("")) for key in facts.table.transactions()):
-        what = "which rows the log gives: a load has replaced rows of this table, whatever their records"
-        return Unproven(what, "compare the table with the files that were loaded")
-    if facts.replay_unfinished:
-        return Unproven("the records: a replay of the quarantine is unfinished", "verify after the next run")
-    return None
+    facts, earlier = evidence.facts, "verify before the history of the table is cleaned up"
+    overwritten = any(key.endswith(overwritten_key("")) for key in facts.table.transactions())
+    forgotten = any(partition.topic == UNKNOWN_TOPIC for partition in facts.states)
+    for applies, what, remedy in (
+        (overwritten, "a load has replaced rows, whatever their records", "compare the table with the loaded files"),
+        (facts.replay_unfinished, "a replay of the quarantine is unfinished", "verify after the next run"),
+        (facts.incarnations.other_ids, "other jobs write to this table too", "give each job a table of its own"),
+        (forgotten, "the table has forgotten the name of an earlier topic", earlier),
+    ):
+        if applies:
+            return Unproven(f"the records: {what}", remedy)
+    return VALUES_OF_SQL if evidence.job.sql is not None else None
 
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], folder: Path) -> KeyedFlow:
     """The flow of the job into a folder of its own; what is in quarantine stays out."""
-    job, facts = evidence.subject.job, evidence.facts
-    target = pa.schema([field for field in facts.table.schema if field.name not in HIDDEN])
+    job, table = evidence.job, evidence.facts.table
+    target = pa.schema([field for field in table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
-    partitions = {piece.partition for piece in slices}
+    partitions = [piece.partition for piece in slices]
     bad = evidence.subject.quarantined_offsets()
-    left_out = {_key(place): dict.fromkeys(bad[place], "in quarantine") for place in partitions}
-    known = {field.name: getattr(plain, field.name) for field in fields(plain)} | {
-        "on": replace(plain.on, tombstone=tombstone_policy(job, evidence.spec)),
-        "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
-        "quarantine": replace(plain.quarantine, storage_options={}),
-        "poison": left_out,
-    }
-    numbers = facts.table.transactions()
-    generations = {_key(piece.partition): generations_of(numbers, job.name, piece.partition) for piece in slices}
-    return KeyedFlow(
-        **known, layout=evidence.spec.layout, generations=generations, tombstones_delete=told_by_key(job, evidence.spec)
+    return replace(
+        keyed_flow(job, plain, table.transactions(), partitions),
+        table=replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
+        quarantine=replace(plain.quarantine, storage_options={}),
+        poison={(place.topic, place.number): dict.fromkeys(bad[place], "in quarantine") for place in partitions},
     )
 
 
@@ -291,15 +273,15 @@ def _compared(
     evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
 ) -> Iterator[pl.DataFrame]:
     """Bucket by bucket the keys of records and rows, each with what became of it."""
-    spec, facts, tombstones = evidence.spec, evidence.facts, evidence.tombstones
+    spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
     layout, stored = spec.layout, chunk_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
     rows_of = files_by_bucket(facts.table.active_files())
     dead_of = {} if tombstones is None else files_by_bucket(tombstones.active_files())
     touched = parts_by_bucket(files)
-    # Values of partial updates may be of records that the log no longer has.
-    tells_values = not layout.merge or (SEQUENCES in stored.schema.names and not places.any_lost)
     loads = any(key.endswith(loads_key("")) for key in facts.table.transactions())
+    # Values of partial updates may be of loads, or of records that the log no longer has.
+    tells_values = not layout.merge or (SEQUENCES in stored.schema.names and not loads and not places.any_lost)
     exposed = places.exposed(layout, loads)
     for bucket in sorted({*touched, *rows_of}):
         records = _records(temporary, touched.get(bucket, ()), with_values and tells_values)
@@ -334,8 +316,7 @@ def compare(
         .then(pl.lit(""))
         .otherwise(pl.when(exposed).then(pl.lit("forgotten")).otherwise(pl.lit("missing")))
     )
-    order = log_order(layout)
-    return joined.select("gone", pl.coalesce(order, f"{order}_there").alias("sequence"), verdict.alias("verdict"))
+    return joined.select("gone", verdict.alias("verdict"))
 
 
 def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -> pl.DataFrame:
@@ -361,9 +342,7 @@ def _rows(store: ChunkStore, files: Iterable[ActiveFile], tells_values: bool) ->
         rows = store.read(file.path, None if tells_values else store.layout.columns)
         frame = _keyed(store.layout, rows).with_columns(_NO_VALUE)
         if tells_values:
-            value = pl.Series("value", _digests(rows))
-            value = value.set(_partly_loaded(store.layout, rows), None) if store.layout.merge else value
-            frame = frame.with_columns(value)
+            frame = frame.with_columns(pl.Series("value", _digests(rows)))
         frames.append(frame)
     return pl.concat(frames)
 
@@ -385,19 +364,6 @@ def _keyed(layout: Layout, rows: pa.Table) -> pl.DataFrame:
     return key_frame(layout, rows).hstack(order_frame(layout, rows))
 
 
-def _partly_loaded(layout: Layout, rows: pa.Table) -> pl.Series:
-    """Rows with a value that no record has: a load brought it."""
-    lists = rows.column(SEQUENCES).combine_chunks()
-    loaded = pc.less(pc.struct_field(pc.list_flatten(lists), log_order(layout)), 0)
-    partly = np.zeros(rows.num_rows, np.bool_)
-    partly[pc.list_parent_indices(lists).filter(loaded).to_numpy()] = True
-    return pl.Series(partly)
-
-
 def _digests(rows: pa.Table) -> pl.Series:
     """A hash for each row, out of all of its values."""
     return column_hashes(rows.select(sorted(rows.schema.names))).hash_rows(7)
-
-
-def _key(partition: Partition) -> PartitionKey:
-    return partition.topic, partition.number

@@ -32,9 +32,8 @@ from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import Landed
 from penstock.tables.quarantine.replay import StagedRun, run_change, run_number
-from penstock.tables.single.replay_target import TableTarget
 from penstock.tables.single.table import SingleTable
-from penstock.tables.single.writer import SingleWriter
+from penstock.tables.single.writer import SingleWriter, TableTarget
 
 
 @dataclass(frozen=True, slots=True)

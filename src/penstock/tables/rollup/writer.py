@@ -18,7 +18,7 @@ from penstock.tables.rollup.batch_task import PartialsFlow, partials_stage
 from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
-from penstock.tables.single.replay_target import TableTarget
+from penstock.tables.single.writer import TableTarget
 
 MEBIBYTE = 1024**2
 READ_BYTES_MIN = 32 * MEBIBYTE

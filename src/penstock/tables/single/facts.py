@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,9 +16,9 @@ from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.subject import DataFile, Subject, data_file, quarantine_source
-from penstock.status.frame import TableView, job_status, read_log_view
-from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, PartitionStatus, RecordedGap, shown_path
+from penstock.proof.subject import DataFile, Subject, quarantine_source
+from penstock.status.frame import job_status, read_log_view
+from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.table import open_quarantine
 
 
@@ -37,9 +37,15 @@ class TableFacts:
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
 
-    def subject(self, job: JobSpec) -> Subject:
-        """What `verify` checks of any kind: positions, totals, slices and quarantine."""
-        quarantine = quarantine_source(job, self.table.quarantine_url, self.quarantine, self.pending)
+    def subject(self, job: JobSpec, pending: Sequence[DataFile] = ()) -> Subject:
+        """What `verify` checks of any kind; `pending` are further files that wait to be appended to the quarantine."""
+        pending = (*self.pending, *pending)
+        quarantine = quarantine_source(job, self.table.quarantine_url, self.quarantine, pending)
+        warnings = []
+        if rows := sum(file.rows or 0 for file in pending):
+            warnings.append(f"{rows} quarantined rows wait to be appended by the next run")
+        if self.replay_unfinished:
+            warnings.append("a replay of the quarantine is unfinished: the next run finishes it")
         return Subject(
             job,
             self.table.version,
@@ -47,8 +53,8 @@ class TableFacts:
             self.slices,
             self.incarnations,
             quarantine,
-            sum(file.rows or 0 for file in self.pending),
             self.replay_unfinished,
+            warnings=tuple(warnings),
         )
 
 
@@ -91,7 +97,7 @@ def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tupl
     with library_errors(table.spec.path):
         history = table.handle.history()
     return tuple(
-        data_file(file.path, file.rows, file.size_bytes)
+        DataFile(file.path, file.rows, file.size_bytes)
         for _, commit in commits_of(history, table.job)
         for piece in commit.slices
         if piece.end > appended.get(quarantine_key(table.job, piece.place, log), 0)
@@ -113,35 +119,21 @@ def facts_status(
     further: Callable[[PartitionStatus], PartitionStatus] = lambda partition: partition,
 ) -> JobStatus:
     """The same, where the table was asked already; `further` adds what only this kind of table reports."""
-    table = TableView(
-        version=facts.table.version,
-        incarnations=facts.incarnations,
-        states=facts.states,
-        commits=tuple(_commit(record) for record in facts.history[:COMMITS_SHOWN]),
-        gaps=tuple(recorded_gaps(facts.history, job.name)),
-    )
-    return job_status(job, table, read_log_view(job, open_log, table, now), further)
+    log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
+    status = job_status(job, facts.table.version, facts.incarnations, facts.states, log, further)
+    newest = max(facts.history, key=lambda record: int(record["version"]), default=None)
+    committed_at = None if newest is None else _instant(newest)
+    return replace(status, committed_at=committed_at, gaps=tuple(_recorded_gaps(facts.history, job.name)))
 
 
-def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
-    """The offsets that the retained commits of a job found missing in the log, in the order of the history."""
+def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
+    """The gaps that the retained commits of a job have recorded, in the order of the history."""
     for record in history:
-        ours = provenance_of(record)
-        if ours is None or ours.job != job:
-            continue
-        for piece in ours.slices:
+        commit = provenance_of(record)
+        for piece in commit.slices if commit is not None and commit.job == job else ():
             if piece.gap:
-                end = piece.start + piece.gap
-                yield RecordedGap(piece.place, piece.start, end, int(record["version"]), _instant(record))
-
-
-def _commit(record: Mapping[str, Any]) -> CommitStatus:
-    ours = provenance_of(record)
-    version = int(record["version"])
-    if ours is None:
-        return CommitStatus(version, _instant(record), f"other: {record.get('operation', 'unknown')}", None)
-    quarantined = sum(piece.quarantined for piece in ours.slices)
-    return CommitStatus(version, _instant(record), ours.kind, ours.rows, quarantined, len(ours.slices))
+                version = int(record["version"])
+                yield RecordedGap(piece.place, piece.start, piece.start + piece.gap, version, _instant(record))
 
 
 def _instant(record: Mapping[str, Any]) -> datetime:

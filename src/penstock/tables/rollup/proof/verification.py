@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import polars as pl
 
@@ -37,39 +37,23 @@ from penstock.tables.single.facts import read_table
 _KEY = [*SERIES, "window_start"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """Partials and what the records of the log come to, for the series of some buckets at a time."""
-
-    inputs: Inputs
-    log: Log
-    bounds: Mapping[Partition, Bounds]
-    quarantined: Mapping[Partition, list[int]]
-    aggregates: Aggregates
-
-    def both(self, wanted: ValueBounds) -> pl.DataFrame:
-        """The windows of the log, with those of partials in columns `<name>_partials`."""
-        columns = read_schema(self.aggregates)
-        counted, stored = (Merging(self.inputs.job.table.finest, self.aggregates) for _ in range(2))
-        for rows in self._counted():
-            counted.add(within(rows.select(columns.names), wanted))
-        for file in self.inputs.files:
-            for rows in scan(self.inputs.facts.table.storage(), file.path, columns, wanted):
-                stored.add(rows)
-        of_log, of_partials = (merging.merged().select(columns.names) for merging in (counted, stored))
-        return of_log.join(of_partials, on=_KEY, how="full", suffix="_partials", coalesce=True)
-
-    def _counted(self) -> Iterator[pl.DataFrame]:
-        """What the records come to that are not in quarantine, whether they would be bad today or not."""
-        job = self.inputs.job
-        for partition, bounds in sorted(self.bounds.items()):
-            state, decoder = self.inputs.facts.states[partition], points_decoder(job.decode, job.on)
-            start = max(state.origin or 0, bounds.first)
-            for batch in self.log.records(partition, start, state.position or 0):
-                bad = pl.Series(batch.column("offset")).is_in(self.quarantined[partition])
-                for part in in_parts(decoder.decode, batch.filter((~bad).to_arrow())):
-                    points = aggregate_points(part.points, job.table.finest.millis, self.aggregates)
-                    yield points.join(decoder.series.frame(), on="series")
+def _points_of_log(
+    inputs: Inputs,
+    log: Log,
+    bounds: Mapping[Partition, Bounds],
+    quarantined: Mapping[Partition, list[int]],
+    aggregates: Aggregates,
+) -> Iterator[pl.DataFrame]:
+    """What the records come to that are not in quarantine, whether they would be bad today or not."""
+    job = inputs.job
+    for partition, retained in sorted(bounds.items()):
+        state, decoder = inputs.facts.states[partition], points_decoder(job.decode, job.on)
+        start = max(state.origin or 0, retained.first)
+        for batch in log.records(partition, start, state.position or 0):
+            bad = pl.Series(batch.column("offset")).is_in(quarantined[partition])
+            for part in in_parts(decoder.decode, batch.filter((~bad).to_arrow())):
+                points = aggregate_points(part.points, job.table.finest.millis, aggregates)
+                yield points.join(decoder.series.frame(), on="series")
 
 
 def check_log_points(
@@ -77,22 +61,30 @@ def check_log_points(
 ) -> Check:
     """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
     facts, cleaned_ms = inputs.facts, inputs.standing.cleaned_ms
-    unproven = []
     if facts.pending or facts.replay_unfinished:
-        what = "the points of records that go into quarantine or out of it"
-        unproven.append(Unproven(what, "start the job: it finishes that"))
-    if unproven:
-        return Check("values", "not compared", False, unproven=unproven, checked=bounds)
-    gone = frozenset(
-        partition
+        unfinished = Unproven("the points of records that go into quarantine or out of it", "run the job")
+        return Check("values", "not compared", False, unproven=[unfinished])
+    aggregates, quarantined = replace(inputs.aggregates, quantiles=()), subject.quarantined_offsets()
+    columns = read_schema(aggregates)
+
+    def both(wanted: ValueBounds) -> pl.DataFrame:
+        """The windows of the log, with those of partials in columns `<name>_partials`, for series of some buckets."""
+        counted, stored = (Merging(inputs.job.table.finest, aggregates) for _ in range(2))
+        for rows in _points_of_log(inputs, log, bounds, quarantined, aggregates):
+            counted.add(within(rows.select(columns.names), wanted))
+        for file in inputs.files:
+            for rows in scan(facts.table.storage(), file.path, columns, wanted):
+                stored.add(rows)
+        of_log, of_partials = (merging.merged().select(columns.names) for merging in (counted, stored))
+        return of_log.join(of_partials, on=_KEY, how="full", suffix="_partials", coalesce=True)
+
+    gone = sum(
+        partition not in bounds or bounds[partition].first > (state.origin or 0)
         for partition, state in facts.states.items()
-        if partition not in bounds or bounds[partition].first > (state.origin or 0)
     )
     passes = bucket_ranges(sum(file.rows for file in inputs.files))
     if depth.values is not None and depth.values.records is not None:
         passes = [random.Random(depth.values.seed).choice(passes)]
-    aggregates = replace(inputs.aggregates, quantiles=())
-    comparison = _Comparison(inputs, log, bounds, subject.quarantined_offsets(), aggregates)
     # Where records are gone, the log may have fewer points of a window, and else the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if gone else pl.lit(False)
     different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates)
@@ -101,23 +93,22 @@ def check_log_points(
     points, fewer, faults = 0, 0, []
     try:
         for done, buckets in enumerate(passes, 1):
-            both = comparison.both(window_bounds(buckets, cleaned_ms, -LEAST_MS))
-            points += int(both["count"].sum())
-            fewer += both.filter(part).height
-            faults.append(both.filter(wrong).select(_KEY))
+            windows = both(window_bounds(buckets, cleaned_ms, -LEAST_MS))
+            points += int(windows["count"].sum())
+            fewer += windows.filter(part).height
+            faults.append(windows.filter(wrong).select(_KEY))
             depth.tell("values", done, len(passes))
     except (NotFoundError, InvariantError) as error:
-        return Check("values", error.primary, True, checked=bounds)
-    if fewer:
-        what = f"the values of {fewer} windows of series: the log no longer has all records of {len(gone)} partitions"
-        unproven.append(Unproven(what, "compare values within the topic's retention", gone))
+        return Check("values", error.primary, True)
+    what = f"the values of {fewer} windows of series: the log no longer has all records of {gone} partitions"
+    unproven = [Unproven(what, "compare values within the topic's retention")] if fewer else []
     detail, violations = f"{points} points of the log are what partials hold", pl.concat(faults)
     if violations.height:
         first = violations.sort("window_start", *SERIES).row(0, named=True)
         at = f"{first['metric']}{first['tags']} at {first['window_start']}"
         detail = f"{violations.height} windows of series in partials differ from the log, the first is {at}"
     warnings = ["windows whose partials were removed as designed are not compared"] if cleaned_ms > LEAST_MS else []
-    return Check("values", detail, bool(violations.height), unproven=unproven, warnings=warnings, checked=bounds)
+    return Check("values", detail, bool(violations.height), unproven=unproven, warnings=warnings)
 
 
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:

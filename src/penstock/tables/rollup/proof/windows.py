@@ -30,7 +30,7 @@ from penstock.publish.formats import json_texts
 from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
 from penstock.tables.rollup.closed_rows import series_text
 from penstock.tables.rollup.decide import PartialsFile
-from penstock.tables.rollup.files import SPANNED, ValueBounds, read_batches, scan, span_ms, window_bounds, within
+from penstock.tables.rollup.files import SPANNED, ValueBounds, cut, read_batches, scan, span_ms, window_bounds, within
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, UPDATED, CloseState, number_key
 from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
@@ -72,8 +72,7 @@ def differs(aggregates: Aggregates) -> pl.Expr:
 
 def bucket_ranges(rows: int) -> list[range]:
     """The buckets in as many passes as keep memory bounded."""
-    passes = min(BUCKETS, max(1, -(-rows // ROWS_PER_PASS_MAX)))
-    return [range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes) for number in range(passes)]
+    return cut(range(BUCKETS), -(-rows // ROWS_PER_PASS_MAX))
 
 
 @dataclass(frozen=True, slots=True)
