@@ -209,7 +209,7 @@ class ExportRoot:
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
         lagging = left or {}
-        takes = {name: start for name in self.job.table.all_types if name not in lagging}
+        takes = {name: start for name in self.job.table.types if name not in lagging}
         lacking, shares = self._there(partition, takes, rows)
         for name, share in self.stage(partition, (start, end), lacking, pieces=pieces or (start,)).items():
             shares[name] = shares[name] + share if name in shares else share

@@ -98,7 +98,6 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (
             EXPORT.replace("(type)}", "(type), unknown: table}") + "place: {topic: key}\n",
             "place.topic",
-            "unknown types",
         ),
         (KEYED + "place: none\n", "place", "has no meaning for a keyed table"),
         (ROLLUP + "place: {offset: o}\n", "place", "has no meaning for a rollup table"),

@@ -38,6 +38,9 @@ from penstock.tables.export.state import Cause, ExportState
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Quarantine
 
+RETRY_SECONDS = 10.0
+"""How long a type that could not be written is left alone."""
+
 
 class TypeLaggingError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
@@ -173,7 +176,7 @@ class Export(ExportTable):
             if view.flush_now and gaps:
                 raise gaps[0]
             self._put_own_markers()
-        late = [late_ms for name in self.spec.all_types for late_ms in self.logs.days_of(name).values() if late_ms]
+        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
         idle = self._idle.event_times(state, self._ends, view.now, late)
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
 
@@ -198,7 +201,7 @@ class Export(ExportTable):
         return gaps
 
     def _put_own_markers(self) -> None:
-        self.put_markers([name for name in self.spec.all_types if name not in self.failing])
+        self.put_markers([name for name in self.spec.types if name not in self.failing])
 
     def _report(self, state: ExportState) -> None:
         """Report the monitoring rules over the partitions of this process, and records that vanished."""
@@ -224,7 +227,7 @@ class Export(ExportTable):
         for name, reason in reasons.items():
             self.finishing.forget_probes(name)
             before = self.failing.get(name)
-            self.failing[name] = Failure(reason, self.environment.now() + self.spec.retry_seconds)
+            self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
                 self.environment.listener.event(events.TypeCannotBeWritten(type=name, reason=reason))
 
@@ -263,14 +266,14 @@ class Export(ExportTable):
         """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
         lags, resting = state.of(piece.partition).lags, self._resting(self.environment.now())
         lagging: dict[str, Cause] = {}
-        for name, spec in self.spec.all_types.items():
+        for name, spec in self.spec.types.items():
             if name in lags:
                 lagging[name] = lags[name].cause
             elif name in resting:
                 lagging[name] = Cause.FAILING
             elif spec.rotation is not None and not flush:
                 lagging[name] = Cause.ROTATION
-        takes = {name: piece.start for name in self.spec.all_types if name not in lagging}
+        takes = {name: piece.start for name in self.spec.types if name not in lagging}
         return self._roles(piece, takes, lagging)
 
     def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:

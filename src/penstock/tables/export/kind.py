@@ -73,7 +73,7 @@ class ExportKind:
     ) -> CompactReport:
         """Merge small files; plain ones of complete days, or of all days but the newest."""
         table = existing(job_of(job, ExportSpec), environment)
-        target_bytes = wish.target_bytes or table.logs.export.compact_bytes
+        target_bytes = wish.target_bytes or job.flush.min_bytes_per_file
         return compact(table, target_bytes, all_days=wish.all_days, progress=progress, effort=wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
@@ -83,9 +83,9 @@ class ExportKind:
         """All days of a type, each row with its day."""
         wish.refuse_keys(f"the export {job.name}")
         export, name = job_of(job, ExportSpec).table, wish.type
-        if name not in export.all_types:
+        if name not in export.types:
             asked = "needs a type" if name is None else f"has no type {name}"
-            hint = did_you_mean(name or "", export.all_types) or f"types: {', '.join(export.all_types)}"
+            hint = did_you_mean(name or "", export.types) or f"types: {', '.join(export.types)}"
             raise UserError(f"the export {job.name} {asked}", hint=hint)
         path = f"{export.path.rstrip('/')}/{name}"
         if export.format == "delta":

@@ -60,7 +60,7 @@ def refuse_unknown_files(logs: ExportLogs) -> None:
 
 def unknown_file(logs: ExportLogs) -> str | None:
     """A plain file of the job that its logs do not know; days before the first that is not complete are not listed."""
-    for name in logs.export.all_types if logs.is_plain else ():
+    for name in logs.export.types if logs.is_plain else ():
         try:
             files = own_files(logs, name, _first_open(logs, name))
             paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]

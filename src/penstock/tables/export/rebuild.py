@@ -110,7 +110,7 @@ def _types_with_files(logs: ExportLogs) -> set[str]:
     """The types that have data files, plain ones of this job or those of a Delta table."""
     if logs.is_plain:
         return {entry.path.split("/")[0] for entry in own_files(logs, "")}
-    names = logs.export.all_types
+    names = logs.export.types
     return {name for name in names if any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name))}
 
 
@@ -149,7 +149,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> Rebuil
     types = dict(logs.type_logs())
     topics = _topics(logs, types, bounds)
     run = max(map(run_number, types.values()), default=0)
-    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.all_types} | {replay_key(job): run}
+    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
     for topic, (topic_id, incarnation) in topics.items():
         numbers |= {topic_key(job, topic): topic_fingerprint(topic_id), incarnation_key(job, topic): incarnation}
     current = {topic_id: topic for topic, (topic_id, _) in topics.items()}
@@ -167,7 +167,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> Rebuil
         origins = [parts[key].origin for parts in own.values() if key in parts]
         # Where no log of a type has a position, it is read from where the job began.
         begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origin for origin in origins if origin is not None)
-        ends = {name: logs.position(name, partition) or begun for name in logs.export.all_types}
+        ends = {name: logs.position(name, partition) or begun for name in logs.export.types}
         position = max(ends.values())
         if key[0] in current:
             first = bounds[partition].first if partition in bounds else 0

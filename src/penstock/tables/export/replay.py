@@ -116,7 +116,7 @@ class ExportTarget(Target[RunShares]):
         return None if found is None else self._writable(chunk, batch.id, number, found)
 
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
-        names = self._logs.export.all_types
+        names = self._logs.export.types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
         takes = {name: piece.start for name in names if name not in self._logs.unreadable}
         after = self._logs.files_ends(takes, piece.partition)

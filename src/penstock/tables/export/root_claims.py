@@ -26,7 +26,7 @@ def claim_names(logs: ExportLogs, topics: Iterable[str]) -> None:
 
 def claim_topics(logs: ExportLogs, topic_ids: Iterable[str]) -> None:
     """Reserve what topics hold of each type: under other names, a second job would write every row once more."""
-    places = [(topic_id, name) for topic_id in sorted(set(topic_ids)) for name in sorted(logs.export.all_types)]
+    places = [(topic_id, name) for topic_id in sorted(set(topic_ids)) for name in sorted(logs.export.types)]
     for (topic_id, name), owner in zip(places, _claimed(logs, [topic_claim(*place) for place in places]), strict=True):
         if owner not in (None, logs.job.name):
             raise UserError(

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from penstock.job.expressions import Constant, Expression, KafkaField
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest
-from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.schema import read_schema
-from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec, UnknownTypePolicy
+from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec
 from penstock.job.texts import read_expression
 from penstock.job.values import (
     LOST,
@@ -133,19 +132,7 @@ class ExportSpec(TableSpec):
     days: Annotated[DaysSpec, Part.SECTION, Part.TOP] = field(default_factory=DaysSpec)
     cluster: Annotated[str, _CLUSTER] = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
-    retry_seconds: Annotated[Duration, Key("retry")] = 30.0
-    """How long a type that could not be written is left alone."""
     compression: Compression = "snappy"
-    compact_bytes: Annotated[Size, Key("compact_size")] = 256 * 1024 * 1024
-    """The size that compaction aims at."""
     alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """Of types that state none of their own; completed types have theirs."""
-
-    @property
-    def all_types(self) -> dict[str, TypeSpec]:
-        """The stated types, and the table of unknown ones where the policy wants it."""
-        if self.route.unknown is not UnknownTypePolicy.TABLE:
-            return dict(self.types)
-        other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
-        return {**self.types, other.name: other}

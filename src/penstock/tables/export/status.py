@@ -216,7 +216,7 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) 
     """Whether a day is complete for the types asked for, or for all; if not, what holds it back."""
     table = ExportTable(ExportLogs(job, Environment()))
     state = table.logs.state()
-    names = sorted({*job.table.all_types, *state.types})
+    names = sorted({*job.table.types, *state.types})
     for name in wanted:
         if name not in names:
             hint = did_you_mean(name, names) or f"its types are {', '.join(names)}"

@@ -102,7 +102,7 @@ def _take(logs: ExportLogs, read: PlainFiles, entry: Entry, footer: Footer) -> l
     reasons = [_take_original(logs, read, original) for original in originals]
     if sum(original["rows"] for original in originals) != footer.rows:
         reasons.append("it has not as many rows as the files that it replaces")
-    if name not in logs.export.all_types:
+    if name not in logs.export.types:
         reasons.append(f"the job file does not name the type {name}")
     values: dict[str, str | None] = {"day": day, STAGED: entry.path.rsplit("/", 1)[-1]}
     stats = json.dumps({"numRecords": footer.rows})

@@ -23,10 +23,8 @@ from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import parse
 from penstock.job.spec import (
-    DaysSpec,
     DecodeSpec,
     NewColumnPolicy,
-    OutsidePolicy,
     Policies,
     RouteSpec,
     TombstonePolicy,
@@ -34,7 +32,7 @@ from penstock.job.spec import (
 )
 from penstock.logs.log import EpochMark
 from tests.unit.flow.kafka_batches import types_of
-from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, run, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
@@ -108,24 +106,17 @@ def test_a_tombstone_follows_its_policy(tmp_path: Path) -> None:
     assert share(TombstonePolicy.ROW, key)["orders"].counts == Counts(read=1, written=1)
 
 
-def test_unknown_types_are_quarantined_dropped_or_kept_as_they_came(tmp_path: Path) -> None:
+def test_unknown_types_are_quarantined_or_dropped(tmp_path: Path) -> None:
     values: list[Record] = [record("order", 0), {"type": "new"}, {"type": None}, b"no JSON"]
     part = kafka_part(values, keys=[b"a", b"b", None, b"d"])
 
     def outcome(policy: UnknownTypePolicy) -> Any:
-        route = RouteSpec("field", ("type",), policy, "rest")
-        return run(fanout_flow(tmp_path, [orders(), raw_flow("rest")], route=route), part)
+        route = RouteSpec("field", ("type",), policy)
+        return run(fanout_flow(tmp_path, [orders()], route=route), part)
 
     assert set(outcome(UnknownTypePolicy.QUARANTINE).bad()) == {101, 102, 103}
     dropped = outcome(UnknownTypePolicy.DROP)
     assert dropped.shares[UNROUTED].counts == Counts(read=3, filtered=2, quarantined=1)
-    kept = outcome(UnknownTypePolicy.TABLE)
-    assert kept.rows("rest") == [
-        {"type": "new", "key": b"b", "value": b'{"type": "new"}', "offset": 101},
-        {"type": None, "key": None, "value": b'{"type": null}', "offset": 102},
-    ]
-    assert kept.shares["rest"].days == {"2026-01-07": 2}
-    assert set(kept.bad()) == {103}
 
 
 def test_a_type_that_takes_no_part_is_only_counted_and_decoys_do_not_fool_the_count(tmp_path: Path) -> None:
@@ -189,7 +180,7 @@ def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> Non
     assert '"numRecords":2' in file.stats.replace(" ", "")
 
 
-def test_a_time_out_of_bounds_is_quarantined_or_dropped(tmp_path: Path) -> None:
+def test_a_time_out_of_bounds_is_quarantined(tmp_path: Path) -> None:
     values = [record("order", 0), {**record("order", 1), "at": "1970-01-01T00:00:00Z"}]
     values.append({**record("order", 2), "at": "2100-01-01T00:00:00Z"})
     held = run(fanout_flow(tmp_path, [orders()]), kafka_part(values))
@@ -198,9 +189,6 @@ def test_a_time_out_of_bounds_is_quarantined_or_dropped(tmp_path: Path) -> None:
         102: "event time 2100-01-01T00:00:00Z",
     }
     assert held.offsets("orders") == [100] and held.shares["orders"].days == {"2026-01-07": 1}
-    days = DaysSpec(outside=OutsidePolicy.DROP)
-    dropped = run(fanout_flow(tmp_path, [orders()], days=days), kafka_part(values))
-    assert dropped.shares["orders"].counts == Counts(read=3, written=1, filtered=2)
 
 
 def test_a_type_without_a_schema_only_tells_what_its_fields_show(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class Story:
 
 def rows_of_tables(root: ExportRoot) -> Counter[Place]:
     found: Counter[Place] = Counter()
-    for name in root.job.table.all_types:
+    for name in root.job.table.types:
         table = DeltaTable(str(root.lake / name)).to_pyarrow_table(columns=["kafka_partition", "kafka_offset"])
         found.update((name, row["kafka_partition"], row["kafka_offset"]) for row in table.to_pylist())
     return found
