@@ -35,7 +35,7 @@ from penstock.tables.export.commits import THERE, Roles
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
-from penstock.tables.export.root_claims import claim_names
+from penstock.tables.export.root import claim_names
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.quarantine.table import Quarantine

@@ -32,7 +32,7 @@ from penstock.tables.export.commits import Commits, Roles, RoutedPart
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.root_claims import claim_names, claim_topics
+from penstock.tables.export.root import claim_names, claim_topics
 from penstock.tables.export.rules import Outcomes, measure
 from penstock.tables.export.state import Cause, ExportState
 from penstock.tables.kind import Chore, Landed, View

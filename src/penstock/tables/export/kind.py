@@ -20,12 +20,12 @@ from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export, ExportTable
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.metrics import METRICS, ExportMeter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
+from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
@@ -51,7 +51,7 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        refuse_unknown_files(logs)
+        refuse_unnamed_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         if not logs.unreadable:
@@ -105,5 +105,5 @@ def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
     logs = ExportLogs(job, environment)
     logs.job_log.refresh()
-    refuse_unknown_files(logs)
+    refuse_unnamed_files(logs)
     return ExportTable(logs)

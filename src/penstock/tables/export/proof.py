@@ -50,8 +50,8 @@ from penstock.proof.subject import (
 )
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer
-from penstock.tables.export.known_files import visible_files
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.root import visible_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import pending_files, read_facts

@@ -13,8 +13,8 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.logs.log import Partition
 from penstock.tables.export.kind import existing
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.root import refuse_unnamed_files
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import compacted
 
@@ -32,7 +32,7 @@ def put_back_older(root: ExportRoot) -> None:
 def start(root: ExportRoot) -> None:
     """What a process does before it writes anything."""
     logs = ExportLogs(root.job, root.environment)
-    refuse_unknown_files(logs)
+    refuse_unnamed_files(logs)
     logs.agree_on_types()
 
 
@@ -121,10 +121,11 @@ def test_types_that_lag_days_that_are_complete_and_a_restart_are_not_refused(tmp
     start(root)
 
 
-def test_a_file_that_another_program_put_under_such_a_name_is_not_refused(tmp_path: Path) -> None:
+def test_a_file_that_another_program_put_under_such_a_name_is_refused_too(tmp_path: Path) -> None:
     root = filled(tmp_path)
     pq.write_table(pa.table({"id": [1]}), root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.99.parquet")
-    start(root)
+    with pytest.raises(UserError, match=r"shop\.0\.99\.parquet"):
+        start(root)
 
 
 def test_a_type_whose_folder_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
