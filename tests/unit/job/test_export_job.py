@@ -60,7 +60,7 @@ types:
     values: [1, "2"]
     message: g.FsEvent
     event_time: kafka.timestamp
-    rotation: {events: 10000, every: 30m, size: 64MiB}
+    rotation: {events: 10000, every: 30m}
   spark_task: {values: [3003], message: "spark.proto:g.TaskEvent", rotation: {every: 1h}}
 days: {not_before: 2015-06-30, late: 30d, early: 12h, complete_after: 3h, idle: 1m}
 columns: {application: upper(application_id), source: kafka.partition}
@@ -122,7 +122,7 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
                 pa.schema([*header, ("action", pa.string()), ("size", pa.int64()), *stamp]),
                 KafkaField("timestamp"),
                 MessageName("g.FsEvent"),
-                Rotation(10_000, 1_800.0, 64 * 1024 * 1024),
+                Rotation(10_000, 1_800.0),
             ),
             "spark_task": TypeSpec(
                 "spark_task",

@@ -7,14 +7,13 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.decode.misfit import quoted
 from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
-from penstock.flow.route.routes import UNKNOWN, WRAPPED, PlainRouter, Routed, Router, Rows, Way
+from penstock.flow.route.routes import UNKNOWN, PlainRouter, Routed, Router, Rows, Way
 from penstock.flow.route.type_reader import TypeReader, looked_at
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, groups, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
@@ -253,12 +252,9 @@ class Fanout:
 
     def _count(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
         offsets = batch.column("offset")
-        # As they lie in the log; null for a tombstone.
-        lengths = pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
         if rows is not None and len(rows) < batch.num_rows:
-            chosen = pa.array(rows)
-            offsets, lengths = offsets.take(chosen), lengths.take(chosen)
-        self._tallies.of(type_key).read(offsets, lengths)
+            offsets = offsets.take(pa.array(rows))
+        self._tallies.of(type_key).read(offsets)
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -17,11 +17,12 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
+from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export, ExportTable
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.metrics import METRICS, ExportMeter
+from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
@@ -42,8 +43,8 @@ class ExportKind:
     steps = ("type_committed", "removing", "removed", "renaming", "renamed", "marked", "replay_begun")
     metrics = METRICS
 
-    def meter(self) -> ExportMeter:
-        return ExportMeter()
+    def meter(self) -> Meter:
+        return meter
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table

@@ -27,10 +27,10 @@ from penstock.logs.log import Batch, Partition, Slice
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares
 from penstock.tables.export.commits import committed_files
-from penstock.tables.export.events import TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs
+from penstock.tables.export.monitoring import TypeCannotBeWritten
 from penstock.tables.export.names import day_folder, output_name
 from penstock.tables.export.state import ExportState
 from penstock.tables.quarantine.replay import (

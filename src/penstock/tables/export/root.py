@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from penstock.errors import UserError
+from penstock.errors import InvariantError, UserError
 from penstock.lake.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.days import open_days
+from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
 from penstock.tables.export.names import (
     SUFFIX,
@@ -118,12 +119,20 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
             # Another process may have committed them since.
             logs.refreshed(name)
             logs.state()
-        if paths := [path for path in paths if _is_beyond(logs, name, path)]:
+        if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
             raise UserError(
                 f"{logs.export.path} has data files such as {paths[0]} that the logs of the job do not name",
                 detail="the logs were lost, or are older than the files: records would be written again",
-                hint=f"{LOST}; if table.export.cluster was changed, set it to what it was; move a foreign file away",
+                hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
             )
+
+
+def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
+    """Whether a file says that it is of Penstock: another program may have put one under such a name."""
+    try:
+        return bool(read_footer(logs.storage, path).facts)
+    except (NotFoundError, InvariantError):
+        return False
 
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:

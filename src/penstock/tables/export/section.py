@@ -59,8 +59,8 @@ class ExportSection(KindSection[ExportSpec]):
         types = {name: _with_values(spec, first_of, by_marker, reader) for name, spec in types.items()}
         for name in types:
             at: KeyPath = ("types", name, "rotation")
-            if reader.states(*at) and not any(reader.has(*at, key) for key in ("events", "every", "size")):
-                reader.note(at, "needs events, every or size", "remove it to write with the job's own flush")
+            if reader.states(*at) and not any(reader.has(*at, key) for key in ("events", "every")):
+                reader.note(at, "needs events or every", "remove it to write with the job's own flush")
         return replace(job, columns=columns, table=replace(job.table, types=types))
 
     def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:

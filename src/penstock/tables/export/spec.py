@@ -23,7 +23,6 @@ from penstock.job.values import (
     Part,
     Positive,
     Read,
-    Size,
     items,
     matching,
     sections_by_name,
@@ -90,9 +89,7 @@ class Rotation:
 
     events: Positive | None = None
     seconds: Annotated[Duration, Key("every")] = 1_800.0
-    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
-    size_bytes: Annotated[Size | None, Key("size")] = None
-    """Of the records' values as they lie in the log."""
+    """A safeguard also where only `events` is stated: records of a rare type wait in Kafka, which forgets them."""
 
 
 @dataclass(frozen=True, slots=True)
