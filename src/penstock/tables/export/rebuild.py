@@ -302,7 +302,8 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
         if incarnations or topic_id != UNKNOWN_TOPIC:
             numbers[topic_key(job, topic)] = topic_fingerprint(topic_id)
             numbers[incarnation_key(job, topic)] = max(incarnations, default=1)
-    positions, notes, marks = {}, [_QUARANTINE_NOTE], {}
+    positions, notes = {}, [_QUARANTINE_NOTE]
+    marks: dict[str, int] = {}
     partitions = [Partition(topics.get(key[0], UNKNOWN_TOPIC), *key) for key in keys]
     for name, log in types.items():
         marks |= listed_marks(log, name)
