@@ -11,16 +11,14 @@ from penstock.logs.log import Batch, Bounds, EpochMark, Partition, Slice
 
 
 class GapError(UserError):
-    """The log no longer has offsets that the table, or one of its types, needs, and the job says `on.gap: fail`."""
+    """The log no longer has offsets that the table needs, and the job says `on.gap: fail`."""
 
-    def __init__(self, partition: Partition, position: int, first: int, type_name: str = "") -> None:
-        what = f"records of type {type_name} were written" if type_name else "they were read"
+    def __init__(self, partition: Partition, position: int, first: int) -> None:
         super().__init__(
-            f"{partition} lost offsets {position} to {first - 1} before {what}",
+            f"{partition} lost offsets {position} to {first - 1} before they were read",
             detail=f"the position is {position}, the log now begins at {first}",
             hint="set `on.gap: record` to count them as a gap and go on, or restore the log",
         )
-        self.type = type_name
         self.partition = partition
         self.position = position
         self.first = first

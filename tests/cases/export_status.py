@@ -84,7 +84,7 @@ class Fan:
         for name in left.keys() & shares.keys():
             counts = Counts(read=shares[name].counts.read)
             failed = "made to fail" if left[name] is Cause.FAILING else ""
-            shares[name] = Share(counts, shares[name].first, counts.read, failed=failed)
+            shares[name] = Share(counts, shares[name].first, failed=failed)
         if watermark_ms is not None:
             shares[UNROUTED] = Share(event_ms_max=watermark_ms)
         takes = {name: start for name in ("fs", "gc") if left.get(name) is not Cause.ROTATION}

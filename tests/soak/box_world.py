@@ -51,7 +51,7 @@ event_time: at
 types: {{{types}}}
 days: {{complete_after: 1h}}
 table:
-  export: {{path: "{root}", retry: 1s}}
+  export: {{path: "{root}"}}
 claims: {{client_id: {client}, heartbeat: 2s, topic: {claims}}}
 flush: {{allowed_latency: 500ms, max_messages_per_batch: 500, min_bytes_per_file: 1B, max_bytes_per_batch: 1B}}
 on: {{bad_share: 1}}

@@ -35,7 +35,7 @@ from penstock.tables.export.commits import THERE, Roles
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
-from penstock.tables.export.root_claims import claim_names
+from penstock.tables.export.root import claim_names
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
 from penstock.tables.quarantine.table import Quarantine
@@ -209,12 +209,12 @@ class ExportRoot:
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
         lagging = left or {}
-        takes = {name: start for name in self.job.table.all_types if name not in lagging}
+        takes = {name: start for name in self.job.table.types if name not in lagging}
         lacking, shares = self._there(partition, takes, rows)
         for name, share in self.stage(partition, (start, end), lacking, pieces=pieces or (start,)).items():
             shares[name] = shares[name] + share if name in shares else share
         for name, offsets in lagging.items():
-            shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))
+            shares[name] = Share(Counts(read=len(offsets)), min(offsets))
         for name in failed:
             counts = Counts(read=shares[name].counts.read)
             shares[name] = replace(shares[name], counts=counts, files=(), failed="made to fail")
@@ -232,7 +232,7 @@ class ExportRoot:
             there = [each for each in offsets if each < starts.get(name, 0)]
             if there:
                 counts = Counts(read=len(there), skipped=len(there))
-                share = Share(counts, min(there), len(there), sums={THERE: len(there)})
+                share = Share(counts, min(there), sums={THERE: len(there)})
                 shares[name] = shares[name] + share if name in shares else share
         return lacking, shares
 
@@ -306,7 +306,7 @@ class ExportRoot:
                 }
                 staged = staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex)
                 file = self._file(partition, staged, name, day, offsets, facts)
-                share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
+                share = Share(Counts(len(offsets), len(offsets)), min(offsets), None, {day: len(offsets)}, (file,))
                 shares[name] = shares[name] + share if name in shares else share
         return shares
 
@@ -333,7 +333,7 @@ class ExportRoot:
             }
             file = self._file(partition, staged, name, day, offsets, facts)
             counts, days = Counts(len(offsets), len(offsets)), {day: len(offsets)}
-            share = Share(counts, min(offsets), 1, None, days, (file,), replayed=ranges_of(offsets))
+            share = Share(counts, min(offsets), None, days, (file,), replayed=ranges_of(offsets))
             shares[name] = shares[name] + share if name in shares else share
         return shares
 

@@ -49,8 +49,7 @@ def compact(
     target_size: Annotated[
         str | None,
         typer.Option(
-            help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file or, of an export, "
-            "its compact_size.",
+            help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file.",
         ),
     ] = None,
     all_days: Annotated[

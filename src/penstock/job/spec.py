@@ -294,15 +294,6 @@ class TableSpec:
 class UnknownTypePolicy(StrEnum):
     QUARANTINE = "quarantine"
     DROP = "drop"
-    TABLE = "table"
-    """Into a table of its own, bytes as they came."""
-
-
-class OutsidePolicy(StrEnum):
-    """What becomes of a record whose event time is out of bounds."""
-
-    QUARANTINE = "quarantine"
-    DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +304,6 @@ class RouteSpec:
     path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = ()
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
-    unknown_type: Text = "other"
-    """The folder of unknown types under the policy `table`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +315,6 @@ class DaysSpec:
     """Event time before the record's Kafka time; None: any."""
     early_seconds_max: Annotated[Duration, Key("early")] = 86_400.0
     """Event time ahead of the clock of the process."""
-    outside: OutsidePolicy = OutsidePolicy.QUARANTINE
     complete_after_seconds: Annotated[Duration, Key("complete_after")] = 7_200.0
     """A day is complete once the watermark is so far past its end."""
     idle_seconds: Annotated[Duration, Key("idle")] = 300.0

@@ -38,7 +38,7 @@ def test_a_type_whose_table_cannot_be_written_falls_behind_alone_and_catches_up(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
-    export.describe(name, export="format: delta, retry: 1ms")
+    export.describe(name, export="format: delta")
     export.root.mkdir()
     (export.root / "A").write_text("in the way")
     produce(name, [event("AB"[number % 2], number) for number in range(6)])

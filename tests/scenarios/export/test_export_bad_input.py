@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -43,14 +42,13 @@ def deep(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
 def test_records_that_are_dropped_by_policy_are_counted(
     deep: ExportPipe, tmp_path: Path, topic: Topics, produce: Produce
 ) -> None:
-    """Unknown types, times out of bounds and tombstones are dropped; what is broken is never dropped."""
+    """Unknown types and tombstones are dropped; what is broken is never dropped."""
     name = topic(config=TOPIC)
-    sent = [*UNKNOWN_TYPE, *WITHOUT_TYPE, *OUTSIDE, *NOT_AN_OBJECT, *NO_ROW]
+    sent = [*UNKNOWN_TYPE, *WITHOUT_TYPE, *NOT_AN_OBJECT, *NO_ROW, *OUTSIDE]
     produce(name, between([*(value for value, _ in sent), None]), timestamp_ms=KAFKA_MS)
-    days = f"{DAYS}, outside: drop"
-    deep.describe(name, types=TYPES, route="unknown: drop", days=days, on="tombstone: filter, new_column: ignore")
+    deep.describe(name, types=TYPES, route="unknown: drop", days=DAYS, on="tombstone: filter, new_column: ignore")
     deep.run_to_end(clock=CLOCK)
-    dropped = len(UNKNOWN_TYPE) + len(WITHOUT_TYPE) + len(OUTSIDE)
+    dropped = len(UNKNOWN_TYPE) + len(WITHOUT_TYPE)
     broken = range(dropped, len(sent))
     assert sorted(reasons(deep)) == [(0, 2 * number + 1) for number in broken]
     assert deep.everywhere() == Counter(
@@ -60,33 +58,6 @@ def test_records_that_are_dropped_by_policy_are_counted(
     assert counted.conserved
     assert (counted.filtered, counted.quarantined) == (dropped + 1, len(broken))
     assert nothing_escaped(deep, tmp_path, "A", "B")
-    assert verify(deep.job).ok
-
-
-def test_unknown_types_kept_in_a_table_of_their_own_are_rows_of_it_and_never_folders(
-    deep: ExportPipe, tmp_path: Path, topic: Topics, produce: Produce
-) -> None:
-    name = topic(config=TOPIC)
-    unknown = [*UNKNOWN_TYPE, *WITHOUT_TYPE]
-    sent = [*(value for value, _ in unknown), *(value for value, _ in NOT_AN_OBJECT)]
-    produce(name, between(sent), timestamp_ms=KAFKA_MS)
-    # Filed by its Kafka time, which is as little believed as an event time.
-    produce(name, [of_type("Z")], timestamp_ms=1_000)
-    deep.describe(name, types=TYPES, route="unknown: table, unknown_type: strange", days=DAYS)
-    deep.run_to_end(clock=CLOCK)
-    assert deep.rows("strange", "kafka_offset", "value") == [
-        (2 * number + 1, value) for number, (value, _) in enumerate(unknown)
-    ]
-    kinds = [kind for (kind,) in deep.rows("strange", "type")]
-    assert kinds == [*(json.loads(value)["type"] for value, _ in UNKNOWN_TYPE[:-1]), "7", *[None] * len(WITHOUT_TYPE)]
-    assert deep.files("strange") == [f"strange/day=2026-03-01/0.{2 * len(unknown) - 1}.parquet"]
-    last = 2 * len(sent) + 1
-    found = reasons(deep)
-    assert sorted(found) == [(0, 2 * number + 1) for number in range(len(unknown), len(sent))] + [(0, last)]
-    assert "1970-01-01" in found[0, last]
-    assert deep.everywhere() == Counter((0, offset) for offset in range(last + 1))
-    assert totals(deep).conserved
-    assert nothing_escaped(deep, tmp_path, "A", "B", "strange")
     assert verify(deep.job).ok
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
-from penstock.tables.export.rules import Rule
+from penstock.tables.export.monitoring import Rule
 from penstock.tables.export.state import Cause
 from penstock.tables.export.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
@@ -50,9 +50,8 @@ def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
 
 def test_lag_and_discrepancy_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
-    rules, zero, one = fan.told()["rules"], *map(str, fan.partitions)
-    assert rules["lag_records"] == {"value": 2, "partitions": {zero: 0, one: 2}, "limit": 5}
-    assert rules["discrepancy_records"] == {"value": 8, "partitions": {zero: 0, one: 8}, "limit": 3}
+    assert [fan.partition(number).lag_records for number in (0, 1)] == [0, 2]
+    assert fan.texts(Rule.DISCREPANCY) == [f"{fan.partitions[1]}: its types are 8 records apart, the limit is 3"]
     assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.DISCREPANCY]
 
 
@@ -100,14 +99,11 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
         ("gc", 8, 0),
     ]
     assert told["types"][0]["lagging"][0]["cause"] == "failing"
-    assert (told["rules"]["lag_records"]["value"], told["rules"]["lag_records"]["limit"]) == (2, 5)
-    assert told["rules"]["discrepancy_records"]["partitions"][str(fan.partitions[1])] == 8
     assert [each["kind"] for each in told["alerts"]] == ["type_lagging", "discrepancy"]
     printed = io.StringIO()
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
     assert "type fs cannot be written since 2026-03-03T01:06:40Z: 5 records wait" in text
-    assert "rules: lag 2 (limit 5), discrepancy 8 (limit 3)" in text
 
 
 # days
@@ -156,7 +152,7 @@ def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: As
     assert ask(DAY)[0] == 0
     fan.write(0, 7, 10)
     gc = fan.types()["gc"]
-    assert (gc["last_complete_day"], gc["open_days"], gc["reopened_days"]) == (None, [DAY], [DAY])
+    assert (gc["last_complete_day"], gc["open_days"]) == (None, [DAY])
     code, told = ask(DAY)
     assert code == 1
     assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "complete"), ("gc", "reopened")]

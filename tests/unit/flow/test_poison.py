@@ -16,10 +16,9 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import UNROUTED, Share, decode_report
-from penstock.job.spec import RouteSpec, UnknownTypePolicy
 from penstock.logs.log import Batch, Partition, Slice
 from tests.support.lake import Lake
-from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, kafka_part, raw_flow, run, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, kafka_part, run, type_flow
 
 SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])
 RECORDS = kafka_part(
@@ -58,12 +57,6 @@ def test_poison_of_a_type_that_is_behind_is_left_to_its_catch_up(tmp_path: Path)
     assert second.shares.keys() == {"B"}
     assert second.shares["B"].counts == Counts(read=2, written=1, quarantined=1)
     assert (second.offsets("B"), second.bad("B")) == ([104], {101: "crashes"})
-
-
-def test_poison_of_an_unknown_type_belongs_to_the_table_of_unknown_types(tmp_path: Path) -> None:
-    route = RouteSpec("field", ("type",), UnknownTypePolicy.TABLE, "other")
-    flow = fanout_flow(tmp_path, [type_flow("A", SCHEMA), raw_flow("other")], poison={KEY: {101: "x"}}, route=route)
-    assert run(flow, RECORDS).bad("other") == {101: "x"}
 
 
 @pytest.mark.parametrize("poison", [{}, {102: "crashes"}])

@@ -26,10 +26,8 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("field(meta.type)", "field(kafka.key)", 5, "route.by", "path of a decoded field"),
         ("field(meta.type)", "field(upper(x))", 5, "route.by", "path of a decoded field"),
         ("field(meta.type)", "envelope", 5, "route.by", "needs decode garmadon"),
-        ("field(meta.type)", "key, unknown: tabel", 5, "route.unknown", "did you mean table?"),
-        ("field(meta.type)", "key, unknown_type: x", 5, "route.unknown_type", "without unknown: table"),
-        ("field(meta.type)", "key, unknown: table, unknown_type: Order", 5, "route.unknown_type", "folder of a type"),
-        ("field(meta.type)", "key, unknown: table, unknown_type: a/b", 5, "route.unknown_type", "name of a folder"),
+        ("field(meta.type)", "key, unknown: dorp", 5, "route.unknown", "did you mean drop?"),
+        ("field(meta.type)", "key, unknown: table", 5, "route.unknown", "quarantine, drop"),
         # The types and their names.
         ("click: {schema: infer}", "click: {schema: inferr}", 9, "types.click.schema", "did you mean infer?"),
         ("click: {schema: infer}", "click: {}", 9, "types.click.schema", "schema: infer"),
@@ -59,13 +57,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
             "types.click.rotation.every",
             "more than 0",
         ),
-        (
-            "click: {schema: infer}",
-            "click: {schema: infer, rotation: {size: 0}}",
-            9,
-            "types.click.rotation.size",
-            "more than 0",
-        ),
         # The event time.
         ("event_time: meta.at\n", "", 1, "event_time", "required key is missing"),
         ("meta.at", "meta.att", 6, "event_time", "in type order: the schema has no field meta.att"),
@@ -91,8 +82,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("s3://lake/shop", "s3://l/s, cluster: a.b", 11, "table.export.cluster", "file name"),
         ("s3://lake/shop", f"s3://l/s, cluster: {'c' * 65}", 11, "table.export.cluster", "64"),
         ("s3://lake/shop", "s3://l/s, compression: lz4", 11, "table.export.compression", "snappy, zstd, gzip, none"),
-        ("s3://lake/shop", "s3://l/s, compact_size: 0", 11, "table.export.compact_size", "more than 0"),
-        ("s3://lake/shop", "s3://l/s, retry: 30", 11, "table.export.retry", "the unit"),
         ("s3://lake/shop", "s3://l/s, partition_by: [a]", 11, "table.export.partition_by", "unknown key"),
         ("[shop]", f"[shop, {'t' * 200}]", 3, "log.kafka.topics[1]", "180"),
     ],
@@ -115,7 +104,6 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),
         ("days: {early: -1d}", "days.early", "no duration"),
-        ("days: {outside: keep}", "days.outside", "quarantine, drop"),
         ("alerts: {failed_writes_percent: 0}", "alerts.failed_writes_percent", "more than 0"),
         ("alerts: {failed_writes_percent: 101}", "alerts.failed_writes_percent", "at most 100"),
         ("alerts: {failed_writes_percent: 5%}", "alerts.failed_writes_percent", "expected a number"),
@@ -237,13 +225,6 @@ def test_an_export_without_types_names_what_is_missing(faults: Faults) -> None:
     ] == [(7, "types")]
 
 
-def test_a_column_may_not_hide_one_of_the_table_of_unknown_types(faults: Faults, load: Load) -> None:
-    text = JSON + "columns: {Key: kafka.key}\n"
-    assert "Key" in load(text).columns
-    [(line, key, _)] = faults(text.replace("field(meta.type)", "field(meta.type), unknown: table"))
-    assert (line, key) == (12, "columns.Key")
-
-
 def test_a_fault_of_many_types_is_said_once(faults: Faults) -> None:
     types = "".join(f"  t{number}: {{schema: {{a: int}}}}\n" for number in range(7))
     text = JSON[: JSON.index("  order:")] + types + JSON[JSON.index("table:") :]
@@ -259,7 +240,7 @@ job: garmadon
 log:
   kafka: {bootstrap: "kafka-1:9092", topics: [garmadon, garmadon]}
 decode: {format: garmadon, descriptors: garmadon.desc, header: g.Header}
-route: {by: envelop, unknown: drop, unknown_type: rest}
+route: {by: envelop, unknown: drop}
 types:
   fs: {values: [1], message: g.FsEvnt, event_time: timestamp_millis(timestamp)}
   gc: {values: [1], message: g.GcEvent, rotation: {}}
@@ -275,7 +256,6 @@ alerts: {lag_records: none}
         (1, "event_time"),
         (3, "log.kafka.topics[1]"),
         (5, "route.by"),
-        (5, "route.unknown_type"),
         (7, "types.fs.message"),
         (8, "types.gc.values[0]"),
         (9, "days.late"),

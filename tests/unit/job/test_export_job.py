@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.expressions import Call, Field, KafkaField
-from penstock.job.spec import DaysSpec, MessageName, OutsidePolicy, RouteSpec, UnknownTypePolicy, job_of
+from penstock.job.spec import DaysSpec, MessageName, RouteSpec, UnknownTypePolicy, job_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import BASE, Load
@@ -53,16 +53,16 @@ decode:
   header: header.proto:g.Header
   defaults: value
   uri_names: {root: preprod-pa4}
-route: {by: envelope, unknown: table, unknown_type: rest}
+route: {by: envelope, unknown: drop}
 event_time: timestamp_millis(timestamp)
 types:
   fs:
     values: [1, "2"]
     message: g.FsEvent
     event_time: kafka.timestamp
-    rotation: {events: 10000, every: 30m, size: 64MiB}
+    rotation: {events: 10000, every: 30m}
   spark_task: {values: [3003], message: "spark.proto:g.TaskEvent", rotation: {every: 1h}}
-days: {not_before: 2015-06-30, late: 30d, early: 12h, outside: drop, complete_after: 3h, idle: 1m}
+days: {not_before: 2015-06-30, late: 30d, early: 12h, complete_after: 3h, idle: 1m}
 columns: {application: upper(application_id), source: kafka.partition}
 table:
   export:
@@ -71,8 +71,6 @@ table:
     cluster: pa4
     storage: {aws_region: eu, aws_secret_access_key: plain-text}
     compression: zstd
-    compact_size: 512MiB
-    retry: 1m
 alerts: {failed_writes_percent: 2.5, lag_records: 100000, discrepancy_records: 1000000}
 """
 
@@ -115,7 +113,7 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
     assert spec.table == ExportSpec(
         spec.table.path,
         spec.table.storage_options,
-        route=RouteSpec("envelope", (), UnknownTypePolicy.TABLE, "rest"),
+        route=RouteSpec("envelope", (), UnknownTypePolicy.DROP),
         types={
             "fs": TypeSpec(
                 "fs",
@@ -123,7 +121,7 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
                 pa.schema([*header, ("action", pa.string()), ("size", pa.int64()), *stamp]),
                 KafkaField("timestamp"),
                 MessageName("g.FsEvent"),
-                Rotation(10_000, 1_800.0, 64 * 1024 * 1024),
+                Rotation(10_000, 1_800.0),
             ),
             "spark_task": TypeSpec(
                 "spark_task",
@@ -135,11 +133,9 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
             ),
         },
         format="delta",
-        days=DaysSpec(date(2015, 6, 30), 2_592_000.0, 43_200.0, OutsidePolicy.DROP, 10_800.0, 60.0),
+        days=DaysSpec(date(2015, 6, 30), 2_592_000.0, 43_200.0, 10_800.0, 60.0),
         cluster="pa4",
-        retry_seconds=60.0,
         compression="zstd",
-        compact_bytes=536_870_912,
         alerts=AlertLimits(2.5, 100_000, 1_000_000),
     )
 

@@ -95,11 +95,6 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (BASE + "drop: [kafka_offset]\n", "drop[0]", "has no field kafka_offset"),
         (EXPORT + "place: {offset: Day}\n", "place.offset", "folders day="),
         (EXPORT + "place: {topic: Type}\n", "place.topic", "there is a column 'type' already"),
-        (
-            EXPORT.replace("(type)}", "(type), unknown: table}") + "place: {topic: key}\n",
-            "place.topic",
-            "unknown types",
-        ),
         (KEYED + "place: none\n", "place", "has no meaning for a keyed table"),
         (ROLLUP + "place: {offset: o}\n", "place", "has no meaning for a rollup table"),
     ],

@@ -6,12 +6,11 @@ import json
 import pytest
 
 from penstock.events import AlertEnded, AlertRaised, Event, FieldsLeftOut, RulesMeasured, SliceRefused
-from penstock.tables.export.events import (
+from penstock.tables.export.monitoring import (
     CatchUpPlanned,
     DayComplete,
     DayMarkerFailed,
     TypeCannotBeWritten,
-    TypeStoppedByAGap,
     TypeWrittenAgain,
 )
 from penstock.watch.listeners import AlertChanges, JsonLines, Listeners
@@ -48,7 +47,6 @@ def test_people_hear_when_an_alert_begins_and_when_it_ends_but_not_every_measure
     ("event", "name", "level"),
     [
         (TypeCannotBeWritten("fs", "full"), "type cannot be written", "error"),
-        (TypeStoppedByAGap("fs", "events/0", "gone", ""), "type stopped by a gap", "error"),
         (DayMarkerFailed("full"), "day marker failed", "warning"),
         (AlertRaised("lag", "far"), "alert raised", "warning"),
         (AlertEnded("lag"), "alert ended", "info"),

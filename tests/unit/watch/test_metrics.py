@@ -27,7 +27,7 @@ from penstock.events import (
 )
 from penstock.status.metrics import Add, Meter, Metric, PutAll
 from penstock.tables.delta.kind import DeltaKind
-from penstock.tables.export.events import (
+from penstock.tables.export.monitoring import (
     DayComplete,
     DayOpenedAgain,
     ExportRules,
@@ -64,7 +64,7 @@ def partitions(metrics: Metrics) -> set[str]:
 
 def rules(*places: str) -> ExportRules:
     each = dict.fromkeys(places, 7)
-    return ExportRules(lag_records=each, discrepancy_records=each, position=each, global_position=each)
+    return ExportRules(lag_records=each, discrepancy_records=each, position=each)
 
 
 def test_the_page_says_what_the_names_say() -> None:
@@ -114,7 +114,7 @@ def test_jobs_are_told_apart(metrics: Metrics, ear: JobMetrics) -> None:
     metrics.listener("other", KINDS["delta"]).event(AWAY)
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
-    assert value(metrics, "penstock_day_marker_failures_total", job="other") is None
+    assert value(metrics, "penstock_days_completed_total", job="other", type="fs") is None
 
 
 def test_a_type_fails_until_it_is_written_again(metrics: Metrics, ear: JobMetrics) -> None:
@@ -123,11 +123,10 @@ def test_a_type_fails_until_it_is_written_again(metrics: Metrics, ear: JobMetric
     assert value(metrics, "penstock_type_failing", type="fs") == 1
     ear.event(TypeWrittenAgain(type="fs"))
     assert value(metrics, "penstock_type_failing", type="fs") == 0
-    assert value(metrics, "penstock_type_failures_total", type="fs") == 2
 
 
-def test_a_day_counts_each_time_it_changes_and_not_when_it_is_told_again(metrics: Metrics, ear: JobMetrics) -> None:
-    for kind in (DayComplete, DayComplete, DayOpenedAgain, DayOpenedAgain, DayComplete):
+def test_a_day_counts_each_time_it_changes(metrics: Metrics, ear: JobMetrics) -> None:
+    for kind in (DayComplete, DayOpenedAgain, DayComplete):
         ear.event(kind("fs", "2026-03-01"))
     ear.event(DayComplete(type="fs", day="2026-03-02"))
     assert value(metrics, "penstock_days_completed_total", type="fs") == 3
@@ -137,21 +136,19 @@ def test_a_day_counts_each_time_it_changes_and_not_when_it_is_told_again(metrics
 def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetrics) -> None:
     ear.event(
         ExportRules(
-            failed_writes_percent=25.0,
-            failed_writes_percent_by_type={"a": 50.0, "b": 0.0},
+            failed_writes_percent={"a": 50.0, "b": 0.0},
             lag_records={"events/0": 30},
             discrepancy_records={"events/0": 60},
             position={"events/0": 100},
-            global_position={"events/0": 40},
             type_lag_records={"a": 60, "b": 0},
             watermark={"a": 1_690_000_000.0},
             alerts={"lag": ["too far"], "discrepancy": []},
         )
     )
-    by_partition = ("lag_records", "discrepancy_records", "position", "global_position")
-    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100, 40]
+    by_partition = ("lag_records", "discrepancy_records", "position")
+    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100]
     assert value(metrics, "penstock_failed_writes_percent", type="a") == 50.0
-    assert value(metrics, "penstock_failed_writes_all_percent") == 25.0
+    assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 1_690_000_000.0
     assert value(metrics, "penstock_type_lag_records", type="a") == 60
     assert value(metrics, "penstock_alert", rule="lag") == 1
     assert value(metrics, "penstock_alert", rule="discrepancy") == 0
@@ -162,12 +159,6 @@ def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, ear: JobMetri
     ear.event(ExportRules(alerts={"lag": ["too far"]}))
     ear.event(ExportRules(alerts={"lag": []}))
     assert value(metrics, "penstock_alert", rule="lag") == 0
-
-
-def test_a_watermark_never_falls(metrics: Metrics, ear: JobMetrics) -> None:
-    for mark in ({"a": 100.0}, {"a": 50.0}, {}):
-        ear.event(ExportRules(watermark=mark))
-        assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 100.0
 
 
 def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, ear: JobMetrics) -> None:

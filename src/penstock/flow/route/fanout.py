@@ -7,15 +7,14 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.decode.misfit import quoted
 from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
-from penstock.flow.route.routes import UNKNOWN, WRAPPED, PlainRouter, Routed, Router, Rows, Way, as_in_log
-from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
+from penstock.flow.route.routes import UNKNOWN, PlainRouter, Routed, Router, Rows, Way
+from penstock.flow.route.type_reader import TypeReader, looked_at
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, groups, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.write.manifest import PartitionKey
@@ -49,7 +48,7 @@ class Fanout:
 
     def __init__(self, flow: FanoutFlow) -> None:
         self._flow = flow
-        values = {name: kind.values for name, kind in flow.types.items() if not kind.raw}
+        values = {name: kind.values for name, kind in flow.types.items()}
         router = FieldRouter if flow.route.by == "field" else PlainRouter
         self._router: Router = router(flow.route, values, flow.decode.wrapping)
         self._readers: dict[Way, TypeReader] = {}
@@ -106,11 +105,9 @@ class Fanout:
             routed = self._router.settle(self._router.route(record).batch)
         except Exception:  # noqa: BLE001, that it breaks something is why the record is set aside
             return None
-        if not len(routed.codes):
+        if not len(routed.codes) or int(routed.codes[0]) == UNKNOWN:
             return None
-        if int(routed.codes[0]) != UNKNOWN:
-            return self._router.ways[int(routed.codes[0])].type
-        return self._flow.route.unknown_type if self._flow.route.unknown is UnknownTypePolicy.TABLE else None
+        return self._router.ways[int(routed.codes[0])].type
 
     def _living(self, key: PartitionKey, part: pa.RecordBatch) -> pa.RecordBatch:
         """The records that can have a type; tombstones follow their policy."""
@@ -158,18 +155,16 @@ class Fanout:
 
     def _sort(self, key: PartitionKey, code: int, routed: Routed, rows: Rows, gathered: Gathered) -> None:
         """Do with the rows of one way what the slice says of its type."""
-        way = Way(self._flow.route.unknown_type) if code == UNKNOWN else self._router.ways[code]
-        if code == UNKNOWN and self._flow.route.unknown is not UnknownTypePolicy.TABLE:
+        if code == UNKNOWN:
             self._turn_away(key, take(routed.batch, rows), routed.values.take(pa.array(rows)))
             return
+        way = self._router.ways[code]
         type_key = TypeKey(key, way.type)
         rows = self._taken(type_key, routed.batch, rows)
         if not len(rows) or type_key in self._files.failed:
             return
-        batch, kind = take(routed.batch, rows), self._flow.types[way.type]
-        if kind.raw:
-            self._keep(type_key, raw_rows(as_in_log(batch), routed.values.take(pa.array(rows))), gathered)
-        elif kind.decoded is None:
+        batch = take(routed.batch, rows)
+        if self._flow.types[way.type].decoded is None:
             self._keep_all(type_key, partial(looked_at, self._flow), batch, gathered)
         elif (reader := self._reader(type_key, way)) is not None:
             self._keep_all(type_key, reader.read, batch, gathered)
@@ -257,12 +252,9 @@ class Fanout:
 
     def _count(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
         offsets = batch.column("offset")
-        # As they lie in the log; null for a tombstone.
-        lengths = pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
         if rows is not None and len(rows) < batch.num_rows:
-            chosen = pa.array(rows)
-            offsets, lengths = offsets.take(chosen), lengths.take(chosen)
-        self._tallies.of(type_key).read(offsets, lengths)
+            offsets = offsets.take(pa.array(rows))
+        self._tallies.of(type_key).read(offsets)
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

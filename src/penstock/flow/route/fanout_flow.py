@@ -32,8 +32,6 @@ class TypeFlow:
     message: MessageName | None = None
     stated: pa.Schema | None = None
     """The fields that the job file states; None: all that are decoded."""
-    raw: bool = False
-    """The table of unknown types: key and value as they came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
 from penstock.flow.write.report import TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
-from penstock.job.expressions import Expression, KafkaField, fields
-from penstock.job.spec import OutsidePolicy
+from penstock.job.expressions import Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,6 @@ class _Filed:
 
     days: tuple[DayRows, ...]
     bad: tuple[BadRows, ...]
-    filtered: int = 0
     event_ms_max: int | None = None
 
 
@@ -53,7 +51,6 @@ class Filer:
             filed = self._filed(self._flow.types[type_key.type], rows)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
         tally = self.tallies.of(type_key)
-        tally.count(filtered=filed.filtered)
         if filed.event_ms_max is not None:
             tally.seen(filed.event_ms_max)
         for bad in filed.bad:
@@ -74,13 +71,11 @@ class Filer:
         computed = compute(rows, self._columns[kind.name])
         good = computed.rows
         faults: Faults = {}
-        times = event_times(KafkaField("timestamp") if kind.raw else kind.event_time, good, faults)
-        outside = self._bounds.outside(times, good.kafka.column("timestamp"))
-        dropped = {} if self._flow.days.outside is OutsidePolicy.QUARANTINE else outside
-        faults |= {row: why for row, why in outside.items() if row not in dropped}
+        times = event_times(kind.event_time, good, faults)
+        faults |= self._bounds.outside(times, good.kafka.column("timestamp"))
         body = fit_columns(beside(good.columns, computed.columns), kind.target)
         offsets = good.kafka.column("offset")
-        kept = rows_without(good.kafka.num_rows, {**faults, **dropped})
+        kept = rows_without(good.kafka.num_rows, faults)
         if len(kept) < good.kafka.num_rows:
             chosen = pa.array(kept, pa.int64())
             body, times, offsets = body.take(chosen), times.take(chosen), offsets.take(chosen)
@@ -88,7 +83,6 @@ class Filer:
         return _Filed(
             days=tuple(split_by_day(body, times, offsets)),
             bad=(computed.bad, bad_rows(good.kafka, faults)),
-            filtered=len(dropped),
             event_ms_max=event_ms_max,
         )
 
@@ -103,12 +97,8 @@ def merged(parts: Sequence[DecodedRows]) -> DecodedRows:
 
 
 def _columns_of(kind: TypeFlow, columns: Mapping[str, Expression]) -> dict[str, Expression]:
-    """The computed columns that its files have; of raw records only Kafka's own fields are known."""
+    """The computed columns that its files have."""
     if kind.target is None:
         return {}
-    wanted = frozenset(map(folded, kind.target.names))
-    return {
-        name: each
-        for name, each in columns.items()
-        if folded(name) in wanted and not (kind.raw and next(fields(each), None) is not None)
-    }
+    in_files = frozenset(map(folded, kind.target.names))
+    return {name: expression for name, expression in columns.items() if folded(name) in in_files}

@@ -18,7 +18,6 @@ from penstock.flow.route.field import field_at, widened
 from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
-from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.schema import type_at
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
 
@@ -109,15 +108,6 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     empty = decoded.rows.kafka
     shows_nothing = BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))
     return Decoded(none, joined_bad([decoded.bad, shows_nothing]), 0, {}, decoded.rest)
-
-
-def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:
-    """Records of unknown types, as they lie in the log."""
-    arrays = [values, batch.column("key"), batch.column("value")]
-    columns = pa.RecordBatch.from_arrays(
-        [each.cast(kind) for each, kind in zip(arrays, UNKNOWN_SCHEMA.types, strict=True)], schema=UNKNOWN_SCHEMA
-    )
-    return Decoded(DecodedRows(columns, batch), bad_rows(batch, {}), 0, {})
 
 
 def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[pa.Schema, bool]:

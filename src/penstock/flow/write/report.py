@@ -30,8 +30,6 @@ class Share:
     """`read` are all its records at or beyond the offset that it takes part from."""
     first: int | None = None
     """The offset of the first of them."""
-    size_bytes: int = 0
-    """Of their values, as they lie in the log."""
     event_ms_max: int | None = None
     days: Mapping[str, int] = field(default_factory=dict)
     """Written rows by day."""
@@ -50,7 +48,6 @@ class Share:
         return Share(
             counts=self.counts + other.counts,
             first=min(_known(self.first, other.first), default=None),
-            size_bytes=self.size_bytes + other.size_bytes,
             event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
             days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
             files=(*self.files, *other.files),

@@ -41,7 +41,6 @@ class Tally:
 
     counts: Counts = field(default_factory=Counts)
     first: int | None = None
-    size_bytes: int = 0
     event_ms_max: int | None = None
     days: Counter[str] = field(default_factory=Counter)
     new_fields: NewFields = field(default_factory=dict)
@@ -52,13 +51,12 @@ class Tally:
         """Add to `counts`, by name: every record that was read must be counted again for what became of it."""
         self.counts += Counts(**counts)
 
-    def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
-        """Count records with their place in the log and the lengths of their values there."""
+    def read(self, offsets: pa.Array) -> None:
+        """Count records with their place in the log."""
         if not len(offsets):
             return
         least = pc.min(offsets).as_py()
         self.first = least if self.first is None else min(self.first, least)
-        self.size_bytes += pc.sum(lengths, min_count=0).as_py()
         self.count(read=len(offsets))
 
     def add(self, **sums: int) -> None:
@@ -75,7 +73,6 @@ class Tally:
         return Share(
             counts=self.counts,
             first=self.first,
-            size_bytes=self.size_bytes,
             event_ms_max=self.event_ms_max,
             days=dict(sorted(self.days.items())),
             files=tuple(staged.files),
@@ -90,7 +87,7 @@ class Tally:
         counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
         # It may quote a record, and with it what is no character.
         printable = reason.encode("utf-8", "backslashreplace").decode()
-        return Share(counts=counts, first=self.first, size_bytes=self.size_bytes, failed=printable)
+        return Share(counts=counts, first=self.first, failed=printable)
 
 
 class Tallies:

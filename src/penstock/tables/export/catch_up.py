@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
-from penstock.job.spec import DaysSpec, GapPolicy
+from penstock.job.spec import DaysSpec
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.tables.export.days import next_boundary_ms
 from penstock.tables.export.spec import Rotation
@@ -48,7 +48,6 @@ class CatchUpTerms:
 
     rotations: Mapping[str, Rotation | None]
     now: float
-    gap: GapPolicy = GapPolicy.FAIL
     flush_now: bool = False
     resting: frozenset[str] = field(default_factory=frozenset)
     """Types that could not be written lately and are left alone for a while."""
@@ -72,10 +71,9 @@ def catch_up(
 ) -> tuple[Slice, dict[str, int]] | None:
     """The next slice below a partition's position, with the types that take part, each from its own position.
 
-    None if nothing below it is due. A type that lost records stands still where `on.gap` says so.
+    None if nothing below it is due.
     """
-    stopped = lost_lags(state, bounds) if terms.gap is GapPolicy.FAIL else {}
-    due = {name: lag for name, lag in state.lags.items() if name not in stopped and _is_due(name, lag, terms)}
+    due = {name: lag for name, lag in state.lags.items() if _is_due(name, lag, terms)}
     if not due or state.position is None:
         return None
     start = min(lag.position for lag in due.values())
@@ -93,15 +91,8 @@ def _is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
     if lag.cause is not Cause.ROTATION or rotation is None or terms.flush_now:
         return True
     return (
-        (rotation.events is not None and lag.deferred >= rotation.events)
-        or terms.now - lag.since_ms / 1000 >= rotation.seconds
-        or (rotation.size_bytes is not None and lag.size_bytes >= rotation.size_bytes)
-    )
-
-
-def lost_lags(state: JobPartition, bounds: Bounds) -> dict[str, Lag]:
-    """The types that left records at offsets that the log no longer has."""
-    return {name: lag for name, lag in state.lags.items() if lag.position < bounds.first}
+        rotation.events is not None and lag.deferred >= rotation.events
+    ) or terms.now - lag.since_ms / 1000 >= rotation.seconds
 
 
 def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:

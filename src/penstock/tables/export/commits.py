@@ -291,7 +291,7 @@ class Commits:
         else:
             # Also a type without any record in the slice moves with it.
             counts = {name: part.of(name).counts.read for name in part.names}
-            lags, totals = caught_up(before, part.piece, counts, part.watermark_ms)
+            lags, totals = caught_up(before, part.piece, counts)
             made = FencePart(part.partition, part.token, totals)
         return made, self._lag_numbers(part.partition, lags)
 
@@ -310,7 +310,7 @@ class Commits:
             if topic_fingerprint(topic_id) == before and lost.lags:
                 old = Partition(topic, topic_id, number)
                 rest = Slice(old, 0, lost.position or 0, 0)
-                lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0), None)
+                lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0))
                 totals = lost.totals + more
                 numbers |= self._lag_numbers(old, lags)
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}

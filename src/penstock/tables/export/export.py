@@ -14,10 +14,9 @@ from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
-from penstock.plan import GapError, records_per_batch_max
+from penstock.plan import records_per_batch_max
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
-from penstock.tables.export import events
 from penstock.tables.export.catch_up import (
     CatchUp,
     CatchUpBatch,
@@ -25,18 +24,27 @@ from penstock.tables.export.catch_up import (
     IdlePartitions,
     RaiseEventTimes,
     check_residue,
-    lost_lags,
     next_catch_up,
 )
 from penstock.tables.export.commits import Commits, Roles, RoutedPart
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.root_claims import claim_names, claim_topics
-from penstock.tables.export.rules import Outcomes, measure
+from penstock.tables.export.monitoring import (
+    CatchUpPlanned,
+    Outcomes,
+    RecordsVanished,
+    TypeCannotBeWritten,
+    TypeWrittenAgain,
+    measure,
+)
+from penstock.tables.export.root import claim_names, claim_topics
 from penstock.tables.export.state import Cause, ExportState
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Quarantine
+
+RETRY_SECONDS = 10.0
+"""How long a type that could not be written is left alone."""
 
 
 class TypeLaggingError(TransientError):
@@ -102,8 +110,6 @@ class Export(ExportTable):
         """Whether nothing is left to finish of commits up to now, as far as this process knows."""
         self._ends: Mapping[Partition, int] = {}
         self._outcomes: Outcomes = Counter()
-        self._stopped: set[tuple[Partition, str]] = set()
-        """Types whose records a gap took: reported once."""
         self._vanished = self._vanished_now()
 
     def state(self, partitions: Iterable[Partition]) -> TableState:
@@ -156,11 +162,10 @@ class Export(ExportTable):
         self._ends = {partition: held.end for partition, held in bounds.items()}
         self._report(state)
         self._retry_failing(state, view)
-        gaps = self._gaps(state, bounds)
+        self._fail(self._lost_records(state, bounds))
         terms = CatchUpTerms(
             rotations={name: spec.rotation for name, spec in self.spec.types.items()},
             now=view.now,
-            gap=self.job.on.gap,
             flush_now=view.flush_now,
             resting=self._resting(view.now),
             records_max=records_per_batch_max(self.job.flush, view.record_bytes),
@@ -170,10 +175,8 @@ class Export(ExportTable):
             if view.flush_now and self.failing:
                 reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
                 raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
-            if view.flush_now and gaps:
-                raise gaps[0]
             self._put_own_markers()
-        late = [late_ms for name in self.spec.all_types for late_ms in self.logs.days_of(name).values() if late_ms]
+        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
         idle = self._idle.event_times(state, self._ends, view.now, late)
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
 
@@ -181,31 +184,27 @@ class Export(ExportTable):
         self.commits.raise_event_times(chore.idle)
         self._put_own_markers()
 
-    def _gaps(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
-        """Where the log lost records that wait for a type, unless the job says to go on; the type stands still (I7)."""
-        gaps = [
-            GapError(partition, lag.position, held.first, name)
+    def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
+        """The types that the log lost records of, unless the job says to go on: they stand still (I7)."""
+        if self.job.on.gap is not GapPolicy.FAIL:
+            return {}
+        return {
+            name: f"{partition} lost offsets {lag.position} to {held.first - 1} before they were written: "
+            "restore the log, or set `on.gap: record`"
             for partition, held in bounds.items()
-            for name, lag in sorted(lost_lags(state.of(partition), held).items())
-            if self.job.on.gap is GapPolicy.FAIL
-        ]
-        for gap in gaps:
-            if (gap.partition, gap.type) not in self._stopped:
-                self._stopped.add((gap.partition, gap.type))
-                place = str(gap.partition)
-                stopped = events.TypeStoppedByAGap(type=gap.type, partition=place, reason=gap.primary, hint=gap.hint)
-                self.environment.listener.event(stopped)
-        return gaps
+            for name, lag in state.of(partition).lags.items()
+            if lag.position < held.first
+        }
 
     def _put_own_markers(self) -> None:
-        self.put_markers([name for name in self.spec.all_types if name not in self.failing])
+        self.put_markers([name for name in self.spec.types if name not in self.failing])
 
     def _report(self, state: ExportState) -> None:
         """Report the monitoring rules over the partitions of this process, and records that vanished."""
         vanished = self._vanished_now()
         if vanished > self._vanished:
             # Left to a type, and the log no longer had them: lost, and reported (I7).
-            self.environment.listener.event(events.RecordsVanished(records=vanished - self._vanished))
+            self.environment.listener.event(RecordsVanished(records=vanished - self._vanished))
         self._vanished = vanished
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
 
@@ -224,9 +223,9 @@ class Export(ExportTable):
         for name, reason in reasons.items():
             self.finishing.forget_probes(name)
             before = self.failing.get(name)
-            self.failing[name] = Failure(reason, self.environment.now() + self.spec.retry_seconds)
+            self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
-                self.environment.listener.event(events.TypeCannotBeWritten(type=name, reason=reason))
+                self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
 
     def _retry_failing(self, state: ExportState, view: View) -> None:
         """Try types whose rest is over; at its end, a bounded run tries all once more."""
@@ -246,7 +245,7 @@ class Export(ExportTable):
             if reason is not None:
                 self._fail({name: reason})
             elif name not in lagging and self.failing.pop(name, None) is not None:
-                self.environment.listener.event(events.TypeWrittenAgain(type=name))
+                self.environment.listener.event(TypeWrittenAgain(type=name))
 
     # write
 
@@ -254,7 +253,7 @@ class Export(ExportTable):
         """Which types take part in each slice of a batch."""
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event(events.CatchUpPlanned(types=names, offsets=batch.offsets))
+            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
             return {piece.partition: self._roles(piece, batch.takes[piece.partition], {}) for piece in batch.slices}
         state = self.logs.state()
         return {piece.partition: self._main_roles(piece, state, batch.flush) for piece in batch.slices}
@@ -263,14 +262,14 @@ class Export(ExportTable):
         """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
         lags, resting = state.of(piece.partition).lags, self._resting(self.environment.now())
         lagging: dict[str, Cause] = {}
-        for name, spec in self.spec.all_types.items():
+        for name, spec in self.spec.types.items():
             if name in lags:
                 lagging[name] = lags[name].cause
             elif name in resting:
                 lagging[name] = Cause.FAILING
             elif spec.rotation is not None and not flush:
                 lagging[name] = Cause.ROTATION
-        takes = {name: piece.start for name in self.spec.all_types if name not in lagging}
+        takes = {name: piece.start for name in self.spec.types if name not in lagging}
         return self._roles(piece, takes, lagging)
 
     def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:

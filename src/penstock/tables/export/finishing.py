@@ -101,7 +101,7 @@ class Finishing:
         folders = [folder] if names is None else [f"{folder}/{name}" for name in names]
         staged = {entry.path for path in folders for entry in self.logs.storage.list(path)}
         renames: list[Rename] = []
-        for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.all_types.keys()):
+        for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.types.keys()):
             if (log := self.logs.refreshed(name)) is not None:
                 files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
                 renames += [rename for rename in files if rename.source in staged]

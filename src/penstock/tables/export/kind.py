@@ -17,15 +17,16 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
+from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export, ExportTable
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.metrics import METRICS, ExportMeter
+from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replay import ExportRuns
+from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
@@ -42,8 +43,8 @@ class ExportKind:
     steps = ("type_committed", "removing", "removed", "renaming", "renamed", "marked", "replay_begun")
     metrics = METRICS
 
-    def meter(self) -> ExportMeter:
-        return ExportMeter()
+    def meter(self) -> Meter:
+        return meter
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table
@@ -51,7 +52,7 @@ class ExportKind:
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
-        refuse_unknown_files(logs)
+        refuse_unnamed_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         if not logs.unreadable:
@@ -73,7 +74,7 @@ class ExportKind:
     ) -> CompactReport:
         """Merge small files; plain ones of complete days, or of all days but the newest."""
         table = existing(job_of(job, ExportSpec), environment)
-        target_bytes = wish.target_bytes or table.logs.export.compact_bytes
+        target_bytes = wish.target_bytes or job.flush.min_bytes_per_file
         return compact(table, target_bytes, all_days=wish.all_days, progress=progress, effort=wish.effort)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
@@ -83,9 +84,9 @@ class ExportKind:
         """All days of a type, each row with its day."""
         wish.refuse_keys(f"the export {job.name}")
         export, name = job_of(job, ExportSpec).table, wish.type
-        if name not in export.all_types:
+        if name not in export.types:
             asked = "needs a type" if name is None else f"has no type {name}"
-            hint = did_you_mean(name or "", export.all_types) or f"types: {', '.join(export.all_types)}"
+            hint = did_you_mean(name or "", export.types) or f"types: {', '.join(export.types)}"
             raise UserError(f"the export {job.name} {asked}", hint=hint)
         path = f"{export.path.rstrip('/')}/{name}"
         if export.format == "delta":
@@ -105,5 +106,5 @@ def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The export with its logs; missing ones are the user's to create or to restore."""
     logs = ExportLogs(job, environment)
     logs.job_log.refresh()
-    refuse_unknown_files(logs)
+    refuse_unnamed_files(logs)
     return ExportTable(logs)

@@ -18,8 +18,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError, UserError
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import folded, grown, respelled
-from penstock.job.expressions import fields
-from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, UnknownTypePolicy
+from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
@@ -131,7 +130,7 @@ class ExportLogs:
 
     def type_logs(self) -> Iterator[tuple[str, Table]]:
         """The logs that are there and can be opened; the others are in `unreadable`."""
-        names = list(self.export.all_types)
+        names = list(self.export.types)
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
             for name, log in zip(names, pool.map(self._readable, names), strict=True):
                 if log is not None:
@@ -140,7 +139,7 @@ class ExportLogs:
     def refresh_types(self) -> None:
         """Read the logs of all types again."""
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
-            list(pool.map(self.refreshed, self.export.all_types))
+            list(pool.map(self.refreshed, self.export.types))
 
     def refreshed(self, name: str) -> Table | None:
         """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
@@ -192,17 +191,13 @@ class ExportLogs:
         """Stands for all of the job file that decides which records become rows of a type (RULES E5)."""
         job, on = self.job, self.job.on
         policies = (on.bad_record, on.tombstone, on.new_column, on.mixed_types)
-        kind = replace(self.export.all_types[name], rotation=None)
+        kind = replace(self.export.types[name], rotation=None)
         return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
 
     def routing(self) -> int:
         """Stands for what decides which type a record is of, whatever the order in the job file."""
         values = sorted((name, sorted(spec.values)) for name, spec in self.export.types.items())
         return fingerprint(repr((self.export.route, values, self.job.on.tombstone, self.job.decode.payload)))
-
-    def is_unknown(self, name: str) -> bool:
-        """Whether a type is the table of records that no other type takes."""
-        return self.export.route.unknown is UnknownTypePolicy.TABLE and name == self.export.route.unknown_type
 
     # columns
 
@@ -213,7 +208,7 @@ class ExportLogs:
 
     def decoded_of(self, name: str) -> pa.Schema | None:
         """The fields of a type's records, as the job file spells them where it names them."""
-        columns, stated = self.columns_of(name), self.export.all_types[name].schema
+        columns, stated = self.columns_of(name), self.export.types[name].schema
         if columns is None:
             return stated
         computed = {folded(column) for column in self.job.columns}
@@ -223,16 +218,12 @@ class ExportLogs:
     def add_columns(self, name: str, decoded: pa.Schema) -> None:
         """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
         known = self.decoded_of(name)
-        self._create(self.export.all_types[name], decoded if known is None else grown(known, decoded))
+        self._create(self.export.types[name], decoded if known is None else grown(known, decoded))
 
     def _create(self, spec: TypeSpec, decoded: pa.Schema) -> None:
         """Open the log of a type with at least these fields and the computed columns; create it if it is missing."""
-        stated = spec.name in self.export.types
         computed = [
-            pa.field(column, output_type(expression, decoded))
-            for column, expression in self.job.columns.items()
-            # The table of unknown types has no fields to compute from.
-            if stated or not any(fields(expression))
+            pa.field(column, output_type(expression, decoded)) for column, expression in self.job.columns.items()
         ]
         partitions = [(DAY_FOLDER, pa.date32()), *([(STAGED, pa.string())] if self.is_plain else [])]
         wanted = pa.schema([*decoded, *computed, *partitions])
@@ -250,7 +241,7 @@ class ExportLogs:
         self._refuse_lost_logs(state)
         self._refuse_unnamed_types(state)
         self.create_job_log()
-        for spec in self.export.all_types.values():
+        for spec in self.export.types.values():
             if self._readable(spec.name) is None and spec.name in self.unreadable:
                 continue
             if (decoded := self.decoded_of(spec.name)) is not None:
@@ -262,7 +253,7 @@ class ExportLogs:
         self._logs.pop(name, None)
         if self.find_type_log(name) is None and (decoded := self.decoded_of(name)) is not None:
             self._refuse_lost_logs(self.state())
-            self._create(self.export.all_types[name], decoded)
+            self._create(self.export.types[name], decoded)
             self.enter_types()
 
     def enter_types(self) -> None:
@@ -273,7 +264,7 @@ class ExportLogs:
             self._refuse_unnamed_types(state)
             self._refuse_rerouted(state)
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}
-            for name in self.export.all_types:
+            for name in self.export.types:
                 log_id = self.log_id(name)
                 if name not in state.types or (log_id and log_id != state.types[name]):
                     numbers[type_key(self.job.name, name)] = log_id
@@ -286,7 +277,7 @@ class ExportLogs:
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
 
     def _refuse_unnamed_types(self, state: ExportState) -> None:
-        unnamed = sorted(state.types.keys() - self.export.all_types.keys())
+        unnamed = sorted(state.types.keys() - self.export.types.keys())
         if unnamed:
             raise UserError(
                 f"the table has types that the job file does not name: {', '.join(unnamed)}",
@@ -323,7 +314,7 @@ class ExportLogs:
 
     def replaced_logs(self, state: ExportState) -> list[str]:
         """The types whose logs are not those that the job wrote, or are gone."""
-        entered = {name: log_id for name, log_id in state.types.items() if log_id and name in self.export.all_types}
+        entered = {name: log_id for name, log_id in state.types.items() if log_id and name in self.export.types}
         replaced = [name for name, log_id in entered.items() if self.log_id(name) != log_id]
         return [name for name in replaced if name not in self.unreadable]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from penstock.errors import PenstockError, UserError
-from penstock.tables.export import events
 from penstock.tables.export.days import Days, day_key, end_ms, needed_ms
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
 from penstock.tables.export.names import Day, TypeDay
 from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
 
@@ -55,7 +55,7 @@ class DayMarkers:
         """Report the days to which the last commit of a type added late rows."""
         for day, late_ms in self.logs.days_of(name).items():
             if late_ms > before.get(day, 0):
-                self.logs.environment.listener.event(events.DayOpenedAgain(type=name, day=day))
+                self.logs.environment.listener.event(DayOpenedAgain(type=name, day=day))
 
     def read(self, state: ExportState) -> None:
         """List the markers, and remove those of days that are not complete: a process died, or put one too late."""
@@ -121,7 +121,7 @@ class DayMarkers:
         self._marked.add((name, day))
         self.logs.environment.reach("marked")
         if created:
-            self.logs.environment.listener.event(events.DayComplete(type=name, day=day))
+            self.logs.environment.listener.event(DayComplete(type=name, day=day))
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -132,4 +132,4 @@ class DayMarkers:
             self._report(error)
 
     def _report(self, error: PenstockError) -> None:
-        self.logs.environment.listener.event(events.DayMarkerFailed(reason=error.primary))
+        self.logs.environment.listener.event(DayMarkerFailed(reason=error.primary))

@@ -51,8 +51,8 @@ from penstock.proof.subject import (
 )
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer
-from penstock.tables.export.known_files import visible_files
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.root import visible_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
@@ -225,7 +225,7 @@ def _job_faults(logs: ExportLogs) -> Iterator[str]:
         yield f"type {name} cannot be read: {reason}"
     for name in logs.replaced_logs(state):
         yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
-    if unnamed := sorted(state.types.keys() - logs.export.all_types.keys()):
+    if unnamed := sorted(state.types.keys() - logs.export.types.keys()):
         yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not looked at"
     for key, counted in sorted(state.partitions.items()):
         partition, deferred = state.partition_of(key), sum(lag.deferred for lag in counted.lags.values())

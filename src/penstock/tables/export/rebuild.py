@@ -1,22 +1,29 @@
-"""Restores lost logs: those of plain types from their files, the job log from the logs of types (RULES E6).
+"""Restores lost logs: those of plain types from the names and footers of all files, the job log from the logs of types.
 
-The log of a type has all its records below its own position and none above. The job log starts over at the lowest
-position of its types: types that are ahead skip what they have. The logs of types come first and the job log last, so a
-rebuild that was interrupted is run again.
+Plain types are restored together, and only if their files prove that nothing is missing (RULES E6): every batch is
+whole, because the footers of a task count the files that it wrote of each type, and no slice is missing, because
+footers name the end of the last slice before theirs that has files of the type. The job log starts over at the lowest
+position of its types: types that are ahead skip what they have. It comes last, so an interrupted rebuild is run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
 from penstock.environment import new_batch_id
-from penstock.flow.columns.fitting import folded
-from penstock.flow.write.manifest import Counts
+from penstock.errors import PenstockError
+from penstock.flow.columns.fitting import folded, grown
+from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import SUFFIX
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.job.spec import StartAt
 from penstock.lake.delta.keys import (
     field_key,
@@ -27,20 +34,22 @@ from penstock.lake.delta.keys import (
     topic_fingerprint,
     topic_key,
 )
-from penstock.lake.delta.provenance import CommitStart, Provenance, placed, provenance_of
-from penstock.lake.delta.table import QUARANTINE_FOLDER, Change, Table
+from penstock.lake.delta.provenance import CommitStart, Provenance, placed
+from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.days import day_key
-from penstock.tables.export.known_files import own_files, unknown_file
-from penstock.tables.export.logs import REPLAYED_END, ExportLogs, type_totals
-from penstock.tables.export.names import parse_final_name
+from penstock.tables.export.finishing import Footer, read_footer
+from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportLogs, type_totals
+from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
+from penstock.tables.export.root import own_files
 from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
-from penstock.tables.export.written_files import PlainFiles, prove, read_files
 from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, discard, listed_marks
 
-_LAST = 2**63
+FOOTERS_AT_ONCE = 16
+_KIND = "rebuild"
+_QUARANTINE_NOTE = "records that were quarantined before are not replayed: they are in former folders of the quarantine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,165 +82,264 @@ class RebuildReport:
 
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now.
-
-    The logs of plain types are restored together, because the footers of each type count the files of the others.
-    """
-    state, home = logs.state(), logs.places.home
-    intact = {name for name, log in logs.type_logs() if _has_positions(log)}
+    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now."""
+    home = logs.places.home
+    if logs.state().partitions:
+        return RebuildReport((f"the job log is there: if a log is wrong, move {home} away to restore all of them",))
+    intact = {name for name, log in logs.type_logs() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
-    if state.partitions:
-        lost = [*logs.replaced_logs(state), *filter(None, [unknown_file(logs)])]
-        doubts += [f"{name} is not in the logs: move {home}/_delta_log and {home}/types away" for name in lost]
-        return RebuildReport(tuple(doubts), notes=() if doubts else ("the logs exist and agree: nothing was changed",))
-    files, lost = PlainFiles(), sorted(_types_with_files(logs) - intact)
-    numbers: dict[str, dict[Partition, dict[str, int]]] = {}
-    if logs.is_plain and lost and not intact:
-        files = read_files(logs, sorted(own_files(logs, ""), key=lambda entry: entry.path))
-        doubts += files.doubts
-        for name in sorted(files.files):
-            numbers[name], broken = prove(name, files.written)
-            doubts += broken
-    elif lost:
-        restore = f"move {home}/types away, and all are restored" if logs.is_plain else "restore its _delta_log"
-        doubts += [f"type {name} has lost its log and others have not: {restore}" for name in lost]
-    elif not intact:
+    files = sorted(own_files(logs, ""), key=lambda entry: entry.path) if logs.is_plain else []
+    with_files = {entry.path.split("/")[0] for entry in files}
+    if not logs.is_plain:
+        storage = logs.storage
+        with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
+    if intact:
+        restore = f"move {home} away to restore all logs" if logs.is_plain else "restore its _delta_log"
+        doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
+    elif not files:
         doubts.append("there are neither positions nor data files of this job")
+    restored = _Restored(logs)
+    if files and not intact and not doubts:
+        with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+            footers = pool.map(lambda entry: _footer(logs, entry.path), files)
+            for entry, footer in zip(files, footers, strict=True):
+                restored.take(entry.path, entry.size_bytes, footer)
+        doubts += restored.doubts()
     if doubts:
-        return RebuildReport(tuple(doubts))
-    types = {}
-    for name, partitions in numbers.items():
-        _restore_type(logs, name, files, partitions)
-        types[name] = {"files": len(files.files[name]), "rows": sum(file.rows for file in files.files[name])}
-    return replace(_restore_job(logs, bounds), types=types)
+        return RebuildReport(tuple(sorted(doubts)))
+    for name in restored.files:
+        restored.create_log(name)
+    types = {
+        name: {"files": len(of_type), "rows": sum(file.rows for file in of_type)}
+        for name, of_type in restored.files.items()
+    }
+    return replace(_restore_job(logs, bounds, restored.topics()), types=types)
 
 
-def _types_with_files(logs: ExportLogs) -> set[str]:
-    """The types that have data files, plain ones of this job or those of a Delta table."""
-    if logs.is_plain:
-        return {entry.path.split("/")[0] for entry in own_files(logs, "")}
-    names = logs.export.all_types
-    return {name for name in names if any(entry.path.endswith(SUFFIX) for entry in logs.storage.list(name))}
+# the logs of plain types
 
 
-def _has_positions(log: Table) -> bool:
-    return log.job in jobs_with_positions(log.transactions())
+class WrittenFile(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
+):
+    """A file of a slice or of a replay, by its footer; its rows may lie in a compacted file by now."""
+
+    v: Literal[1]
+    job: str
+    topic: str
+    topic_id: str
+    number: int
+    batch: str
+    type: str
+    day: str
+    last: int
+    path: str
+    rows: int
+    place: tuple[int, int] = (0, 0)
+    piece: tuple[int, int] = (0, 0)
+    pieces: int = 1
+    start: int = 0
+    after: int | None = None
+    types: Mapping[str, int] | None = None
+    """How many files of each type its task wrote; None if it was closed before the task ended."""
+    run: int = 0
+    offsets: Ranges = ()
+
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.topic, self.topic_id, self.number)
 
 
-def _restore_type(
-    logs: ExportLogs, name: str, files: PlainFiles, partitions: Mapping[Partition, Mapping[str, int]]
-) -> None:
-    """Create the log of a type, and enter all its files and positions with one commit."""
-    job, computed = logs.job.name, {folded(column) for column in logs.job.columns}
-    logs.add_columns(name, pa.schema([column for column in files.schemas[name] if folded(column.name) not in computed]))
-    log = logs.find_type_log(name)
-    assert log is not None
-    numbers = {day_key(job, str(file.partition_values["day"])): 0 for file in files.files[name]}
-    numbers[replay_key(job)] = max(file.run for file in files.written if file.type == name)
-    for partition, known in partitions.items():
-        numbers |= {field_key(job, partition, what): number for what, number in known.items() if what != "position"}
-        numbers[position_key(job, partition)] = known["position"]
-    finals = {file.topic_id: parse_final_name(file.path) for file in files.written if not file.run}
-    order = {topic_id: final.incarnation for topic_id, final in finals.items() if final is not None}
-    oldest_first = sorted(partitions, key=lambda partition: (order.get(partition.topic_id, 0), partition))
-    starts = tuple(CommitStart(*placed(partition), partitions[partition]["origin"]) for partition in oldest_first)
-
-    def decide() -> Change | None:
-        added = Change([], numbers, Provenance(kind="rebuild", job=job, starts=starts).metadata)
-        return None if _has_positions(log) else replace(added, actions=[*map(log.add_action, files.files[name])])
-
-    log.swap(decide, "rebuilding")
+def _footer(logs: ExportLogs, path: str) -> Footer | str:
+    try:
+        return read_footer(logs.storage, path)
+    except PenstockError as error:
+        return f"its footer cannot be read: {error.detail or error.primary}"
 
 
-def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Create the job log, and enter positions and types with one commit."""
+@dataclass(slots=True)
+class _Restored:
+    """The plain files of a job by type, as logs will name them, and what their footers record."""
+
+    logs: ExportLogs
+    files: dict[str, list[StagedFile]] = field(default_factory=lambda: defaultdict(list))
+    schemas: dict[str, pa.Schema] = field(default_factory=lambda: defaultdict(lambda: pa.schema([])))
+    written: list[WrittenFile] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def take(self, path: str, size_bytes: int, footer: Footer | str) -> None:
+        """Take a file, with what its footer records of it or of those that it replaces."""
+        if isinstance(footer, str):
+            self.faults.append(f"{path}: {footer}")
+            return
+        final, (name, day) = parse_final_name(path), type_and_day(path) or ("", "")
+        spaces = {self.logs.space.of(topic) for topic in self.logs.job.log.topics}
+        if final is not None and final.space not in spaces and footer.facts.get("job") != self.logs.job.name:
+            # Of another job whose claims were lost too.
+            return
+        originals = footer.replaced(path, size_bytes)
+        try:
+            written = [msgspec.convert(original, WrittenFile) for original in originals]
+        except msgspec.ValidationError as error:
+            self.faults.append(f"{path}: its footer does not say which slice wrote it: {error}")
+            return
+        if name not in self.logs.export.types:
+            self.faults.append(f"{path}: the job file does not name the type {name}")
+        if not all(map(self._agrees, written)) or sum(file.rows for file in written) != footer.rows:
+            self.faults.append(f"{path}: its name and its footer disagree")
+        self.written += written
+        values: dict[str, str | None] = {"day": day, STAGED: path.rsplit("/", 1)[-1]}
+        stats = json.dumps({"numRecords": footer.rows})
+        self.files[name].append(StagedFile("", 0, path, footer.rows, size_bytes, values, stats))
+        self.schemas[name] = grown(self.schemas[name], footer.schema)
+
+    def _agrees(self, file: WrittenFile) -> bool:
+        """Whether the name of a file, which may be replaced, is the one that its footer gives it."""
+        final = parse_final_name(file.path)
+        named = None if final is None else (final.space, final.partition, final.last_offset)
+        own = file.job == self.logs.job.name and file.path.startswith(f"{day_folder(file.type, file.day)}/")
+        return own and (bool(file.run) or named == (self.logs.space.of(file.topic), file.number, file.last))
+
+    def doubts(self) -> list[str]:
+        """What is missing or too much, in all files."""
+        twice = [path for path, count in Counter(file.path for file in self.written).items() if count > 1]
+        faults = [*self.faults, *(f"{path}: its rows are also in a compacted file: move one away" for path in twice)]
+        for name in self.files:
+            for partition, files in self._by_partition(name).items():
+                faults += [f"{partition} {doubt}" for doubt in self._broken(name, files)]
+        return faults
+
+    def topics(self) -> dict[str, str]:
+        """The ids of topics as they were last."""
+        finals = ((parse_final_name(file.path), file) for file in self.written)
+        ordered = sorted((final.incarnation, file.topic, file.topic_id) for final, file in finals if final is not None)
+        return {topic: topic_id for _, topic, topic_id in ordered}
+
+    def _by_partition(self, name: str) -> dict[Partition, list[WrittenFile]]:
+        """The files of a type in the order of the log."""
+        partitions: dict[Partition, list[WrittenFile]] = defaultdict(list)
+        for file in sorted(self.written, key=lambda file: (bool(file.run), file.start, file.batch)):
+            if file.type == name:
+                partitions[file.partition].append(file)
+        return partitions
+
+    def _broken(self, name: str, files: Sequence[WrittenFile]) -> Iterator[str]:
+        """What is missing or too much among the files of a type in a partition, which are in order."""
+        batches: dict[str, list[WrittenFile]] = defaultdict(list)
+        end: int | None = None
+        for file in files:
+            if file.run:
+                if file.after is not None and file.after > (end or 0):
+                    yield f"offsets {end or 0} to {file.after - 1}: files of {name} are missing before {file.path}"
+            elif file.batch not in batches:
+                if end is not None and file.start < end:
+                    yield f"offsets {file.start} to {end - 1}: two batches wrote rows of {name}: {file.path}"
+                elif file.after != end:
+                    last = (file.after or file.start) - 1
+                    yield f"offsets {end or 0} to {last}: files of {name} are missing before {file.path}"
+                end = file.place[1]
+            if not file.run:
+                batches[file.batch].append(file)
+        for batch, own in batches.items():
+            yield from self._broken_batch(name, batch, own)
+
+    def _broken_batch(self, name: str, batch: str, own: Sequence[WrittenFile]) -> Iterator[str]:
+        """What is missing of a type in a batch of one partition; files of other types count its own."""
+        first, counts = own[0], Counter(file.piece for file in own)
+        of_batch = [file for file in self.written if (file.batch, file.partition) == (batch, first.partition)]
+        of_batch.sort(key=lambda file: file.types is not None)
+        for piece, types in sorted({file.piece: file.types for file in of_batch}.items()):
+            expected = "an unknown number" if types is None else types.get(name, 0)
+            if counts[piece] != expected:
+                offsets = f"offsets {piece[0]} to {piece[1] - 1}"
+                yield f"{offsets}: {counts[piece]} files of {name} exist, {expected} were written"
+        if len({file.piece for file in of_batch}) < first.pieces:
+            yield f"offsets {first.place[0]} to {first.place[1] - 1}: a part of the slice left no file: {first.path}"
+
+    def create_log(self, name: str) -> None:
+        """Create the log of a type, and enter all its files and positions with one commit."""
+        logs, job = self.logs, self.logs.job.name
+        computed = {folded(column) for column in logs.job.columns}
+        logs.add_columns(name, pa.schema([field for field in self.schemas[name] if folded(field.name) not in computed]))
+        log = logs.find_type_log(name)
+        assert log is not None
+        numbers = {day_key(job, str(file.partition_values["day"])): 0 for file in self.files[name]}
+        numbers[replay_key(job)] = max(file.run for file in self.written if file.type == name)
+        starts = []
+        for partition, files in self._by_partition(name).items():
+            own, replayed = [file for file in files if not file.run], [file for file in files if file.run]
+            origin = own[0].start if own else min(file.offsets[0][0] for file in replayed)
+            end, rows = max((file.place[1] for file in own), default=origin), sum(file.rows for file in own)
+            # The type was beyond bad records that were replayed later.
+            position = max([end, *(file.offsets[-1][1] for file in replayed)])
+            known = {"origin": origin, "read": rows, "written": rows, "holes": position - origin - rows}
+            known |= {"replayed": sum(file.rows for file in replayed), **({FILES_END: end} if own else {})}
+            numbers |= {field_key(job, partition, what): number for what, number in known.items()}
+            numbers[position_key(job, partition)] = position
+            starts.append(CommitStart(*placed(partition), origin))
+        record = Provenance(kind=_KIND, job=job, starts=tuple(starts)).metadata
+        log.swap(lambda: Change([*map(log.add_action, self.files[name])], numbers, record), "rebuilding")
+
+
+# the job log
+
+
+def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_ids: Mapping[str, str]) -> RebuildReport:
+    """Create the job log, and enter positions and types with one commit; `former_ids` are of topics as of the files."""
     job, job_log = logs.job.name, logs.create_job_log()
     types = dict(logs.type_logs())
-    topics = _topics(logs, types, bounds)
     run = max(map(run_number, types.values()), default=0)
-    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.all_types} | {replay_key(job): run}
-    for topic, (topic_id, incarnation) in topics.items():
-        numbers |= {topic_key(job, topic): topic_fingerprint(topic_id), incarnation_key(job, topic): incarnation}
-    current = {topic_id: topic for topic, (topic_id, _) in topics.items()}
+    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
     own = {name: parse_state(log.version, log.transactions(), job).partitions for name, log in types.items()}
-    partitions = [
-        Partition(current.get(key[0], UNKNOWN_TOPIC), *key)
-        for key in sorted({key for known in own.values() for key, here in known.items() if here.position is not None})
-    ]
+    keys = sorted({key for known in own.values() for key, counted in known.items() if counted.position is not None})
+    ids = {part.topic: part.topic_id for part in bounds if any(part.topic_id == topic_id for topic_id, _ in keys)}
+    # The next start notices a topic that was recreated meanwhile.
+    ids = {**dict.fromkeys((partition.topic for partition in bounds), UNKNOWN_TOPIC), **former_ids, **ids}
+    topics = {topic_id: topic for topic, topic_id in ids.items()}
+    finals = [parse_final_name(file.path) for log in types.values() for file in log.active_files()]
+    for topic, topic_id in ids.items():
+        incarnations = [final.incarnation for final in finals if final and final.space == logs.space.of(topic)]
+        if incarnations or topic_id != UNKNOWN_TOPIC:
+            numbers[topic_key(job, topic)] = topic_fingerprint(topic_id)
+            numbers[incarnation_key(job, topic)] = max(incarnations, default=1)
+    positions, notes = {}, [_QUARANTINE_NOTE]
+    marks: dict[str, int] = {}
+    partitions = [Partition(topics.get(key[0], UNKNOWN_TOPIC), *key) for key in keys]
     for name, log in types.items():
+        marks |= listed_marks(log, name)
         _go_on_from(logs, name, log, partitions)
-    positions: dict[str, int] = {}
-    notes = list(_quarantine_notes(logs, job_log, run))
-    for partition in partitions:
-        key = (partition.topic_id, partition.number)
-        origins = [parts[key].origin for parts in own.values() if key in parts]
+    for partition, key in zip(partitions, keys, strict=True):
+        origins = [parts[key].origin or 0 for parts in own.values() if key in parts]
         # Where no log of a type has a position, it is read from where the job began.
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origin for origin in origins if origin is not None)
-        ends = {name: logs.position(name, partition) or begun for name in logs.export.all_types}
+        begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origins)
+        ends = {name: logs.position(name, partition) or begun for name in logs.export.types}
         position = max(ends.values())
-        if key[0] in current:
+        if partition.topic != UNKNOWN_TOPIC:
             first = bounds[partition].first if partition in bounds else 0
             position = positions[str(partition)] = min(max(min(ends.values()), first), position)
-            notes += [
-                f"{partition}: offsets {end} to {position - 1} are gone from the topic, type {name} may lack some"
-                for name, end in ends.items()
-                if end < position
-            ]
+        notes += [
+            f"{partition}: offsets {end} to {position - 1} cannot be read again, type {name} may lack some"
+            for name, end in ends.items()
+            if end < position
+        ]
         totals = type_totals(logs, partition)
         known = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
         known[FORMER_QUARANTINED] = totals.quarantined - totals.replayed
         numbers |= {field_key(job, partition, what): number for what, number in known.items()}
         numbers[position_key(job, partition)] = position
-
-    def decide() -> Change | None:
-        record = Provenance(kind="rebuild", job=job).metadata
-        return None if logs.known_state().partitions else Change([], numbers, record)
-
-    job_log.swap(decide, "rebuilding")
+    record = Provenance(kind=_KIND, job=job).metadata
+    # What types listed for the former quarantine counts as appended to the new one.
+    discard(logs.job, Listings(job_log.quarantine_url, {**marks, replay_key(job): run}, run), logs.environment)
+    job_log.swap(lambda: None if logs.known_state().partitions else Change([], numbers, record), "rebuilding")
     return RebuildReport(positions=positions, notes=tuple(notes))
 
 
-def _go_on_from(logs: ExportLogs, name: str, log: Table, partitions: list[Partition]) -> None:
+def _go_on_from(logs: ExportLogs, name: str, log: Table, partitions: Sequence[Partition]) -> None:
     """Let a type pass the rows that were replayed into it, and take further ones under the job file as it is."""
-    state, parts = log.known_state(partitions), []
-    for partition in partitions:
-        known = state.of(partition)
+    parts = []
+    for partition, known in log.known_state(partitions).partitions.items():
         start, end = known.position or 0, known.numbers.get(REPLAYED_END, 0)
         if start < end:
             parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=known.position is None))
-    log.commit_revised(
-        lambda: Proposal(log.job, new_batch_id(), tuple(parts), {flow_key(log.job): logs.settings_of(name)}),
-        logs.columns_of(name),
-    )
-
-
-def _quarantine_notes(logs: ExportLogs, job_log: Table, run: int) -> Iterator[str]:
-    """Begin the quarantine of a new job log; what types listed for the former counts as appended."""
-    marks = {key: end for name, log in logs.type_logs() for key, end in listed_marks(log, name).items()}
-    discard(logs.job, Listings(job_log.quarantine_url, {**marks, replay_key(job_log.job): run}, run), logs.environment)
-    folder = f"{logs.places.home}/{QUARANTINE_FOLDER}"
-    for former in sorted({"/".join(entry.path.split("/")[:5]) for entry in logs.storage.list(folder)}):
-        if not former.endswith(job_log.id):
-            yield f"records that were quarantined before are in {former}, and are not replayed"
-
-
-def _topics(
-    logs: ExportLogs, types: Mapping[str, Table], bounds: Mapping[Partition, Bounds]
-) -> dict[str, tuple[str, int]]:
-    """Of each topic the id that it has, or had last, and how often it was created."""
-    latest: dict[str, tuple[int, int, str]] = {}
-    incarnations: dict[str, int] = {}
-    for log in types.values():
-        for record in log.handle.history():
-            commit = provenance_of(record)
-            places = () if commit is None else [*commit.starts, *commit.slices, *commit.offsets]
-            for index, place in enumerate(places):
-                named = (int(record["timestamp"]), index, place.topic_id)
-                latest[place.topic] = max(latest.get(place.topic, named), named)
-        for partition in bounds:
-            if log.known_state([partition]).of(partition).position is not None:
-                latest[partition.topic] = (_LAST, 0, partition.topic_id)
-        for final in map(parse_final_name, [file.path for file in log.active_files()]):
-            if final is not None:
-                incarnations[final.space] = max(incarnations.get(final.space, 1), final.incarnation)
-    return {topic: (last[2], incarnations.get(logs.space.of(topic), 1)) for topic, last in latest.items()}
+    proposal = Proposal(log.job, new_batch_id(), tuple(parts), {flow_key(log.job): logs.settings_of(name)})
+    log.commit_revised(lambda: proposal, logs.columns_of(name))

@@ -27,10 +27,10 @@ from penstock.logs.log import Batch, Partition, Slice
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares
 from penstock.tables.export.commits import committed_files
-from penstock.tables.export.events import TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs
+from penstock.tables.export.monitoring import TypeCannotBeWritten
 from penstock.tables.export.names import day_folder, output_name
 from penstock.tables.export.state import ExportState
 from penstock.tables.quarantine.replay import (
@@ -116,7 +116,7 @@ class ExportTarget(Target[RunShares]):
         return None if found is None else self._writable(chunk, batch.id, number, found)
 
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
-        names = self._logs.export.all_types
+        names = self._logs.export.types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
         takes = {name: piece.start for name in names if name not in self._logs.unreadable}
         after = self._logs.files_ends(takes, piece.partition)

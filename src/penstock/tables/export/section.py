@@ -14,13 +14,13 @@ from penstock.flow.columns.computed import is_time, output_type
 from penstock.job.decode import note_stated_schema, schema_of_message
 from penstock.job.expressions import Expression, KafkaField, fields, to_text
 from penstock.job.faults import Finding, KeyPath, Secret, shown
-from penstock.job.kafka_types import RAW_SCHEMA, UNKNOWN_SCHEMA
+from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.reader import Reader
 from penstock.job.rows import add_place, column_findings, expression_findings, readable, stated_columns
 from penstock.job.schema import job_type_name, type_at
 from penstock.job.sections import KindSection
-from penstock.job.spec import DAY_FOLDER, DecodeSpec, JobSpec, UnknownTypePolicy
+from penstock.job.spec import DAY_FOLDER, DecodeSpec, JobSpec
 from penstock.tables.export.spec import ExportSpec, TypeSpec
 
 AT: KeyPath = ("table", ExportSpec.kind)
@@ -107,15 +107,11 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Re
     for name, expression in added.items():
         if isinstance(expression, KafkaField) and reader.has("place", expression.name):
             names.append((("place", expression.name), name))
-    unknown = job.table.route.unknown is UnknownTypePolicy.TABLE
     for at, name in names:
         on_key = at[0] != "place" and at[-1] != "message"
         if name.casefold() == DAY_FOLDER:
             message_text = f"{name} is what readers call the folders day=...: they would see one of both"
             reader.note(at, message_text, "give it another name", on_key=on_key)
-        if unknown and name.casefold() in UNKNOWN_SCHEMA.names and at[0] in ("columns", "place"):
-            message_text = f"the table of unknown types has a column {name.casefold()} already"
-            reader.note(at, message_text, "choose another name", on_key=on_key)
     return {**readable(stated), **added}
 
 
@@ -192,7 +188,7 @@ def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
 
 
 def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> None:
-    """Names of the job, of types and of the table of unknown ones are folders of one root, or parts of file names."""
+    """Names of the job and of types are folders of one root, or parts of file names."""
     if job.name in RESERVED_NAMES and reader.has(*AT):
         hint = "it is a folder below _penstock/ that all jobs of the root share: choose another name"
         reader.note(("job",), f"an export cannot be called {shown(job.name)}", hint)
@@ -204,29 +200,15 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
     seen: dict[str, str] = {}
     for name in types:
         at: KeyPath = ("types", name)
-        if not _is_folder(name):
+        if _FOLDER.fullmatch(name) is None or ".." in name:
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
         elif name.casefold() in seen:
             reader.note(at, f"the same name as {seen[name.casefold()]}, but for case", on_key=True)
         seen.setdefault(name.casefold(), name)
-    if job.table.route.unknown is UnknownTypePolicy.TABLE:
-        at = ("route", "unknown_type")
-        if not _is_folder(job.table.route.unknown_type):
-            reader.note(at, "cannot be the name of a folder", _FOLDER_HINT)
-        elif job.table.route.unknown_type.casefold() in seen:
-            reader.note(at, "is the folder of a type", "choose another name")
-
-
-def _is_folder(name: str) -> bool:
-    """Whether a name stays one folder below the root on every storage, and is none of Penstock's own."""
-    return _FOLDER.fullmatch(name) is not None and ".." not in name
 
 
 def _check_route(job: JobSpec[ExportSpec], reader: Reader) -> None:
     route, decode = job.table.route, job.decode.format
-    kept = route.unknown is UnknownTypePolicy.TABLE or reader.misstates("route", "unknown")
-    if reader.has("route", "unknown_type") and not kept:
-        reader.note(("route", "unknown_type"), "has no meaning without unknown: table", "remove it", on_key=True)
     needed = _ROUTES_OF.get(route.by, decode)
     if reader.states("decode", "format") and decode != needed:
         hint = "route by header or key" if decode != "garmadon" else "route by envelope"

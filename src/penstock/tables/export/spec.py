@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from penstock.job.expressions import Constant, Expression, KafkaField
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest
-from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.schema import read_schema
-from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec, UnknownTypePolicy
+from penstock.job.spec import DaysSpec, Message, RouteSpec, TableSpec
 from penstock.job.texts import read_expression
 from penstock.job.values import (
     LOST,
@@ -22,7 +21,6 @@ from penstock.job.values import (
     Part,
     Positive,
     Read,
-    Size,
     items,
     matching,
     number,
@@ -82,9 +80,7 @@ class Rotation:
 
     events: Positive | None = None
     seconds: Annotated[Duration, Key("every")] = 1_800.0
-    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
-    size_bytes: Annotated[Size | None, Key("size")] = None
-    """Of the records' values as they lie in the log."""
+    """A safeguard also where only `events` is stated: records of a rare type wait in Kafka, which forgets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +120,7 @@ class ExportSpec(TableSpec):
     days: Annotated[DaysSpec, Part.SECTION, Part.TOP] = field(default_factory=DaysSpec)
     cluster: Annotated[str, _CLUSTER] = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
-    retry_seconds: Annotated[Duration, Key("retry")] = 30.0
-    """How long a type that could not be written is left alone."""
     compression: Compression = "snappy"
-    compact_bytes: Annotated[Size, Key("compact_size")] = 256 * 1024 * 1024
-    """The size that compaction aims at."""
     alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """Of types that state none of their own; completed types have theirs."""
-
-    @property
-    def all_types(self) -> dict[str, TypeSpec]:
-        """The stated types, and the table of unknown ones where the policy wants it."""
-        if self.route.unknown is not UnknownTypePolicy.TABLE:
-            return dict(self.types)
-        other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
-        return {**self.types, other.name: other}

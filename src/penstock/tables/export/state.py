@@ -43,13 +43,12 @@ class Lag:
     cause: Cause
     deferred: int = 0
     """How many records are left to it."""
-    size_bytes: int = 0
     since_ms: int = 0
     """When the first of them was left."""
     gap: int = 0
     """Offsets that the log had lost: some of `deferred` may never come."""
     watermark_ms: int | None = None
-    """The event time that the type is complete up to."""
+    """The event time that the type is complete up to, while it lags."""
 
     def numbers(self) -> dict[str, int]:
         """As the job log keeps it. A watermark that is not known yet was never known in this partition."""
@@ -205,14 +204,11 @@ def deferred_lags(
             lag,
             cause=causes[name],
             deferred=lag.deferred + share.counts.read,
-            size_bytes=lag.size_bytes + share.size_bytes,
         )
     return lags
 
 
-def caught_up(
-    before: JobPartition, piece: Slice, counts: Mapping[str, int], watermark_ms: int | None
-) -> tuple[dict[str, Lag], Totals]:
+def caught_up(before: JobPartition, piece: Slice, counts: Mapping[str, int]) -> tuple[dict[str, Lag], Totals]:
     """The lags of types after a catch-up that read so many records of each, and what it adds to the totals.
 
     At the partition's position none is left: what the slice did not find has vanished from the log.
@@ -227,13 +223,10 @@ def caught_up(
             totals += Totals(deferred=-left, vanished=left)
             left = 0
         gap = max(0, min(piece.read_from, piece.end) - lag.position)
-        marks = [mark for mark in (lag.watermark_ms, watermark_ms) if mark is not None]
         lags[name] = replace(
             lag,
             position=piece.end,
             deferred=left,
-            size_bytes=lag.size_bytes if left else 0,
             gap=lag.gap + gap if left else 0,
-            watermark_ms=max(marks, default=None),
         )
     return lags, totals

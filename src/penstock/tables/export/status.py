@@ -1,4 +1,4 @@
-"""How an export stands: its partitions, its types, their days, and the monitoring rules of seed 000.
+"""The status of an export: its partitions, its types, their days, and alerts.
 
 Logs and files are only read: nothing is finished or changed on the way.
 """
@@ -17,18 +17,19 @@ from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.status.model import UNKNOWN, Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
+from penstock.status.model import Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
 from penstock.tables.export.days import instant, open_days
-from penstock.tables.export.events import ExportRules
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
+from penstock.tables.export.monitoring import Rule, measure
 from penstock.tables.export.names import Day
-from penstock.tables.export.rules import Rule, measure
-from penstock.tables.export.spec import AlertLimits, ExportSpec
-from penstock.tables.export.state import Cause, ExportState, Lag
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, Lag
 from penstock.tables.single.facts import facts_status, read_facts
 
-HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since", "reopened")
+HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
+Pending = Counter[tuple[str, Day]]
+"""How many files of a type and day are not in their place."""
 
 
 class TypeAlert(StrEnum):
@@ -36,11 +37,11 @@ class TypeAlert(StrEnum):
 
 
 def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """Ask the logs of the export and Kafka how the job stands."""
+    """Ask the logs of the export and Kafka for the status of the job."""
     table = ExportTable(ExportLogs(job, Environment(now=now)))
     state = table.logs.state()
     if state.version < 0:
-        return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, ExportRules())
+        return JobStatus(job.name, shown_path(job), None, sections=(Section("types", [], HEADINGS),))
     facts = read_facts(job, table.logs.job_log)
     states = {
         partition: replace(known, totals=known.totals + type_totals(table.logs, partition))
@@ -48,10 +49,16 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     }
     common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
     ends = {shown.partition: shown.end for shown in common.partitions}
-    rules = measure(
-        state, {partition: ends.get(partition) for partition in facts.incarnations.current}, job.table.alerts
+    started = {partition: ends.get(partition) for partition in facts.incarnations.current}
+    rules = measure(state, started, job.table.alerts)
+    pending = _pending_files(table)
+    types = [_type_values(table, state, name, rules.type_lag_records[name], pending) for name in sorted(state.types)]
+    alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
+    return replace(
+        common,
+        alerts=(*common.alerts, *_type_alerts(state, types, table.logs.unreadable), *alerts),
+        sections=(Section("types", types, HEADINGS, tuple(map(_cells, types))),),
     )
-    return _with_sections(common, table, state, rules)
 
 
 def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:
@@ -64,65 +71,32 @@ def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:
     return replace(shown, shown_position=lowest, further=further)
 
 
-def _with_sections(common: JobStatus, table: ExportTable, state: ExportState, rules: ExportRules) -> JobStatus:
-    """With what only exports report."""
-    pending = _pending_files(table, state)
-    files = Counter(name for name, _ in pending.elements())
-    types = [_type_values(table, state, name, rules, pending) for name in sorted(state.types)]
-    alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
-    return replace(
-        common,
-        alerts=(*common.alerts, *_type_alerts(state, files, table.logs.unreadable), *alerts),
-        sections=(
-            Section("types", types, HEADINGS, tuple(map(_cells, types))),
-            _rules_section(rules, table.logs.export.alerts, common.log_error is not None),
-        ),
-    )
+def _pending_files(table: ExportTable) -> Pending:
+    return Counter((rename.type, rename.day) for rename in table.finishing.pending())
 
 
-def _pending_files(table: ExportTable, state: ExportState) -> Counter[tuple[str, Day]]:
-    """How many files of a type and day are not in their place."""
-    renames = table.finishing.pending() if state.version >= 0 else []
-    return Counter((rename.type, rename.day) for rename in renames)
-
-
-def _rules_section(rules: ExportRules, limits: AlertLimits, log_is_away: bool) -> Section:
-    """Two of the three rules with their limits, the lag unknown while the log is away; failed writes are a metric."""
-    values: dict[str, Any] = {}
-    texts = []
-    for key, by_partition, limit in (
-        ("lag_records", rules.lag_records, limits.lag_records_max),
-        ("discrepancy_records", rules.discrepancy_records, limits.discrepancy_records_max),
-    ):
-        value = max(by_partition.values(), default=None)
-        values[key] = {"value": value, "partitions": dict(by_partition), "limit": limit}
-        shown = UNKNOWN if log_is_away and key == "lag_records" else "-" if value is None else value
-        texts.append(f"{key.removesuffix('_records')} {shown} ({'no limit' if limit is None else f'limit {limit}'})")
-    return Section("rules", values, lines=("rules: " + ", ".join(texts),))
-
-
-# types
-
-
-def _type_alerts(state: ExportState, pending: Mapping[str, int], unreadable: Mapping[str, str]) -> Iterator[Alert]:
+def _type_alerts(
+    state: ExportState, types: Sequence[Mapping[str, Any]], unreadable: Mapping[str, str]
+) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
-    for name in sorted(state.types):
+    for values in types:
+        name = values["type"]
         failing = [lag for _, lag in _lags(state, name) if lag.cause is Cause.FAILING]
         if failing:
             deferred = sum(lag.deferred for lag in failing)
-            since = min(map(_since, failing))
-            text = f"type {name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
-            yield Alert(TypeAlert.TYPE_LAGGING, text)
+            since = instant(min(lag.since_ms for lag in failing))
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be written since {since}: {deferred} records wait")
         if name in unreadable:
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be read: {unreadable[name]}")
-        if pending.get(name):
-            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending[name]} files wait for their final names")
+        if values["pending_renames"]:
+            text = f"type {name}: {values['pending_renames']} files wait for their final names"
+            yield Alert(TypeAlert.TYPE_LAGGING, text)
 
 
 def _type_values(
-    table: ExportTable, state: ExportState, name: str, rules: ExportRules, pending: Mapping[tuple[str, Day], int]
+    table: ExportTable, state: ExportState, name: str, gap_records: int, pending: Pending
 ) -> dict[str, Any]:
-    """One type: `gap_records` is of the partition where it is furthest back."""
+    """One type; `gap_records` is of the partition where it is furthest back."""
     logs = table.logs
     log = logs.refreshed(name)
     files, days = () if log is None else log.active_files(), logs.days_of(name)
@@ -134,13 +108,12 @@ def _type_values(
         "rows": sum(file.rows or 0 for file in files),
         "files": len(files),
         "size_bytes": sum(file.size_bytes for file in files),
-        "gap_records": rules.type_lag_records.get(name, 0),
+        "gap_records": gap_records,
         "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
         "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
         "watermark": instant(mark_ms),
         "last_complete_day": max(complete, default=None),
         "open_days": opened,
-        "reopened_days": [day for day in opened if days[day]],
     }
 
 
@@ -152,17 +125,13 @@ def _lag_values(state: ExportState, partition: Partition, lag: Lag) -> dict[str,
         "gap_records": (state.of(partition).position or 0) - lag.position,
         "deferred": lag.deferred,
         "cause": lag.cause.value,
-        "since": _since(lag).isoformat(),
+        "since": datetime.fromtimestamp(lag.since_ms / MILLIS_PER_SECOND, UTC).isoformat(),
     }
 
 
 def _lags(state: ExportState, name: str) -> list[tuple[Partition, Lag]]:
     """Where a type lags, in topics as they are now."""
     return [(state.partition_of(key), known.lags[name]) for key, known in sorted(state.current()) if name in known.lags]
-
-
-def _since(lag: Lag) -> datetime:
-    return datetime.fromtimestamp(lag.since_ms / 1000, UTC)
 
 
 def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -175,7 +144,6 @@ def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
         values["watermark"] or "-",
         values["last_complete_day"] or "-",
         min(values["open_days"], default="-"),
-        min(values["reopened_days"], default="-"),
     )
 
 
@@ -193,16 +161,12 @@ class DayState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DayAnswer:
-    """How a day of a type stands by logs and files, so also while Kafka is away."""
+    """Whether a day of a type is complete by logs and files, so also while Kafka is away."""
 
     type: str
     day: Day
     state: DayState
     reason: str
-    watermark: str | None
-    complete_at_watermark: str | None
-    unseen_files: int
-    """Files of the day that are not in their place."""
 
     @property
     def complete(self) -> bool:
@@ -212,37 +176,35 @@ class DayAnswer:
         return {**asdict(self), "complete": self.complete}
 
 
-def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
-    """Whether a day is complete for the types asked for, or for all; if not, what holds it back."""
+def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
+    """Whether a day is complete for the requested types, or for all; if not, what holds it back."""
     table = ExportTable(ExportLogs(job, Environment()))
     state = table.logs.state()
-    names = sorted({*job.table.all_types, *state.types})
-    for name in wanted:
+    names = sorted({*job.table.types, *state.types})
+    for name in requested:
         if name not in names:
             hint = did_you_mean(name, names) or f"its types are {', '.join(names)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
-    pending = _pending_files(table, state)
-    return tuple(_day_answer(table, state, name, day, pending[name, day]) for name in wanted or names)
+    pending = _pending_files(table) if state.version >= 0 else Counter()
+    return tuple(_day_answer(table, state, name, day, pending[name, day]) for name in requested or names)
 
 
-def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, unseen: int) -> DayAnswer:
-    late = table.logs.days_of(name).get(day, 0)
+def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pending: int) -> DayAnswer:
     needed = table.markers.needed_ms(name, day)
-    mark, held = state.watermark_of(name, table.markers.now_ms()), _held_back_by(state, name, needed)
-    answer = DayState.REOPENED if late else DayState.OPEN
-    reason = f"the watermark has to reach {instant(needed)}: {held or 'the clock is not there yet'}"
+    answer = DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
     if name in table.logs.unreadable:
         reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
     elif not any(True for _ in state.current()):
         reason = "the job has no position yet"
-    elif table.markers.is_complete(state, name, day):
-        answer, reason = DayState.COMPLETE, f"the watermark {instant(mark)} is past {instant(needed)}"
-        if unseen:
-            answer, reason = (
-                DayState.NOT_VISIBLE,
-                f"{unseen} files of it wait for their final names",
-            )
-    return DayAnswer(name, day, answer, reason, instant(mark), instant(needed), unseen)
+    elif not table.markers.is_complete(state, name, day):
+        held = _held_back_by(state, name, needed) or "the clock is not there yet"
+        reason = f"the watermark has to reach {instant(needed)}: {held}"
+    elif pending:
+        answer, reason = DayState.NOT_VISIBLE, f"{pending} files of it wait for their final names"
+    else:
+        mark = instant(state.watermark_of(name, table.markers.now_ms()))
+        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {instant(needed)}"
+    return DayAnswer(name, day, answer, reason)
 
 
 def _held_back_by(state: ExportState, name: str, needed_ms: int) -> str:

@@ -108,7 +108,7 @@ def fanout_flow(
         decode=job.decode,
         on=job.on,
         route=job.table.route,
-        types={name: _type_flow(logs, spec) for name, spec in job.table.all_types.items()},
+        types={name: _type_flow(logs, spec) for name, spec in job.table.types.items()},
         columns=job.columns,
         days=job.table.days,
         now_ms=int(environment.now() * 1000),
@@ -127,9 +127,8 @@ def fanout_flow(
 
 
 def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
-    raw = logs.is_unknown(spec.name)
     # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
-    decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" and not raw else spec.schema
+    decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" else spec.schema
     return TypeFlow(
         name=spec.name,
         values=spec.values,
@@ -138,7 +137,6 @@ def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
         event_time=spec.event_time,
         message=spec.message,
         stated=pa.schema([]) if spec.schema is None else spec.schema,
-        raw=raw,
     )
 
 

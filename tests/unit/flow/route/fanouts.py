@@ -64,11 +64,6 @@ def type_flow(name: str, schema: pa.Schema | None, **changes: Any) -> TypeFlow:
     return TypeFlow(name, **facts)
 
 
-def raw_flow(name: str) -> TypeFlow:
-    schema = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64())])
-    return TypeFlow(name, (), None, schema, parse("kafka.timestamp"), raw=True)
-
-
 def fanout_flow(
     folder: Path, types: Iterable[TypeFlow], piece: RoutedSlice | None = None, **changes: Any
 ) -> FanoutFlow:

@@ -11,8 +11,7 @@ from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.route.type_files import REPLAYED
 from penstock.flow.write.names import parse_replayed_name
 from penstock.flow.write.report import UNROUTED, decode_report
-from penstock.job.spec import RouteSpec, UnknownTypePolicy
-from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, type_flow
 
 SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])
 
@@ -55,12 +54,3 @@ def test_records_that_the_log_gives_to_their_type_are_passed_over(tmp_path: Path
     counts = found.shares["A"].counts
     assert (counts.read, counts.written, counts.skipped, counts.conserved) == (3, 1, 2, True)
     assert found.report.shares[KEY]["B"].replayed == ((101, 102), (103, 104), (105, 106))
-
-
-def test_unknown_records_go_to_the_table_of_unknown_types_if_the_job_has_one_now(tmp_path: Path) -> None:
-    route = RouteSpec("field", ("type",), UnknownTypePolicy.TABLE, "other")
-    whole = RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "other": 100})
-    flow = fanout_flow(tmp_path, [type_flow("A", SCHEMA), raw_flow("other")], whole, replay_run=1, route=route)
-    (answer,) = fanout_stage(flow)([kafka_part([{"type": "X"}, {"type": "A", "id": 1}])])
-    found = Outcome(flow, decode_report(answer.column("report")[0].as_py()))
-    assert (found.offsets("other"), found.shares["other"].replayed) == ([100], ((100, 101),))

@@ -60,9 +60,9 @@ def write_with_bad(
     shares = root.stage(partition, place, rows, pieces=(start,))
     file = stage_bad(root, partition, place, bad)
     counts = Counts(len(bad) + filtered, 0, len(bad), filtered)
-    share = Share(counts, min(bad), 1, quarantine_files=(file,))
+    share = Share(counts, min(bad), quarantine_files=(file,))
     shares[of] = shares[of] + share if of in shares else share
-    takes = dict.fromkeys(root.job.table.all_types, start)
+    takes = dict.fromkeys(root.job.table.types, start)
     assert not root.land(Slice(partition, start, end, start), shares, takes).refused
     root.expected.update((name, partition.number, offset) for (name, _), offsets in rows.items() for offset in offsets)
 

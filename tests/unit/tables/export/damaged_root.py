@@ -119,7 +119,7 @@ class Lake:
         here = (table or self.root.table).logs.state().of(partition)
         start, end = here.position or 0, self.log.bounds([partition])[partition].end if end is None else end
         causes = {**{name: lag.cause for name, lag in here.lags.items()}, **(lagging or {})}
-        takes = {name: start for name in self.root.job.table.all_types if name not in causes}
+        takes = {name: start for name in self.root.job.table.types if name not in causes}
         self._land(Slice(partition, start, end, start), takes, causes, True, table)
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:

@@ -53,5 +53,5 @@ def compacted(
     table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, effort: Effort = EVERYTHING
 ) -> CompactReport:
     """A compaction with the size of the job file."""
-    wanted = target_bytes or table.logs.export.compact_bytes
+    wanted = target_bytes or table.job.flush.min_bytes_per_file
     return compact(table, wanted, all_days=all_days, progress=None, effort=effort)

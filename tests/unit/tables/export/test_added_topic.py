@@ -12,9 +12,9 @@ from penstock.errors import UserError
 from penstock.job.spec import job_of
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.kind import existing
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
+from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
@@ -43,7 +43,7 @@ def test_a_second_topic_has_names_and_positions_of_its_own(tmp_path: Path) -> No
     assert f"order/day={MONDAY}/mall.0.5.parquet" in root.files()
     assert f"order/day={MONDAY}/shop.0.5.parquet" in root.files()
     assert rows_in(root.lake) == root.expected
-    refuse_unknown_files(root.open().logs)
+    refuse_unnamed_files(root.open().logs)
 
 
 def test_files_from_before_the_second_topic_are_compacted(tmp_path: Path) -> None:
@@ -73,5 +73,5 @@ def test_a_cluster_that_is_named_later_is_refused_by_every_command(tmp_path: Pat
     assert "shop." in refused.value.primary
     assert "table.export.cluster" in refused.value.hint
     with pytest.raises(UserError):
-        refuse_unknown_files(ExportLogs(job, Environment()))
+        refuse_unnamed_files(ExportLogs(job, Environment()))
     assert rows_in(root.lake) == root.expected

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvariantError
-from penstock.job.spec import GapPolicy
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue, lost_lags
+from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue
 from penstock.tables.export.spec import Rotation
 from penstock.tables.export.state import Cause, JobPartition, Lag, caught_up
 
@@ -54,24 +53,16 @@ def test_a_type_that_could_not_be_written_lately_rests() -> None:
 # gaps
 
 
-def test_a_type_whose_records_the_log_lost_stands_still_and_the_others_go_on() -> None:
-    here = at(8, A=waiting(4), B=waiting(1, cause=Cause.FAILING))
-    bounds = Bounds(3, 8)
-    assert list(lost_lags(here, bounds)) == ["B"]
-    assert planned(here, bounds) == (4, 4, 8, {"A": 4})
-    assert planned(replace(here, lags={"B": here.lags["B"]}), bounds) is None
-
-
 def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None:
     """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
     here = at(8, B=waiting(1, deferred=4))
-    terms = replace(NOW, gap=GapPolicy.RECORD, records_max=2)
+    terms = replace(NOW, records_max=2)
     vanished = 0
     for expected, count in (((1, 4, 6, {"B": 1}), 1), ((6, 6, 8, {"B": 6}), 1)):
         assert planned(here, Bounds(4, 8), terms) == expected
         start, read_from, end, _ = expected
         check_residue(Slice(EVENTS, start, end, read_from), here, {"B": count}, may_vanish=False)
-        lags, more = caught_up(here, Slice(EVENTS, start, end, read_from), {"B": count}, None)
+        lags, more = caught_up(here, Slice(EVENTS, start, end, read_from), {"B": count})
         here = replace(here, lags={name: lag for name, lag in lags.items() if lag.deferred})
         vanished += more.vanished
     assert (here.lags, vanished) == ({}, 2)
@@ -91,16 +82,14 @@ def test_a_gap_of_one_type_excuses_no_other() -> None:
 # time
 
 
-@pytest.mark.parametrize("rotation", [Rotation(events=100), Rotation(size_bytes=1_000_000)])
-def test_a_rotation_by_count_or_size_alone_is_due_after_half_an_hour_too(rotation: Rotation) -> None:
+def test_a_rotation_by_count_alone_is_due_after_half_an_hour_too() -> None:
     here = at(4, B=waiting(1, since_ms=1_000))
-    early, late = (CatchUpTerms({"B": rotation}, now=1.0 + seconds) for seconds in (1_799.0, 1_800.0))
+    early, late = (CatchUpTerms({"B": Rotation(events=100)}, now=1.0 + seconds) for seconds in (1_799.0, 1_800.0))
     assert planned(here, terms=early) is None
     assert planned(here, terms=late) == (1, 1, 4, {"B": 1})
 
 
-@pytest.mark.parametrize("lag", [waiting(1, deferred=100), waiting(1, size_bytes=50)])
-def test_a_rotation_is_due_once_enough_waits(lag: Lag) -> None:
-    terms = CatchUpTerms({"B": Rotation(events=100, size_bytes=50)}, now=1.0)
-    assert planned(at(200, B=waiting(1, deferred=99, size_bytes=49)), terms=terms) is None
-    assert planned(at(200, B=lag), terms=terms) == (1, 1, 200, {"B": 1})
+def test_a_rotation_is_due_once_enough_waits() -> None:
+    terms = CatchUpTerms({"B": Rotation(events=100)}, now=1.0)
+    assert planned(at(200, B=waiting(1, deferred=99)), terms=terms) is None
+    assert planned(at(200, B=waiting(1, deferred=100)), terms=terms) == (1, 1, 200, {"B": 1})

@@ -12,8 +12,8 @@ from penstock.errors import UserError
 from penstock.job.spec import job_of
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.export_root import WEDNESDAY, ZERO, ExportRoot, filled, job_file
@@ -131,7 +131,7 @@ def test_a_lost_job_log_is_refused(tmp_path: Path, export: str) -> None:
     shutil.rmtree(root.lake / "_penstock/shop/_delta_log")
     logs = logs_of(root.job_path)
     with pytest.raises(UserError) as refused:
-        refuse_unknown_files(logs)
+        refuse_unnamed_files(logs)
         logs.agree_on_types()
     assert "penstock rebuild" in refused.value.hint
     assert not (root.lake / "_penstock/shop/_delta_log").exists()
@@ -161,11 +161,11 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(home)
     shutil.copytree(tmp_path / "copy", home)
     with pytest.raises(UserError, match=r"order/.*shop\.0\.39\.parquet"):
-        refuse_unknown_files(logs_of(root.job_path))
+        refuse_unnamed_files(logs_of(root.job_path))
 
 
 def test_files_of_other_programs_are_no_reason_to_stop(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
     foreign.write_bytes(b"not ours")
-    refuse_unknown_files(logs_of(root.job_path))
+    refuse_unnamed_files(logs_of(root.job_path))

@@ -46,7 +46,7 @@ def rows_of(root: ExportRoot) -> Counter[Place]:
     if root.logs.is_plain:
         return plain_rows(root.lake)
     found: Counter[Place] = Counter()
-    for name in root.job.table.all_types:
+    for name in root.job.table.types:
         places = pl.read_delta(str(root.lake / name)).select("kafka_partition", "kafka_offset").rows()
         found.update((name, *place) for place in places)
     return found

@@ -47,7 +47,7 @@ def state_of(partitions: Mapping[Partition, JobPartition]) -> ExportState:
 
 
 def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
-    lag = Lag(7, Cause.FAILING, deferred=3, size_bytes=50, since_ms=11, gap=2, watermark_ms=1_000)
+    lag = Lag(7, Cause.FAILING, deferred=3, since_ms=11, gap=2, watermark_ms=1_000)
     totals = Totals(*range(1, len(TOTAL_NAMES) + 1))
     numbers = {
         position_key(JOB, ZERO): 20,
@@ -136,18 +136,18 @@ def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> 
 
 def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
     here = JobPartition(10, 0, watermark_ms=500)
-    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12, 60)}, {"a": Cause.ROTATION}, now_ms=8)
-    assert lags == {"a": Lag(12, Cause.ROTATION, 3, 60, 8, watermark_ms=500)}
+    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12)}, {"a": Cause.ROTATION}, now_ms=8)
+    assert lags == {"a": Lag(12, Cause.ROTATION, 3, 8, watermark_ms=500)}
     here = replace(here, position=20, watermark_ms=900, lags=lags)
-    more = deferred_lags(here, {"a": Share(Counts(read=2), 21, 40)}, {"a": Cause.FAILING}, now_ms=9)
-    assert more == {"a": Lag(12, Cause.FAILING, 5, 100, 8, watermark_ms=500)}
+    more = deferred_lags(here, {"a": Share(Counts(read=2), 21)}, {"a": Cause.FAILING}, now_ms=9)
+    assert more == {"a": Lag(12, Cause.FAILING, 5, 8, watermark_ms=500)}
 
 
 def test_what_is_not_found_below_the_position_has_vanished() -> None:
     here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, deferred=5)})
-    lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1}, None)
+    lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1})
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
-    lags, totals = caught_up(replace(here, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2}, None)
+    lags, totals = caught_up(replace(here, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2})
     assert totals == Totals(deferred=-4, vanished=2)
     assert (lags["a"].deferred, lags["a"].gap) == (0, 0)
 
@@ -176,7 +176,7 @@ class Model:
             if name not in behind and name not in self.here.lags:
                 self.landed[name] += offsets
             elif offsets:
-                left[name] = Share(Counts(read=len(offsets)), offsets[0], 10 * len(offsets))
+                left[name] = Share(Counts(read=len(offsets)), offsets[0])
         lags = {**self.here.lags, **deferred_lags(self.here, left, dict.fromkeys(left, Cause.ROTATION), 1)}
         more = Totals(read=end - start, deferred=sum(share.counts.read for share in left.values()))
         self.here = replace(self.here, position=end, lags=lags, totals=self.here.totals + more)
@@ -189,7 +189,7 @@ class Model:
         read_from = min(max(lag.position, self.lost_below), end)
         found = self.of(name, read_from, end)
         self.landed[name] += found
-        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(found)}, None)
+        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(found)})
         known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if lag.deferred}
         self.here = replace(self.here, lags=known, totals=self.here.totals + more)
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
-from penstock.tables.export.rules import Outcomes, gap_records, measure
+from penstock.tables.export.monitoring import Outcomes, measure
 from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.state import Cause, ExportState, JobPartition, Lag
 
@@ -42,18 +42,11 @@ def outcomes(**texts: str) -> Outcomes:
 )
 def test_the_share_of_failed_writes_is_in_percent(text: str, percent: float) -> None:
     rules = measure(export(10), {}, NO_LIMITS, outcomes(a=text))
-    assert (rules.failed_writes_percent, rules.failed_writes_percent_by_type) == (percent, {"a": percent})
+    assert rules.failed_writes_percent == {"a": percent}
 
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
-    rules = measure(export(10), {ZERO: 10}, NO_LIMITS)
-    assert (rules.failed_writes_percent, rules.failed_writes_percent_by_type) == (None, {})
-
-
-def test_the_share_of_all_types_weighs_each_write_alike() -> None:
-    rules = measure(export(10), {ZERO: 10}, NO_LIMITS, outcomes(a="0", b="111111111"))
-    assert rules.failed_writes_percent_by_type == {"a": 100.0, "b": 0.0}
-    assert rules.failed_writes_percent == 10.0
+    assert measure(export(10), {ZERO: 10}, NO_LIMITS).failed_writes_percent == {}
 
 
 # lag
@@ -91,7 +84,7 @@ def test_a_type_that_lags_is_compared_with_those_that_are_up_to_date() -> None:
 def test_where_every_type_lags_they_are_compared_with_each_other() -> None:
     state = export(100, {"a": 40, "b": 70, "c": 55})
     assert discrepancy(state) == 30
-    assert [gap_records(state, ZERO, name) for name in TYPES] == [60, 30, 45]
+    assert measure(state, {ZERO: None}, NO_LIMITS).type_lag_records == {"a": 60, "b": 30, "c": 45}
 
 
 UNHAPPY = [
@@ -119,7 +112,7 @@ def test_the_unhappy_timeline_of_the_seed(
     rules = measure(state, {ZERO: 75}, NO_LIMITS, outcomes(a=text))
     assert state.of(ZERO).position_of() == committed
     assert rules.discrepancy_records == {"events/0": apart}
-    assert rules.failed_writes_percent_by_type == {"a": pytest.approx(percent)}
+    assert rules.failed_writes_percent == {"a": pytest.approx(percent)}
     assert rules.lag_records == {"events/0": 75 - position}
 
 
@@ -158,12 +151,10 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
     limits = AlertLimits(lag_records_max=30, discrepancy_records_max=100)
     rules = measure(export(100, {"a": 40}), {ZERO: 130}, limits, outcomes(a="01", b="11"))
     assert rules.facts() == {
-        "failed_writes_percent": 25.0,
-        "failed_writes_percent_by_type": {"a": 50.0, "b": 0.0},
+        "failed_writes_percent": {"a": 50.0, "b": 0.0},
         "lag_records": {"events/0": 30},
         "discrepancy_records": {"events/0": 60},
         "position": {"events/0": 100},
-        "global_position": {"events/0": 40},
         "type_lag_records": {"a": 60, "b": 0, "c": 0},
         "watermark": {},
         "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},

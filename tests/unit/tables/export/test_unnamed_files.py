@@ -13,10 +13,9 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.logs.log import Partition
 from penstock.tables.export.kind import existing
-from penstock.tables.export.known_files import refuse_unknown_files
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.names import day_folder
-from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
+from penstock.tables.export.root import refuse_unnamed_files
+from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import compacted
 
 
@@ -33,7 +32,7 @@ def put_back_older(root: ExportRoot) -> None:
 def start(root: ExportRoot) -> None:
     """What a process does before it writes anything."""
     logs = ExportLogs(root.job, root.environment)
-    refuse_unknown_files(logs)
+    refuse_unnamed_files(logs)
     logs.agree_on_types()
 
 
@@ -133,15 +132,3 @@ def test_a_type_whose_folder_cannot_be_read_does_not_stop_the_others(tmp_path: P
     shutil.rmtree(root.lake / "click")
     (root.lake / "click").write_text("in the way")
     start(root)
-
-
-def test_lost_logs_are_noticed_by_files_of_unknown_types_alone(tmp_path: Path) -> None:
-    path = job_file(tmp_path)
-    path.write_text(path.read_text().replace("by: field(type)", "by: field(type), unknown: table"))
-    root = ExportRoot(path)
-    other = next(name for name in root.job.table.all_types if name not in root.job.table.types)
-    root.start(ZERO)
-    root.write(ZERO, 0, 10, {(other, TUESDAY): range(10)})
-    shutil.rmtree(root.lake / "_penstock")
-    with pytest.raises(UserError, match=day_folder(other, TUESDAY)):
-        start(root)
