@@ -159,22 +159,20 @@ def server_command(broker: Broker, root: Path) -> list[str]:
 def _format(cluster_id: str, broker: Broker, root: Path) -> None:
     arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(broker.settings_file(root))]
     try:
-        answer = subprocess.run(
+        subprocess.run(
             [*_java(), *arguments],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             timeout=FORMAT_SECONDS_MAX,
-            check=False,
+            check=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise TransientError(f"formatting took longer than {FORMAT_SECONDS_MAX} s", detail=str(root)) from error
-    if answer.returncode != 0:
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise TransientError(
             "the storage of the embedded broker could not be formatted",
-            detail=(answer.stdout + answer.stderr).strip(),
+            detail=f"{error}: {(error.output or b'').decode(errors='replace').strip()}",
             hint=f"check that {root} can be written and has room",
-        )
+        ) from error
 
 
 def _java() -> list[str]:
