@@ -186,7 +186,7 @@ class OffsetJoin:
                 except (pa.ArrowException, OSError):
                     self._unreadable.add(file.path)
                 self._files_read.add(key)
-                self._depth.tell("files", len(self._files_read), len(files))
+                self._depth.report("files", len(self._files_read), len(files))
 
     def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
         """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
@@ -223,7 +223,7 @@ class OffsetJoin:
         window.log = np.zeros(window.hi - window.lo, np.bool_)
         if start < end:
             step, before, total = f"offsets of {partition}", window.lo - origin, position - origin
-            offsets = self._log.offsets(partition, start, end, lambda n: self._depth.tell(step, before + n, total))
+            offsets = self._log.offsets(partition, start, end, lambda n: self._depth.report(step, before + n, total))
             window.log[np.asarray(offsets) - window.lo] = True
         # Retention may have moved while the records were read.
         first = self._log.bounds([partition])[partition].first

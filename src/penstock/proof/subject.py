@@ -60,7 +60,7 @@ class Depth:
     published: bool = False
     """Whether the topic is read that the table is published to."""
 
-    def tell(self, step: str, done: int, total: int) -> None:
+    def report(self, step: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(step, done, total)
 

@@ -79,7 +79,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     try:
         for wanted in passes:
             join.compare(wanted)
-            depth.tell("values", join.records, total if sample.records is None else sample.records)
+            depth.report("values", join.records, total if sample.records is None else sample.records)
     except (pa.ArrowException, OSError) as error:
         return Check("values", f"rows cannot be read or decoded: {error}", True)
     if join.unplaced:

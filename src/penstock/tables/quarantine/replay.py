@@ -44,7 +44,6 @@ _KIND = "replay"
 
 F = TypeVar("F")
 """What a run leaves for its commit."""
-"""Which of the rows of a quarantine are replayed at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def check_log_points(
             points += int(windows["count"].sum())
             fewer += windows.filter(part).height
             faults.append(windows.filter(wrong).select(_KEY))
-            depth.tell("values", done, len(passes))
+            depth.report("values", done, len(passes))
     except (NotFoundError, InvariantError) as error:
         return Check("values", error.primary, True)
     what = f"the values of {fewer} windows of series: the log no longer has all records of {gone} partitions"
