@@ -87,8 +87,8 @@ class WalServer:
         self._reach = reach
         self._tokens = [token.encode() for token in tokens]
         """If there are any, every request but that for health has to bring one of them."""
-        self._hosts = {host, "localhost", socket.gethostname(), *hosts}
-        """Names that a Host header may have, besides addresses: a page in a browser has another."""
+        self._hosts = {host, "localhost", socket.gethostname(), *hosts, None}
+        """Names that a Host header may have, and None for addresses: a page in a browser has another."""
         self._waiting: list[tuple[Append, asyncio.Future[Appended | PenstockError]]] = []
         self._free_bytes = IN_FLIGHT_BYTES_MAX
         self._decoding = asyncio.Lock()
@@ -171,7 +171,8 @@ class WalServer:
     def _refusal(self, head: _Head, held: int) -> PenstockError | None:
         """What is wrong with a request before its body is read."""
         host = head.headers.get("host", "")
-        if not self._is_own_name(host):
+        match = _HOST.fullmatch(host)
+        if match is None or match["name"] not in self._hosts:
             hint = "start the server with --allow-host NAME, or use its address"
             return WalRefusedError(f"the server is not called {host[:200]!r}", hint=hint, status=403)
         origin = head.headers.get("origin")
@@ -189,10 +190,6 @@ class WalServer:
         if held > self._free_bytes:
             return WalFullError("too many bytes are being sent", hint="send again in a moment")
         return None
-
-    def _is_own_name(self, host: str) -> bool:
-        match = _HOST.fullmatch(host)
-        return match is not None and (match["name"] is None or match["name"] in self._hosts)
 
     def _is_valid(self, authorization: str) -> bool:
         kind, _, token = authorization.partition(" ")

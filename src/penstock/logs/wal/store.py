@@ -224,9 +224,11 @@ class WalStore(WalDatabase):
     def _remove_old(self) -> None:
         """Remove what every job has committed and whose retention is over, and old client keys."""
         self._trim_all()
+        # Ids and uptimes grow together, so nothing but the keys that go is read.
         self._db.execute(
-            "DELETE FROM client_keys WHERE uptime < ? OR id <= (SELECT max(id) FROM client_keys) - ?",
-            (self._uptime() - self.limits.dedup_seconds, CLIENT_KEYS_MAX),
+            "DELETE FROM client_keys WHERE id <= (SELECT max(id) FROM client_keys) - ?1 OR id < coalesce("
+            "(SELECT id FROM client_keys WHERE uptime >= ?2 ORDER BY id LIMIT 1), 1 << 62)",
+            (CLIENT_KEYS_MAX, self._uptime() - self.limits.dedup_seconds),
         )
 
     def _trim_all(self, topic: str = "") -> None:
