@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.job.spec import kafka_of
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.probes import lost_tails
+from penstock.logs.kafka.log import KafkaLog, lost_tails
 from penstock.logs.log import EpochMark, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.verify import Verdict, ViolationKind, verify

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
-from penstock.logs.kafka.probes import record_times
+from penstock.logs.kafka.log import record_times
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.log import Partition
 

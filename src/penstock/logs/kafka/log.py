@@ -1,24 +1,66 @@
-"""Kafka as a log: the topics of one job with everything that jobs and `verify` ask of them."""
+"""Kafka as a log: the topics of one job with everything that jobs and `verify` ask of them.
+
+Consumers that join no group answer which offsets have records, when records were made, and whether the log still has
+what was read. Offsets are not read by the reader of the tasks: `verify` would not notice what that one passes over.
+
+A log that lost its tail in an unclean election and grew again shows nothing in its bounds. Its leader knows where each
+epoch ended; librdkafka asks it for that, before it fetches from an offset that is assigned with an epoch.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
+from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import CALL_SECONDS_MAX
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
+from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.mirror import mirror, mirrored
-from penstock.logs.kafka.probes import lost_tails, open_consumer, record_offsets, record_times
 from penstock.logs.kafka.reader import PieceReader
+from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
 LOST_TAIL_PAUSE_SECONDS = 0.5
+SILENCE_SECONDS_MAX = 30.0
+"""How long the broker may send nothing before reading is given up."""
+MESSAGES_PER_CALL = 20_000
+QUEUED_KIB_MAX = 32 * 1024
+_CALL_SECONDS = 0.5
+_POLL_SECONDS = 0.1
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, UNUSED_GROUP_DENIED)
+_OFFSET_SETTINGS = {
+    "enable.auto.offset.store": "false",
+    # Retention may pass the start while we read: the caller asks for the first offset afterwards.
+    "auto.offset.reset": "earliest",
+    "queued.max.messages.kbytes": str(QUEUED_KIB_MAX),
+}
+_EPOCH_SETTINGS = {
+    "auto.offset.reset": "error",
+    # Any record tells that the offset before it was found valid, also one of an aborted transaction.
+    "isolation.level": "read_uncommitted",
+    "fetch.message.max.bytes": str(64 * 1024),
+    "fetch.wait.max.ms": "10",
+    "queued.min.messages": "1",
+}
+# The client reports it under the code of a reset that is not wanted; only the text holds the cause.
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
+_EPOCH_END = re.compile(r"broker end offset is (?P<end>\d+)")
 
 
 class KafkaLog(KafkaTopics):
@@ -66,3 +108,146 @@ class KafkaLog(KafkaTopics):
             self._consumer.close()
             self._consumer = None
         super().close()
+
+
+def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _OFFSET_SETTINGS) -> Consumer:
+    """A consumer that joins no group and commits nothing; UserError for settings that the client does not take."""
+    try:
+        return Consumer({**reading_settings(spec), **settings}, logger=QuietLog(logger))
+    except KafkaException as error:
+        raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+# offsets of records
+
+
+def record_offsets(
+    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
+) -> Offsets:
+    """The offsets of all records in `[start, end)`; `told` hears how many more of the range are done, now and then."""
+    if start >= end:
+        return np.empty(0, np.int64)
+    consumer.assign([TopicPartition(partition.topic, partition.number, start)])
+    parts: list[Offsets] = []
+    done, heard_at = start, time.monotonic()
+    try:
+        while done < end:
+            messages = consumer.consume(MESSAGES_PER_CALL, _CALL_SECONDS)
+            offsets, ended = _offsets(messages, bootstrap, partition)
+            if offsets or ended:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENCE_SECONDS_MAX:
+                raise TransientError(
+                    f"Kafka at {bootstrap} gave no record of {partition} for {SILENCE_SECONDS_MAX:g} s",
+                    detail=f"offsets [{done}, {end}) were still to be read",
+                )
+            if offsets:
+                parts.append(np.array([offset for offset in offsets if start <= offset < end], np.int64))
+            reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
+            told(reached - done)
+            done = reached
+    finally:
+        consumer.unassign()
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def _offsets(messages: list[Message], bootstrap: str, partition: Partition) -> tuple[list[int], bool]:
+    """The offsets of records among the messages, and whether the end of the partition was met."""
+    offsets: list[int] = []
+    ended = False
+    for message in messages:
+        error = message.error()
+        if error is None:
+            offsets.append(message.offset() or 0)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended = True
+        elif error.code() not in _PASSING:
+            raise error_of(fault_of(error), bootstrap, f"partition {partition}")
+    return offsets, ended
+
+
+# the first event after an offset
+
+
+def _first_events(
+    spec: KafkaLogSpec, settings: Mapping[str, str], places: Mapping[Partition, TopicPartition], seconds_max: float
+) -> Iterator[tuple[Partition, Message]]:
+    """A record, the end of the log, or a reset for any cause; a partition that does not answer in time is absent."""
+    waiting = {(partition.topic, partition.number): partition for partition in places}
+    deadline = time.monotonic() + seconds_max
+    consumer = open_consumer(spec, settings)
+    try:
+        consumer.assign(list(places.values()))
+        while waiting and time.monotonic() < deadline:
+            event = consumer.poll(_POLL_SECONDS)
+            if event is None or not _is_answer(event, spec.bootstrap):
+                continue
+            partition = waiting.pop((event.topic() or "", event.partition() or 0), None)
+            if partition is not None:
+                # Its further records would only fill the queue.
+                consumer.pause([TopicPartition(partition.topic, partition.number)])
+                yield partition, event
+    except KafkaException as error:
+        raise error_of(fault_of(error), spec.bootstrap, "first records") from error
+    finally:
+        consumer.close()
+
+
+def _is_answer(event: Message, bootstrap: str) -> bool:
+    error = event.error()
+    if error is None or error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+        return True
+    if error.code() != UNUSED_GROUP_DENIED and (not error.retriable() or error.fatal()):
+        raise error_of(fault_of(error), bootstrap, f"topic {event.topic()}")
+    return False
+
+
+def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
+    """When the first record at or after each offset was made, as `Log.record_times` says."""
+    if not offsets:
+        return {}
+    places = {each: TopicPartition(each.topic, each.number, offset) for each, offset in offsets.items()}
+    times: dict[Partition, float] = {}
+    # Retention may pass an offset meanwhile.
+    for partition, event in _first_events(spec, {"auto.offset.reset": "earliest"}, places, seconds_max):
+        kind, at_ms = event.timestamp()
+        if event.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+            times[partition] = at_ms / 1000
+    return times
+
+
+# leader epochs
+
+
+def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
+    """The marks whose records the log has lost otherwise than by retention or compaction."""
+    present = log.leader_epochs(marks)
+    # A leader cuts nothing off while it leads: mostly this one request tells.
+    doubtful = {
+        partition: [mark for epoch, mark in last_by_epoch.items() if epoch != present[partition]]
+        for partition, read in marks.items()
+        if (last_by_epoch := {mark.epoch: mark for mark in sorted(read)})
+    }
+    lost: list[LostTail] = []
+    while asked := {partition: left.pop() for partition, left in doubtful.items() if left}:
+        lost += _validated(log.spec, asked)
+    return tuple(sorted(lost, key=lambda tail: (tail.partition, tail.mark)))
+
+
+def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list[LostTail]:
+    """Let the client compare one mark of each partition with its leader's epochs."""
+    places = {
+        each: TopicPartition(each.topic, each.number, mark.end, leader_epoch=mark.epoch) for each, mark in asked.items()
+    }
+    answers = dict(_first_events(spec, _EPOCH_SETTINGS, places, CALL_SECONDS_MAX))
+    if silent := sorted(asked.keys() - answers.keys()):
+        names = ", ".join(map(str, silent))
+        raise TransientError(f"Kafka at {spec.bootstrap} does not answer about the leader epochs of {names}")
+    lost: list[LostTail] = []
+    for partition, event in answers.items():
+        error = event.error()
+        # Other resets are no loss: retention took what comes after the mark.
+        if error is not None and _TRUNCATED in error.str():
+            epoch_end = _EPOCH_END.search(error.str())
+            lost.append(LostTail(partition, asked[partition], int(epoch_end["end"]) if epoch_end else None))
+    return lost

@@ -8,6 +8,7 @@ that the log ends there. See docs/adr/0004.
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,6 @@ from penstock.logs.kafka.faults import OUT_OF_RANGE, UNUSED_GROUP_DENIED, error_
 from penstock.logs.kafka.native.columns import Records, Spans, arrow_batches
 from penstock.logs.kafka.native.consumer import RawConsumer, TopicIdRequest
 from penstock.logs.kafka.native.messages import Messages, Numbers
-from penstock.logs.kafka.probes import next_offsets
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import url_safe
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError, pieces_of
@@ -248,3 +248,16 @@ class _Cursor:
             )
         else:
             raise error_of(fault_of(error), self._bootstrap, f"topic {self._piece.topic}")
+
+
+def next_offsets(statistics: str) -> dict[tuple[str, int], int]:
+    """The next offset that a client fetches of each partition that it reads, by topic and number.
+
+    Records of aborted transactions are fetched and never delivered: only a client's statistics show that it moves on.
+    """
+    return {
+        (topic, int(number)): partition["next_offset"]
+        for topic, content in json.loads(statistics)["topics"].items()
+        for number, partition in content["partitions"].items()
+        if "next_offset" in partition
+    }

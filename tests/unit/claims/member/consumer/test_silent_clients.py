@@ -12,7 +12,7 @@ from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Session
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import JoiningGroup
-from penstock.logs.kafka.probes import next_offsets
+from penstock.logs.kafka.reader import next_offsets
 from penstock.logs.log import Partition
 
 INTERVAL = 1.0
