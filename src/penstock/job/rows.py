@@ -218,11 +218,11 @@ def add_place(
             reader.note(at, fault)
         for key, other in others:
             if other.casefold() == name.casefold():
-                stated = reader.has(*at)
+                renamed = reader.has(*at)
                 message = f"{shown(other)} is also the column that holds the {part} of each record"
                 hint = f"choose another name, here or for that column: place: {{{part}: another_name}}"
-                on_key = not stated and key[0] != "sql" and key[-1] != "message"
-                reader.note(at if stated else key, message, hint, on_key=on_key)
+                on_key = not renamed and key[0] != "sql" and key[-1] != "message"
+                reader.note(at if renamed else key, message, hint, on_key=on_key)
         others.append((at, name))
         added[name] = KafkaField(part)
     return added
