@@ -14,20 +14,17 @@ from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import Reader, known_keys
 from penstock.job.schema import read_schema
-from penstock.job.sections import AnyKindSection, Kinds
+from penstock.job.sections import AnyKindSection
 from penstock.job.spec import (
-    POINT_FORMATS,
     DecodeFormat,
     DecodeSpec,
     JobSpec,
     MessageName,
     PointsSpec,
-    TombstonePolicy,
 )
 from penstock.job.values import Read
 
 AT: KeyPath = ("decode",)
-_KEYS_OF_ROWS = ("schema", "columns", "drop", "sql")
 _POINT_KEYS = tuple(known_keys(PointsSpec))
 _OWN_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "json": (),
@@ -43,7 +40,7 @@ _REQUIRED_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
 }
 
 
-def complete_decode(job: JobSpec, kind: AnyKindSection, kinds: Kinds, reader: Reader) -> DecodeSpec:
+def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> DecodeSpec:
     """Check the decoder against its format and the table; its descriptors are empty where they cannot be used."""
     decode = replace(job.decode, payload_bytes_max=job.limits.payload_bytes_max)
     if not reader.states(*AT, "format"):
@@ -54,13 +51,14 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, kinds: Kinds, reader: Re
     for name in _REQUIRED_KEYS.get(decode.format, ()):
         if not reader.has(*AT, name):
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
-    _check_points(job, kind, kinds, reader)
-    if not kind.many_types:
-        if decode.format == "garmadon":
-            elsewhere = next((other.many_types for other in kinds if other.many_types), "")
-            reader.note(_format_at(reader), "garmadon records are of many types", elsewhere)
-        if decode.format == "protobuf" and not reader.has(*AT, "message"):
-            reader.note((*AT, "message"), "required key is missing: the table's rows are of one message")
+    if decode.format not in kind.decoders and reader.has("table", kind.name):
+        at = (*AT, "format") if reader.has(*AT, "format") else AT
+        reader.note(at, f"table.{kind.name} does not take {decode.format}", f"it takes {', '.join(kind.decoders)}")
+    if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
+        reader.note((*AT, "message"), "required key is missing: the table's rows are of one message")
+    for index in range(len(decode.points.blacklist)):
+        if reader.written(*AT, "blacklist", index) in ({}, {"tags": {}}):
+            reader.note((*AT, "blacklist", index), "matches every series", "state a name, tags, or both")
     if reader.states(*AT, "descriptors") and "descriptors" in _OWN_KEYS[decode.format]:
         try:
             files_of(decode.descriptors)
@@ -88,7 +86,7 @@ def schema_of_rows(decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
             read = partial(message_schema, decode.descriptors, decode.message)
             return schema_of_message(read, decode.message, (*AT, "message"), reader)
         case "telegraf" | "influx":
-            # Refused already: a table of rows cannot hold what they give.
+            # Refused already, with the decoder.
             return None
         case "json" if not reader.has(*at):
             reader.note(at, "required key is missing: decode json needs the fields and their types")
@@ -118,32 +116,3 @@ def note_stated_schema(at: KeyPath, decode: DecodeSpec, reader: Reader) -> None:
         reader.note(at, "contradicts decode: raw, whose one field is value (binary)", on_key=True)
     else:
         reader.note(at, f"contradicts decode {decode.format}: the message is the schema", "remove it", on_key=True)
-
-
-def _format_at(reader: Reader) -> KeyPath:
-    return (*AT, "format") if reader.has(*AT, "format") else AT
-
-
-def _check_points(job: JobSpec, kind: AnyKindSection, kinds: Kinds, reader: Reader) -> None:
-    """Refuse points for a table that takes none, rows for one that takes only points, and what contradicts points."""
-    decoder = job.decode.format
-    gives_points = decoder in POINT_FORMATS
-    if gives_points != kind.takes_points and reader.has("table", kind.name):
-        if kind.takes_points:
-            message = f"{decoder} records are rows, and table.{kind.name} takes points of metrics"
-            reader.note(_format_at(reader), message, f"use {' or '.join(POINT_FORMATS)}")
-        else:
-            takers = " or ".join(f"table.{other.name}" for other in kinds if other.takes_points)
-            message = f"{decoder} records are points of metrics, and table.{kind.name} takes rows"
-            reader.note(_format_at(reader), message, f"{takers} takes points" if takers else "")
-    for index in range(len(job.decode.points.blacklist)):
-        at: KeyPath = (*AT, "blacklist", index)
-        if reader.written(*at) in ({}, {"tags": {}}):
-            reader.note(at, "matches every series", "state a name, tags, or both")
-    if gives_points and kind.takes_points:
-        for name in _KEYS_OF_ROWS:
-            if reader.has(name):
-                reader.note((name,), f"has no meaning with decode {decoder}", "remove it", on_key=True)
-        if job.on.tombstone is TombstonePolicy.ROW:
-            message = f"row has no meaning with decode {decoder}: a tombstone has no points"
-            reader.note(("on", "tombstone"), message, "use filter or quarantine")

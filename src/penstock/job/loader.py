@@ -58,9 +58,10 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 def _read_text(path: Path) -> str:
     try:
         content = read_bounded(path, FILE_BYTES_MAX)
-        return content.decode("utf-8-sig")
     except RefusedError as refusal:
         raise JobFileError([_file_fault(path, refusal.message)]) from None
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
@@ -86,15 +87,15 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
     )
     _check_choice("log", logs, log, reader)
     _check_choice("table", kinds, kind, reader)
-    job = replace(job, decode=complete_decode(job, kind, kinds, reader))
+    job = replace(job, decode=complete_decode(job, kind, reader))
     job = kind.complete(job, reader)
     for other in kinds:
         for name in other.own_keys():
             if reader.has(name) and name not in kind.own_keys():
                 reader.note((name,), f"has no meaning without table.{other.name}", "remove it", on_key=True)
-    if reader.has("place") and not kind.has_place:
-        message = f"has no meaning for a {kind.name} table, whose rows are not single records"
-        reader.note(("place",), message, "remove it", on_key=True)
+    for name in kind.unused:
+        if reader.has(name):
+            reader.note((name,), f"has no meaning for table.{kind.name}", "remove it", on_key=True)
     check_spark(job, reader)
     both_stated = reader.states("flush", "min_bytes_per_file") and reader.states("flush", "max_bytes_per_batch")
     if both_stated and job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:
@@ -146,9 +147,6 @@ def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | No
     if claims is None and log.shared and job.log.group:
         claims = ClaimsSpec()
     if claims is not None and claims.mode == "static":
-        for name in known_keys(ClaimsSpec):
-            if name != "mode" and reader.has("claims", name):
-                reader.note(("claims", name), "has no meaning with static claims", "remove mode: static", on_key=True)
         claims = None
     if claims is not None and not log.shared:
         message = f"log.{log.name} cannot be shared: the processes of a job meet in a topic of Kafka"

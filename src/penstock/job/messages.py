@@ -91,17 +91,13 @@ def garmadon_schema(descriptors: bytes, header: MessageName, body: MessageName) 
         (body.name, of_body),
         ("the envelope", pa.schema([(ENVELOPE_TIME, pa.int64())])),
     ]
-    seen: dict[str, tuple[str, str]] = {}
+    owner: dict[str, str] = {}
     for place, schema in places:
         for name in schema.names:
-            if name.casefold() in seen:
-                other, other_place = seen[name.casefold()]
-                raise UserError(
-                    f"{place} and {other_place} both have a field {name}: a flat row can hold one",
-                    detail="" if name == other else f"{name} and {other} differ in case only",
-                    hint="rename the field in one of the messages",
-                )
-            seen[name.casefold()] = (name, place)
+            other = owner.setdefault(name.casefold(), place)
+            if other != place:
+                message = f"{place} and {other} both have a field {name}: a flat row can hold one"
+                raise UserError(message, hint="rename the field in one of the messages; case makes no difference")
     return pa.schema([field for _, schema in places for field in schema])
 
 

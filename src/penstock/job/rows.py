@@ -218,19 +218,14 @@ def add_place(
             reader.note(at, fault)
         for key, other in others:
             if other.casefold() == name.casefold():
-                _note_clash(at, name, key, other, reader)
+                renamed = reader.has(*at)
+                message = f"{shown(other)} is also the column that holds the {part} of each record"
+                hint = f"choose another name, here or for that column: place: {{{part}: another_name}}"
+                on_key = not renamed and key[0] != "sql" and key[-1] != "message"
+                reader.note(at if renamed else key, message, hint, on_key=on_key)
         others.append((at, name))
         added[name] = KafkaField(part)
     return added
-
-
-def _note_clash(at: KeyPath, name: str, key: KeyPath, other: str, reader: Reader) -> None:
-    if reader.has(*at):
-        reader.note(at, f"there is a column {shown(other)} already", "choose another name")
-        return
-    message = f"{name} is added to every row: it holds the {at[-1]} of its record"
-    hint = f"choose another name, or rename the added column: place: {{{at[-1]}: another_name}}"
-    reader.note(key, message, hint, on_key=key[0] != "sql" and key[-1] != "message")
 
 
 # sql

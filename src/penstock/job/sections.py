@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from penstock.job.faults import KeyPath, shown
 from penstock.job.reader import Reader, keys_of
-from penstock.job.spec import JobSpec, StartAt, TableSpec
+from penstock.job.spec import DecodeFormat, JobSpec, StartAt, TableSpec
 from penstock.job.texts import TOPIC_NAME
 from penstock.job.values import LOST, count
 
@@ -27,12 +27,9 @@ class KindSection(Generic[TableT]):
 
     spec: type[TableT]
     """Its fields are the keys under `table.<kind>`, and the keys at the top that only this kind has."""
-    many_types: str = ""
-    """How records of many types are written with it, as a hint; empty: all its records are of one type."""
-    takes_points: bool = False
-    """Whether it takes points of series; else rows."""
-    has_place: bool = False
-    """Whether each of its rows is one record, and carries topic, partition and offset of it (`place`)."""
+    decoders: tuple[DecodeFormat, ...] = ("json", "raw", "protobuf")
+    unused: tuple[str, ...] = ("place",)
+    """Top-level keys that have no meaning for it."""
 
     @property
     def name(self) -> str:

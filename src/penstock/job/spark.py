@@ -1,4 +1,4 @@
-"""Checks of the `spark` section: the master, settings that Penstock relies on, jobs that disagree, local paths."""
+"""Checks of the `spark` section: settings that Penstock relies on, jobs that disagree, local paths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import UserError
-from penstock.job.faults import KeyPath, shown, unless_secret
+from penstock.job.faults import KeyPath, unless_secret
 from penstock.job.reader import Reader
 from penstock.job.spec import JobSpec, SparkSpec
 
@@ -18,8 +18,6 @@ _OTHER_KEYS = frozenset({
 })  # fmt: skip
 """Settings that Penstock derives itself."""
 _LOCAL = re.compile(r"local(?:\[(?:\*|[0-9]+)(?:\s*,\s*[0-9]+)?\]|-cluster\[[0-9]+\s*,\s*[0-9]+\s*,\s*[0-9]+\])?")
-_ADDRESS = r"(?:[^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
-_REMOTE = re.compile(rf"spark://{_ADDRESS}(?:,{_ADDRESS})*|yarn|k8s://\S+")
 
 
 def is_local(master: str) -> bool:
@@ -28,11 +26,8 @@ def is_local(master: str) -> bool:
 
 
 def check_spark(job: JobSpec, reader: Reader) -> None:
-    """Note a master that there is none of, settings that Penstock decides, and local paths on a cluster."""
+    """Note settings that Penstock decides, and a local path on a cluster; Spark itself refuses an unknown master."""
     master = job.spark.master
-    if master is not None and not is_local(master) and not _REMOTE.fullmatch(master.strip()):
-        hint = "local[*], local[2,4], spark://host:7077, yarn or k8s://https://host:port"
-        reader.note(("spark", "master"), f"{shown(master)} is no Spark master", hint)
     for name, value in job.spark.conf.items():
         at: KeyPath = ("spark", "conf", name)
         if not name.startswith("spark."):
@@ -55,7 +50,8 @@ def refuse_unshared(job: JobSpec, master: str | None) -> None:
     """
     if master is not None and not is_local(master) and "://" not in job.table.path:
         raise UserError(
-            f"job {job.name}: a local path, but the executors of {unless_secret(master)} write to disks of their own",
+            f"job {unless_secret(job.name)}: a local path, but executors of a cluster write to disks of their own",
+            detail=f"the master is {unless_secret(master)}",
             hint="write to s3://, hdfs:// or the like; if all see this folder, as with NFS, write it as file:///",
         )
 
@@ -71,7 +67,7 @@ def merged_spark(jobs: Sequence[JobSpec]) -> SparkSpec:
             if merged.setdefault(name, value) != value:
                 other = unless_secret(merged[name])
                 raise UserError(
-                    f"{name} is {unless_secret(value)} in job {job.name}, and {other} in another job",
+                    f"{name} is {unless_secret(value)} in job {unless_secret(job.name)}, and {other} in another job",
                     detail="the jobs of one process share one Spark",
                     hint="state the same, or run the jobs in processes of their own",
                 )

@@ -68,7 +68,8 @@ def read_select(text: str) -> SelectItem:
     expression = _parse(text)
     inner = expression.this if isinstance(expression, exp.Alias) else expression
     path: tuple[str, ...] | None = None
-    if all(isinstance(node, exp.Column | exp.Dot | exp.Identifier) for node in inner.walk()):
+    plain = all(isinstance(node, exp.Column | exp.Dot | exp.Identifier) for node in inner.walk())
+    if plain and isinstance(inner, exp.Column | exp.Dot):
         path = tuple(part.name for part in inner.parts)
     elif inner is expression:
         raise SqlRefusedError("the column has no name", "end it with `as name`")
@@ -112,7 +113,7 @@ def _reason(node: exp.Expr) -> str:
         case exp.Window() | exp.RowNumber():
             return "a window function reads other rows"
         case exp.UDTF():
-            return f"{node.sql_name().lower()}() is a generator: it makes many rows of one"
+            return f"{node.key}() is a generator: it makes many rows of one"
         case exp.AggFunc():
             return f"{node.sql_name().lower()}() is an aggregate: it makes one row of many"
         case exp.Anonymous() if node.name.lower() in _ALL_ROWS:

@@ -60,7 +60,6 @@ def test_every_option_arrives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "key"),
     [
-        ("claims: {mode: static, heartbeat: 5s}", "claims.heartbeat"),
         ("claims: {heartbeat: 100ms}", "claims.heartbeat"),
         ("claims: {topic: 'a/b'}", "claims.topic"),
         ("claims: {client_id: ''}", "claims.client_id"),

@@ -98,8 +98,8 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
 @pytest.mark.parametrize(
     ("section", "key", "said"),
     [
-        ("schema: {a: int}", "schema", "contradicts table.export"),
-        ("sql: {where: price > 1}", "sql", "contradicts table.export"),
+        ("schema: {a: int}", "schema", "has no meaning for table.export"),
+        ("sql: {where: price > 1}", "sql", "has no meaning for table.export"),
         ("days: {not_before: 2000-02-30}", "days.not_before", "no date"),
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),
@@ -190,7 +190,7 @@ def test_garmadon_needs_an_export(faults: Faults) -> None:
     text = BASE.replace("decode: json", "decode: {format: garmadon, descriptors: garmadon.desc, header: g.Header}")
     [(line, key, said)] = faults(text.replace(BASE.splitlines()[4] + "\n", ""))
     assert (line, key) == (4, "decode.format")
-    assert "table.export" in said
+    assert "table.delta does not take garmadon" in said
 
 
 def test_a_table_is_of_one_kind(faults: Faults) -> None:

@@ -85,8 +85,8 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (BASE.replace("status", "KAFKA_OFFSET"), "schema.KAFKA_OFFSET", "place: {offset: another_name}"),
         (BASE + "columns: {Kafka_Topic: upper(method)}\n", "columns.Kafka_Topic", "place: {topic: another_name}"),
         (BASE + "sql: {select: [method as kafka_offset]}\n", "sql.select[0]", "place: {offset: another_name}"),
-        (BASE + "place: {offset: Status}\n", "place.offset", "there is a column 'status' already"),
-        (BASE + "place: {topic: x, offset: X}\n", "place.topic", "there is a column 'X' already"),
+        (BASE + "place: {offset: Status}\n", "place.offset", "'status' is also the column that holds the offset"),
+        (BASE + "place: {topic: x, offset: X}\n", "place.topic", "'X' is also the column that holds the topic"),
         (BASE + "place: {offset: a b}\n", "place.offset", "cannot hold"),
         (BASE + "place: {ofset: a}\n", "place", "did you mean offset?"),
         (BASE + "place: [a]\n", "place", "expected names of columns or none"),
@@ -94,9 +94,9 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (BASE + "columns: {o: kafka.offset}\nplace: {offset: b}\n", "place.offset", "'o' is kafka.offset already"),
         (BASE + "drop: [kafka_offset]\n", "drop[0]", "has no field kafka_offset"),
         (EXPORT + "place: {offset: Day}\n", "place.offset", "folders day="),
-        (EXPORT + "place: {topic: Type}\n", "place.topic", "there is a column 'type' already"),
-        (KEYED + "place: none\n", "place", "has no meaning for a keyed table"),
-        (ROLLUP + "place: {offset: o}\n", "place", "has no meaning for a rollup table"),
+        (EXPORT + "place: {topic: Type}\n", "place.topic", "'type' is also the column that holds the topic"),
+        (KEYED + "place: none\n", "place", "has no meaning for table.keyed"),
+        (ROLLUP + "place: {offset: o}\n", "place", "has no meaning for table.rollup"),
     ],
 )
 def test_a_wrong_place_is_answered(faults: Faults, file: str, key: str, said: str) -> None:

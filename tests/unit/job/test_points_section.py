@@ -8,7 +8,7 @@ import pytest
 
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
-from penstock.job.spec import BlacklistEntry, JobSpec, PointsSpec, TableSpec
+from penstock.job.spec import POINT_FORMATS, BlacklistEntry, JobSpec, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import BASE, Faults, Load
@@ -21,7 +21,8 @@ class GaugeSpec(TableSpec):
 
 class GaugeSection(KindSection[GaugeSpec]):
     spec = GaugeSpec
-    takes_points = True
+    decoders = POINT_FORMATS
+    unused = ("schema", "columns", "sql")
 
     def complete(self, job: JobSpec[GaugeSpec], reader: Reader) -> JobSpec[GaugeSpec]:
         return job
@@ -98,12 +99,11 @@ def test_every_option_is_read(load: Load) -> None:
             (3, "decode.blacklist[0].tags.a", "'*' is no regular"),
         ),
         (job("{format: influx, header: x.Y}"), (3, "decode.header", "has no meaning with decode influx; remove it")),
-        (job("json"), (3, "decode", "json records are rows, and table.gauge takes points of metrics; use telegraf or")),
-        (job("{format: raw}"), (3, "decode.format", "raw records are rows, and table.gauge takes points")),
-        (job("telegraf", "schema: {a: int}\n"), (5, "schema", "has no meaning with decode telegraf; remove it")),
-        (job("telegraf", "columns: {a: kafka.offset}\n"), (5, "columns", "has no meaning with decode telegraf")),
-        (job("telegraf", "sql: {where: a}\n"), (5, "sql", "has no meaning with decode telegraf")),
-        (job("telegraf", "on: {tombstone: row}\n"), (5, "on.tombstone", "a tombstone has no points; use filter or")),
+        (job("json"), (3, "decode", "table.gauge does not take json; it takes telegraf, influx")),
+        (job("{format: raw}"), (3, "decode.format", "table.gauge does not take raw")),
+        (job("telegraf", "schema: {a: int}\n"), (5, "schema", "has no meaning for table.gauge; remove it")),
+        (job("telegraf", "columns: {a: kafka.offset}\n"), (5, "columns", "has no meaning for table.gauge")),
+        (job("telegraf", "sql: {where: a}\n"), (5, "sql", "has no meaning for table.gauge")),
     ],
 )
 def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
@@ -116,11 +116,10 @@ def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str])
 @pytest.mark.parametrize("format_stated", ["telegraf", "influx"])
 def test_tables_of_rows_refuse_metrics(faults: Faults, format_stated: str) -> None:
     text = BASE.replace("decode: json", f"decode: {format_stated}")
-    takers = "table.rollup or table.gauge takes points"
-    message = f"{format_stated} records are points of metrics, and table.delta takes rows; {takers}"
+    message = f"table.delta does not take {format_stated}; it takes json, raw, protobuf"
     assert faults(text) == [(4, "decode", message)]
     export = EXPORT.replace("decode: json", f"decode: {format_stated}")
-    message = message.replace("delta", "export")
+    message = f"table.export does not take {format_stated}; it takes json, raw, protobuf, garmadon"
     assert message in [what for _, where, what in faults(export) if where == "decode"]
 
 

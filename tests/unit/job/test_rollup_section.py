@@ -81,3 +81,8 @@ def test_what_belongs_to_rows_is_refused_once(faults: Faults, more: str) -> None
 def test_a_kind_that_is_misspelled_is_the_only_fault(faults: Faults) -> None:
     ((_, _, found),) = faults(job().replace("rollup:", "rolup:"))
     assert "did you mean rollup?" in found
+
+
+def test_a_tombstone_is_no_row_of_a_rollup(faults: Faults) -> None:
+    [(_, key, text)] = faults(job() + "on: {tombstone: row}\n")
+    assert (key, "a tombstone has no points" in text) == ("on.tombstone", True)

@@ -60,13 +60,6 @@ def test_masters_elsewhere(load: Load, master: str) -> None:
     assert load(job_text(f'{{master: "{master}"}}', table="s3://lake/web")).spark.master == master
 
 
-@pytest.mark.parametrize("master", ["spark//one", "spark://one", "sparc://one:1", "localhost", "local[", "mesos://a:1"])
-def test_a_master_that_there_is_none_of(load: Load, master: str) -> None:
-    [(key, message)] = faults(load, job_text(f'{{master: "{master}"}}', table="s3://lake/web"))
-    assert key == "spark.master"
-    assert "no Spark master" in message
-
-
 @pytest.mark.parametrize("text", [JOB, EXPORT])
 @pytest.mark.parametrize("table", ["./lake/web", "/lake/web"])
 def test_a_local_path_on_a_cluster_is_refused_unless_it_is_written_as_a_url(load: Load, text: str, table: str) -> None:

@@ -23,7 +23,7 @@ class DeltaSpec(TablePlace):
 
 class DeltaSection(KindSection[DeltaSpec]):
     spec = DeltaSpec
-    has_place = True
+    unused = ()
 
     def complete(self, job: JobSpec[DeltaSpec], reader: Reader) -> JobSpec[DeltaSpec]:
         job, output = complete_rows(job, reader, has_place=True)

@@ -39,8 +39,8 @@ _ROUTES_OF = {"field": "json", "envelope": "garmadon"}
 
 class ExportSection(KindSection[ExportSpec]):
     spec = ExportSpec
-    has_place = True
-    many_types = "write them with table.export and route"
+    decoders = ("json", "raw", "protobuf", "garmadon")
+    unused = ("schema", "sql", "drop")
 
     def complete(self, job: JobSpec[ExportSpec], reader: Reader) -> JobSpec[ExportSpec]:
         if not reader.states("types"):
@@ -180,9 +180,8 @@ def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> It
 
 
 def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
-    for at in (("schema",), ("sql",), ("drop",), ("decode", "message")):
-        if reader.has(*at) and (len(at) == 1 or job.decode.format == "protobuf"):
-            reader.note(at, "contradicts table.export: each type has its own fields", "see types", on_key=True)
+    if job.decode.format == "protobuf" and reader.has("decode", "message"):
+        reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
     if reader.states("types") and not reader.written("types"):
         reader.note(("types",), "names no type")
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from penstock.job.faults import KeyPath, Secret
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
-from penstock.job.spec import JobSpec
+from penstock.job.spec import POINT_FORMATS, JobSpec, TombstonePolicy
 from penstock.publish.section import check_publish
 from penstock.tables.rollup.spec import RollupSpec, Window
 
@@ -21,10 +21,15 @@ class RollupSection(KindSection[RollupSpec]):
     """Points of metrics, aggregated in windows of event time."""
 
     spec = RollupSpec
-    takes_points = True
+    decoders = POINT_FORMATS
+    unused = ("schema", "columns", "place", "drop", "sql")
 
     def complete(self, job: JobSpec[RollupSpec], reader: Reader) -> JobSpec[RollupSpec]:
         table = job.table
+        if job.on.tombstone is TombstonePolicy.ROW:
+            reader.note(
+                ("on", "tombstone"), "row has no meaning: a tombstone has no points", "use filter or quarantine"
+            )
         if reader.states(*AT, "windows"):
             _check_windows(table.windows, reader)
         if len(table.aggregates.quantiles) > QUANTILES_MAX:
