@@ -22,13 +22,13 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import job_of
 from penstock.lake.maintenance.compaction import Effort
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.export import compact as compaction
+from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.registry import load_job
 from tests.support.export_root import (
     COLUMNS,
