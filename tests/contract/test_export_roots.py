@@ -95,7 +95,7 @@ def test_a_process_whose_job_file_got_another_cluster_is_refused(tmp_path: Path)
     world.send("A", world.partitions[0])
     world.run()
     world.cluster = "am5"
-    with pytest.raises(UserError, match="that the logs of the job do not know"):
+    with pytest.raises(UserError, match="that the logs of the job do not name"):
         world.run(2)
     world.cluster = "pa4"
     world.send("B", world.partitions[0])

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.tables.export.state import Cause
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
 from penstock.verify import verify

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
 from penstock.verify import verify

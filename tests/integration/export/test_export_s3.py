@@ -21,7 +21,7 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify

@@ -11,10 +11,10 @@ from penstock.cli.verify import verify as verify_command
 from penstock.environment import Environment
 from penstock.job.spec import job_of
 from penstock.lake.maintenance.compaction import EVERYTHING
-from penstock.tables.export.compact import compact
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.upkeep import compact
 from penstock.verify import Check, Verdict, VerifyReport, verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics

@@ -20,17 +20,14 @@ from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpBatch(Batch):
-    """Slices below the positions, for types that lag."""
-
-    takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """Types that lag are due."""
+    """Slices below the positions, for types that lag and are due: a chore."""
 
     name: ClassVar[str] = "catch-up"
-    batch: CatchUpBatch
+    takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> CatchUpBatch:
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from penstock.tables.export.state import (
     Cause,
     ExportState,
     JobPartition,
-    Lag,
     caught_up,
     deferred_lags,
     incarnation_key,
@@ -293,11 +292,7 @@ class Commits:
             counts = {name: part.of(name).counts.read for name in part.names}
             lags, totals = caught_up(before, part.piece, counts)
             made = FencePart(part.partition, part.token, totals)
-        return made, self._lag_numbers(part.partition, lags)
-
-    def _lag_numbers(self, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
-        numbers = [lag_numbers(self._job, partition, name, lag) for name, lag in lags.items()]
-        return {key: number for of_type in numbers for key, number in of_type.items()}
+        return made, lag_numbers(self._job, part.partition, lags)
 
     def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
         """The numbers of a partition's topic when it starts under a new id: what types had left of it has vanished."""
@@ -312,7 +307,7 @@ class Commits:
                 rest = Slice(old, 0, lost.position or 0, 0)
                 lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0))
                 totals = lost.totals + more
-                numbers |= self._lag_numbers(old, lags)
+                numbers |= lag_numbers(job, old, lags)
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
         return numbers
 

@@ -18,7 +18,6 @@ from penstock.plan import records_per_batch_max
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
-    CatchUp,
     CatchUpBatch,
     CatchUpTerms,
     IdlePartitions,
@@ -178,7 +177,7 @@ class Export(ExportTable):
             self._put_own_markers()
         late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
         idle = self._idle.event_times(state, self._ends, view.now, late)
-        return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [CatchUp(batch)])]
+        return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [batch])]
 
     def perform(self, chore: RaiseEventTimes) -> None:
         self.commits.raise_event_times(chore.idle)

@@ -19,7 +19,6 @@ from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export, ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import METRICS, meter
@@ -30,7 +29,7 @@ from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
-from penstock.tables.export.vacuum import listings, vacuum
+from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.replay import finish_replay

@@ -83,9 +83,9 @@ class RebuildReport:
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
     """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now."""
-    home = logs.places.home
+    away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
     if logs.state().partitions:
-        return RebuildReport((f"the job log is there: if a log is wrong, move {home} away to restore all of them",))
+        return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
     intact = {name for name, log in logs.type_logs() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     files = sorted(own_files(logs, ""), key=lambda entry: entry.path) if logs.is_plain else []
@@ -94,7 +94,7 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
         storage = logs.storage
         with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
     if intact:
-        restore = f"move {home} away to restore all logs" if logs.is_plain else "restore its _delta_log"
+        restore = away if logs.is_plain else "restore its _delta_log"
         doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
     elif not files:
         doubts.append("there are neither positions nor data files of this job")

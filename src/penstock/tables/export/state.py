@@ -50,11 +50,6 @@ class Lag:
     watermark_ms: int | None = None
     """The event time that the type is complete up to, while it lags."""
 
-    def numbers(self) -> dict[str, int]:
-        """As the job log keeps it. A watermark that is not known yet was never known in this partition."""
-        known = {name: number for name, number in asdict(self).items() if number is not None}
-        return {**known, "cause": _CAUSES.index(self.cause)}
-
 
 @dataclass(frozen=True, slots=True)
 class JobPartition:
@@ -146,8 +141,14 @@ def incarnation_key(job: str, topic: str) -> str:
     return f"{job}/{topic}#incarnation"
 
 
-def lag_numbers(job: str, partition: Partition, name: str, lag: Lag) -> dict[str, int]:
-    return {field_key(job, partition, f"lag/{name}/{what}"): number for what, number in lag.numbers().items()}
+def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
+    """A watermark that is not known yet was never known in this partition."""
+    return {
+        field_key(job, partition, f"lag/{name}/{what}"): _CAUSES.index(lag.cause) if what == "cause" else number
+        for name, lag in lags.items()
+        for what, number in asdict(lag).items()
+        if number is not None
+    }
 
 
 def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:

@@ -24,9 +24,9 @@ from penstock.job.spec import JobSpec
 from penstock.lake.maintenance.compaction import Effort
 from penstock.logs.log import Partition, Slice
 from penstock.logs.memory import MemoryLog
-from penstock.tables.export.compact import compact
 from penstock.tables.export.export import Export
 from penstock.tables.export.state import Cause
+from penstock.tables.export.upkeep import compact
 from penstock.tables.export.writer import fanout_flow
 from penstock.verify import Check, Sample, VerifyReport, verify
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file

@@ -175,7 +175,7 @@ def more(by: int) -> Callable[[int], int]:
 
 def lag(of: Lag) -> Damage:
     """A lag of clicks that the job did not enter."""
-    numbers = lag_numbers("shop", ZERO, "click", of)
+    numbers = lag_numbers("shop", ZERO, {"click": of})
 
     def damage(lake: Lake) -> None:
         set_numbers(lake.log_of(), **{key: lambda _, to=to: to for key, to in numbers.items()})

@@ -163,7 +163,7 @@ def test_a_lag_that_was_removed_or_altered_is_found(tmp_path: Path, kind: Kind, 
         "rows": replace(known, deferred=1),
         "total": known,
     }[what]
-    numbers = lag_numbers("shop", ZERO, "click", altered)
+    numbers = lag_numbers("shop", ZERO, {"click": altered})
     if what == "total":
         numbers = {field_key("shop", ZERO, "deferred"): 1}
     set_numbers(lake.log_of(), **{key: lambda _, to=to: to for key, to in numbers.items()})

@@ -22,13 +22,13 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import job_of
 from penstock.lake.maintenance.compaction import Effort
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.export import compact as compaction
+from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import RebuildReport, rebuild
 from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.registry import load_job
 from tests.support.export_root import (
     COLUMNS,
@@ -50,7 +50,8 @@ from tests.unit.tables.export.bad_records import in_quarantine, write_with_bad
 from tests.unit.tables.export.replayed_root import finish_runs, replay
 
 Lose = Callable[[ExportRoot], None]
-JOB_LOG_IS_THERE = "the job log is there: if a log is wrong, move _penstock/shop away to restore all of them"
+AWAY = "move _penstock/shop/_delta_log and _penstock/shop/types away to restore all logs"
+JOB_LOG_IS_THERE = f"the job log is there: if a log is wrong, {AWAY}"
 BOUNDS = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 
 
@@ -244,7 +245,7 @@ def test_a_lost_type_is_restored_with_all_others_and_the_job_log(tmp_path: Path)
     assert doubts(told.root) == [JOB_LOG_IS_THERE]
     lose_job_log(told.root)
     lost = "type click has lost its log and others have not"
-    assert doubts(told.root) == [f"{lost}: move _penstock/shop away to restore all logs"]
+    assert doubts(told.root) == [f"{lost}: {AWAY}"]
     shutil.rmtree(types)
     assert rebuilt(told.root).ok
     told.go_on()

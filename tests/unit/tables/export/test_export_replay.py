@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.tables.export.replay import ExportRuns, left_to_log
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from penstock.tables.quarantine.replay import OvertakenError, finish_replay
 from penstock.tables.quarantine.table import open_quarantine
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows

@@ -19,7 +19,7 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.upkeep import vacuum
 from tests.support.export_root import (
     MONDAY,
     ZERO,

@@ -56,7 +56,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
         field_key(JOB, ZERO, EVENT_MS): 5_000,
         field_key(JOB, ZERO, FORMER_QUARANTINED): 6,
         **{field_key(JOB, ZERO, name): getattr(totals, name) for name in TOTAL_NAMES},
-        **lag_numbers(JOB, ZERO, "order.new", lag),
+        **lag_numbers(JOB, ZERO, {"order.new": lag}),
         topic_key(JOB, "events"): topic_fingerprint("topic-A"),
         incarnation_key(JOB, "events"): 2,
         type_key(JOB, "order.new"): 77,
@@ -77,7 +77,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
 
 def test_a_lag_that_is_over_is_none() -> None:
     over = Lag(9, Cause.ROTATION, since_ms=11, watermark_ms=1_000)
-    numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, "order", over)}
+    numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, {"order": over})}
     assert parse_state(1, numbers, JOB).of(ZERO).lags == {}
 
 
@@ -89,7 +89,7 @@ def test_a_lag_that_is_over_is_none() -> None:
 )
 def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, watermark_ms: int | None) -> None:
     lag = Lag(position, cause, deferred, watermark_ms=watermark_ms)
-    assert parse_state(1, lag_numbers(JOB, ZERO, "order", lag), JOB).of(ZERO).lags == {"order": lag}
+    assert parse_state(1, lag_numbers(JOB, ZERO, {"order": lag}), JOB).of(ZERO).lags == {"order": lag}
 
 
 # types

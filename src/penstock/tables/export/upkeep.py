@@ -1,7 +1,12 @@
-"""Compaction of an export, type by type; of plain files those of complete days, across Kafka partitions.
+"""Compaction and vacuum of an export, type by type.
 
-The log of a plain type swaps the entries of small files for one of a merged file, which is staged. Finishing it deletes
-the small files, which the footer of the merged one names, and gives it its final name.
+Of plain files those of complete days are merged, across Kafka partitions. The log of a plain type swaps the entries of
+small files for one of a merged file, which is staged. Finishing it deletes the small files, which the footer of the
+merged one names, and gives it its final name.
+
+Vacuum deletes what lies in the folders of the logs and no commit can name any more (RULES C7). The proof is in the
+name: a slice's start below the position of its type, a version that the type's log has passed, a replay run that is
+over. Names that are not ours stay (docs/protocol.md, "Compaction and vacuum").
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -21,13 +27,20 @@ from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.delta.table import Table
+from penstock.lake.delta.vacuum import Kept as KeptFile
+from penstock.lake.delta.vacuum import ListedTable, by_end, data_rules
 from penstock.lake.maintenance.compaction import Effort, Group, Limit, Merged, Progress, group
+from penstock.lake.maintenance.leftovers import Classified, Stays, Verdict, classify_all, delete_dead
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.storage import Entry
+from penstock.logs.log import Partition
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer
 from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.quarantine.replay import run_number
+from penstock.tables.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 
 FILES_PER_OUTPUT_MAX = 1000
 """Files whose footers an output carries: they make its own footer longer."""
@@ -123,3 +136,67 @@ def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[F
     ]
     inputs = [file.path for file in files]
     return {"v": 1, "kind": "compacted", "type": name, "day": day, "inputs": inputs, "replaces": originals}
+
+
+# vacuum
+
+
+class Kept(Stays):
+    PENDING = "committed, not yet in its place"
+
+
+def listings(table: ExportTable) -> Listings:
+    """What the commits of all logs list for the quarantine."""
+    logs = table.logs
+    marks = dict(listed_marks(logs.job_log))
+    for name, log in logs.type_logs():
+        marks |= listed_marks(log, name)
+    return Listings(logs.job_log.quarantine_url, marks, run_number(logs.job_log))
+
+
+def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
+    """Delete the dead files of an export and of its quarantine; the job may run meanwhile.
+
+    A type that cannot be looked at does not keep the others from it: it is named in the report.
+    """
+    logs, environment = table.logs, table.environment
+    logs.job_log.refresh()
+    failed: dict[str, str] = {}
+    found: list[Classified] = []
+    quarantine = open_quarantine(table.job, logs.job_log.quarantine_url, environment)
+    listed_quarantine = None if quarantine is None else ListedTable.of(quarantine)
+    for name, log in logs.type_logs():
+        try:
+            found.append(_type_folder(table, name, log))
+        except PenstockError as error:
+            failed[name] = error.primary
+    failed |= logs.unreadable
+    if listed_quarantine is not None and not failed:
+        # Any log may still be the one that lists a file: all types of its partition must have passed it.
+        marks, state = listings(table).marks, logs.state()
+
+        def lowest(partition: Partition) -> int | None:
+            return state.of(partition).position_of()
+
+        found.append(listed_quarantine.classify(lambda opened: quarantine_rules(opened, marks, lowest, by_end)))
+    report = delete_dead(found, environment.reach, dry_run=dry_run)
+    return replace(report, failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
+
+
+def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
+    """The folder in which files of a type are staged, listed before its log is read."""
+    logs, reach = table.logs, table.environment.reach
+    if not logs.is_plain:
+        listed = ListedTable.of(log)
+        reach("vacuum_listed")
+        return listed.classify(data_rules)
+    staged = list(logs.storage.list(f"{logs.places.staged}/{name}"))
+    reach("vacuum_listed")
+    log.refresh()
+    by_name = data_rules(log)
+    pending = {table.finishing.source_of(name, file) for file in log.active_files()}
+
+    def classify(entry: Entry) -> Verdict:
+        return Kept.PENDING if entry.path in pending else by_name.classify(entry.path) or KeptFile.UNKNOWN
+
+    return classify_all(logs.export.path, logs.storage, staged, classify)
