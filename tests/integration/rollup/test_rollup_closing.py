@@ -16,7 +16,7 @@ from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.active_files import active_files
 from penstock.reading import read
 from penstock.tables.kind import ReadWish, WindowsWish
-from penstock.tables.rollup import close_portion
+from penstock.tables.rollup import closing
 from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.open_windows import open_windows as without_spark_of
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
@@ -51,7 +51,7 @@ def test_a_worker_has_one_thread_of_polars_however_many_cores_there_are(spark: S
 def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(close_portion, "TASK_ROWS_MIN", 8)
+    monkeypatch.setattr(closing, "TASK_ROWS_MIN", 8)
     lake = RollupLake(
         tmp_path,
         (MINUTE, TEN_MINUTES),
@@ -102,7 +102,7 @@ def test_a_session_that_does_not_know_delta_is_told_how_to_learn_it(tmp_path: Pa
         "job: rollups\n"
         "log: {kafka: {bootstrap: 'nowhere:9092', topics: [metrics]}}\n"
         "decode: telegraf\n"
-        f"table: {{rollup: {{path: {tmp_path}/rollups, partials: {tmp_path}/partials, windows: [1m]}}}}\n"
+        f"table: {{rollup: {{path: {tmp_path}/rollups, windows: [1m]}}}}\n"
     )
     ran = subprocess.run([sys.executable, "-c", PLAIN_SESSION, str(job)], capture_output=True, text=True, check=False)
     assert ran.stdout.startswith("this Spark session does not know Delta | start Spark with"), ran.stderr
@@ -113,7 +113,7 @@ def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession
     lake = RollupLake(tmp_path, spark=spark)
     lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
     (file,) = active_files(lake.partials.handle)
-    (tmp_path / "partials" / file.path).write_bytes(b"no Parquet" * 100)
+    (tmp_path / "rollups_partials" / file.path).write_bytes(b"no Parquet" * 100)
     with pytest.raises(InvariantError, match="cannot read"):
         lake.work()
     assert lake.number("closed") == 0

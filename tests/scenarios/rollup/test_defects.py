@@ -265,9 +265,9 @@ def test_10_what_is_late_or_left_out_is_counted(tmp_path: Path) -> None:
 
 
 def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> None:
-    decode = "{format: telegraf, non_numeric: parse, blacklist: [{name: secret}]}"
+    decode = "{format: telegraf, blacklist: [{name: secret}]}"
     rollup = Rollup(tmp_path, decode=decode)
-    record = b'{"name":"cpu","tags":{},"timestamp":%d,"fields":{"s":"text","f":"NaN","secret":1,"ok":1}}'
+    record = b'{"name":"cpu","tags":{},"timestamp":%d,"fields":{"s":"text","f":1e999,"secret":1,"ok":1}}'
     rollup.send(0, record % (START + 365 * 86400), record % START, record.replace(b'"ok":1', b'"ok":1,"ok":2') % START)
     rollup.run()
     told = rollup.status()

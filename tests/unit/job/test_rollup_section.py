@@ -51,7 +51,7 @@ def test_a_path_is_enough(load: Load) -> None:
         (job("quantiles: [99]"), "quantiles[0]", "between 0 and 1"),
         (job("quantiles: [0.5, 0.5]"), "quantiles", "named twice"),
         (job("not_before: 2020-13-01"), "not_before", "is no date"),
-        (job("partials: s3://lake/rollups/p"), "partials", "put them side by side"),
+        (job("partials: s3://lake/rollups/p"), "partials", "unknown key"),
         (job("publish: rollups"), "publish", "expected a mapping, found a text; write {topic: ...}"),
         (job("publish: {topic: telegraf}"), "publish.topic", "it would read what it publishes"),
         (

@@ -153,7 +153,8 @@ class _BucketsClose:
         closed_ms = max(span.start_ms for span in spans)
         for rows in self._rows(self._flow.close.late_files, LEAST_MS, closed_ms):
             for span in spans:
-                kept_from = min(span.complete_from_ms, span.start_ms) if updates else span.start_ms
+                complete_from = -span.window.start_of(-self._flow.close.cleaned_ms)
+                kept_from = min(complete_from, span.start_ms) if updates else span.start_ms
                 lost = starting_in(rows, LEAST_MS, kept_from)
                 self._late[span.window.name] += int(lost["count"].sum())
                 late = starting_in(rows, kept_from, span.start_ms)

@@ -43,20 +43,15 @@ class Span:
     window: Window
     start_ms: int
     end_ms: int
-    complete_from_ms: int
-    """Closed windows that begin before it may have lost partials: late points do not update them."""
 
     @property
     def empty(self) -> bool:
         return self.start_ms >= self.end_ms
 
 
-def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int, cleaned_ms: int) -> tuple[Span, ...]:
+def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[Span, ...]:
     """What each interval closes between two instants, empty spans included."""
-    return tuple(
-        Span(window, window.start_of(before_ms), window.start_of(until_ms), -window.start_of(-cleaned_ms))
-        for window in windows
-    )
+    return tuple(Span(window, window.start_of(before_ms), window.start_of(until_ms)) for window in windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +79,8 @@ class CompleteClose(_Work):
     name = "close"
     close: int
     until_ms: int
+    cleaned_ms: int
+    """Closed windows that begin before it may have lost partials: late points do not update them."""
     spans: tuple[Span, ...]
     files: tuple[PartialsFile, ...]
     """Those that hold rows of due windows, or of windows that may be updated."""
@@ -124,7 +121,7 @@ def _begin(
     state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, watermark_ms: int | None, flush_late: bool
 ) -> BeginClose | None:
     until_ms = _until_ms(state, files, spec, watermark_ms)
-    spans = spans_of(spec.windows, state.closed_until_ms, until_ms, state.cleaned_ms)
+    spans = spans_of(spec.windows, state.closed_until_ms, until_ms)
     passed = any(not span.empty for span in spans)
     late = _late_files(files, spans, state.close)
     if _due_files(files, spans) or (late and (passed or flush_late)):
@@ -136,7 +133,7 @@ def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
     """As far as the watermark allows, in steps after an outage."""
 
     def due_rows(until_ms: int) -> int:
-        spans = spans_of(spec.windows, state.closed_until_ms, until_ms, state.cleaned_ms)
+        spans = spans_of(spec.windows, state.closed_until_ms, until_ms)
         return sum(file.rows for file in _due_files(files, spans))
 
     reached = LEAST_MS if watermark_ms is None else watermark_ms - spec.lateness_ms
@@ -153,14 +150,14 @@ def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
 
 def _complete(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -> CompleteClose:
     """With updates, the files of closed windows that late rows touch are read too."""
-    spans = spans_of(spec.windows, state.closed_until_ms, state.until_ms, state.cleaned_ms)
+    spans = spans_of(spec.windows, state.closed_until_ms, state.until_ms)
     taken = [file for file in files if file.epoch < state.close]
     late = _late_files(taken, spans, state.close - 1)
     times = [(span.start_ms, span.end_ms) for span in spans if not span.empty]
     if late and spec.late is LatePolicy.UPDATE:
         first_ms = min(file.first_ms for file in late)
         times += [(span.window.start_of(first_ms), span.start_ms) for span in spans]
-    return CompleteClose(state.close, state.until_ms, spans, _meeting(taken, times), late)
+    return CompleteClose(state.close, state.until_ms, state.cleaned_ms, spans, _meeting(taken, times), late)
 
 
 def _due_files(files: Iterable[PartialsFile], spans: Sequence[Span]) -> tuple[PartialsFile, ...]:

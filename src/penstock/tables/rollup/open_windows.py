@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from penstock.errors import UserError
 from penstock.flow.points.series import BUCKETS
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
-from penstock.lake.storage import NotFoundError
 from penstock.tables.kind import OpenWindow, OpenWindows, WindowsWish
 from penstock.tables.rollup.aggregate import merge_partials
 from penstock.tables.rollup.decide import Span, spans_of
@@ -28,13 +26,11 @@ from penstock.tables.single.table import existing_table
 
 PASS_ROWS_MAX = 1_000_000
 """Of partials that are read before they are counted and all but the first rows are dropped."""
-READS_MAX = 3
-"""A vacuum may delete files that a merge has replaced since they were listed."""
 _ORDER = ("metric", "tags", "interval_ms", "window_start")
 
 
-def unclosed(job: JobSpec[RollupSpec]) -> tuple[Table, tuple[Span, ...]]:
-    """One version of the partials, and for each interval where its open windows begin; both tables as they are now.
+def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
+    """The first open windows by series, interval and start, and how many there are.
 
     `UserError` if there are no partials yet.
     """
@@ -42,23 +38,9 @@ def unclosed(job: JobSpec[RollupSpec]) -> tuple[Table, tuple[Span, ...]]:
     closed = {} if windows is None else windows.transactions()
     # Opened after the other table was asked: what was cleaned in between was closed, and is not shown.
     partials = existing_table(partials_job(job), Environment())
-    state = close_state(job.name, partials.transactions(), closed)
-    until_ms = state.closed_until_ms
-    return partials, spans_of(job.table.windows, until_ms, until_ms, state.cleaned_ms)
-
-
-def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
-    """The first open windows by series, interval and start, and how many there are."""
-    for _ in range(READS_MAX - 1):
-        with suppress(NotFoundError):
-            return _read(job, wish)
-    return _read(job, wish)
-
-
-def _read(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
-    partials, open_spans = unclosed(job)
+    until_ms = close_state(job.name, partials.transactions(), closed).closed_until_ms
     aggregates = replace(job.table.aggregates, quantiles=())
-    spans = {span.window.name: span for span in open_spans}
+    spans = {span.window.name: span for span in spans_of(job.table.windows, until_ms, until_ms)}
     if wish.interval is not None:
         if wish.interval not in spans:
             raise UserError(f"the job has no windows of {wish.interval}", hint=f"it has {', '.join(spans)}")

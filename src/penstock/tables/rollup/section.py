@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
-from penstock.job.faults import KeyPath, Secret
+from penstock.job.faults import KeyPath
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, JobSpec, TombstonePolicy
@@ -36,18 +35,9 @@ class RollupSection(KindSection[RollupSpec]):
             reader.note((*AT, "quantiles"), f"more than {QUANTILES_MAX} quantiles")
         if len(set(table.aggregates.quantiles)) < len(table.aggregates.quantiles):
             reader.note((*AT, "quantiles"), "a quantile is named twice")
-        if reader.states(*AT, "partials") and reader.states(*AT, "path"):
-            partials, path = f"{table.partials_path}/", f"{table.path}/"
-            if partials.startswith(path) or path.startswith(partials):
-                message = "one of both tables lies inside the other"
-                reader.note((*AT, "partials"), message, "put them side by side")
         if table.publish is not None:
             check_publish(table.publish, job, (*AT, "publish"), reader)
-        if table.partials_path:
-            return job
-        partials = f"{table.path}_partials"
-        hidden = isinstance(table.path, Secret)
-        return replace(job, table=replace(table, partials_path=Secret(partials) if hidden else partials))
+        return job
 
 
 def _check_windows(windows: tuple[Window, ...], reader: Reader) -> None:

@@ -7,8 +7,8 @@ from datetime import date
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias, cast
 
-from penstock.job.faults import RefusedError, kind_of, shown
-from penstock.job.spec import JobSpec, TablePath, TableSpec
+from penstock.job.faults import RefusedError, Secret, kind_of, shown
+from penstock.job.spec import JobSpec, TableSpec
 from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec
@@ -84,7 +84,6 @@ class RollupSpec(TableSpec):
 
     kind = "rollup"
     many_jobs = False
-    partials_path: Annotated[TablePath, Key("partials"), Otherwise("")]
     windows: Annotated[tuple[Window, ...], items(window), Otherwise(WINDOWS_DEFAULT)]
     """The finest first; each is a multiple of it."""
     lateness_ms: Annotated[Millis, Key("lateness")] = 120_000
@@ -98,12 +97,14 @@ class RollupSpec(TableSpec):
     publish: Annotated[PublishSpec | None, Part.SECTION] = None
 
     @property
-    def finest(self) -> Window:
-        return self.windows[0]
+    def partials_path(self) -> str:
+        """The table of partials, which also has the positions."""
+        path = f"{self.path}_partials"
+        return Secret(path) if isinstance(self.path, Secret) else path
 
     @property
-    def coarsest(self) -> Window:
-        return self.windows[-1]
+    def finest(self) -> Window:
+        return self.windows[0]
 
     @property
     def windows_place(self) -> TablePlace:

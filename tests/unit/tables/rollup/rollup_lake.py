@@ -75,7 +75,6 @@ class Heard:
 def rollup_job(folder: Path, windows: Sequence[Window], **stated: Any) -> JobSpec[RollupSpec]:
     spec = RollupSpec(
         str(folder / "rollups"),
-        partials_path=str(folder / "partials"),
         windows=tuple(windows),
         **{"lateness_ms": 0, "idle_after_ms": 60_000, **stated},
     )

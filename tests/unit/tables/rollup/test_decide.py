@@ -23,12 +23,12 @@ from penstock.tables.rollup.decide import (
     decide,
     spans_of,
 )
-from penstock.tables.rollup.numbers import LEAST_MS, CloseState, refuse_apart
+from penstock.tables.rollup.numbers import CloseState, refuse_apart
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 MINUTE, SEVEN, TEN = Window("1m", 60), Window("7m", 420), Window("10m", 600)
 """In the length of seconds, so that numbers are easy to read."""
-SPEC = RollupSpec("rollups", partials_path="partials", windows=(MINUTE, TEN), lateness_ms=0)
+SPEC = RollupSpec("rollups", windows=(MINUTE, TEN), lateness_ms=0)
 
 
 def file(first_ms: int, last_ms: int, epoch: int = 0, rows: int = 10, path: str = "") -> PartialsFile:
@@ -94,7 +94,7 @@ def test_a_larger_lateness_in_the_job_file_does_not_let_until_fall() -> None:
 
 
 def test_an_interval_begins_with_the_window_that_is_open() -> None:
-    spans = {each.window.name: each for each in spans_of((MINUTE, SEVEN, TEN), 500, 900, LEAST_MS)}
+    spans = {each.window.name: each for each in spans_of((MINUTE, SEVEN, TEN), 500, 900)}
     assert [(spans[name].start_ms, spans[name].end_ms) for name in ("1m", "7m", "10m")] == [
         (480, 900),
         (420, 840),

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 
 from penstock.errors import UserError
-from penstock.lake.storage import NotFoundError
 from penstock.tables.kind import WindowsWish
 from penstock.tables.rollup import open_windows as module
-from penstock.tables.rollup.files import scan
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.spec import Aggregates
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, rollup_job
@@ -114,23 +109,3 @@ def test_before_the_first_close_all_windows_are_open_and_without_a_table_the_err
     with pytest.raises(UserError) as raised:
         open_windows(rollup_job(tmp_path / "nowhere", (MINUTE,)), ALL)
     assert raised.value.hint == "`penstock run` creates it"
-
-
-def test_files_that_a_vacuum_deletes_meanwhile_are_read_from_the_next_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = filled(tmp_path)
-    wanted, failures = shown(lake), 2
-
-    def scan_or_fail(*arguments: Any) -> Iterator[pl.DataFrame]:
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise NotFoundError("not found: part-0.parquet")
-        return scan(*arguments)
-
-    monkeypatch.setattr(module, "scan", scan_or_fail)
-    assert shown(lake) == wanted
-    failures = 100
-    with pytest.raises(NotFoundError):
-        shown(lake)
