@@ -17,13 +17,12 @@ from msgspec import structs
 from penstock.errors import PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.compaction import Effort, Group, Limit, Merged, OneFile, Progress, Source, group, merge_files
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
-from penstock.lake.maintenance.compaction import Effort, Group, Limit, Merged, Progress, group
-from penstock.lake.maintenance.merge import OneFile, Source, merge_files
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.reports import CompactReport
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer

@@ -10,19 +10,22 @@ from dataclasses import replace
 
 from penstock.errors import PenstockError
 from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import Kept as KeptFile
-from penstock.lake.delta.vacuum import ListedTable, by_end, data_rules
-from penstock.lake.maintenance.leftovers import Classified, Stays, Verdict, classify_all, delete_dead
-from penstock.lake.maintenance.reports import VacuumReport
+from penstock.lake.delta.vacuum import (
+    Classified,
+    Kept,
+    ListedTable,
+    Verdict,
+    by_end,
+    classify_all,
+    data_rules,
+    delete_dead,
+)
+from penstock.lake.reports import VacuumReport
 from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
 from penstock.tables.export.export import ExportTable
 from penstock.tables.quarantine.replay import run_number
 from penstock.tables.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
-
-
-class Kept(Stays):
-    PENDING = "committed, not yet in its place"
 
 
 def listings(table: ExportTable) -> Listings:
@@ -77,6 +80,6 @@ def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
     pending = {table.finishing.source_of(name, file) for file in log.active_files()}
 
     def classify(entry: Entry) -> Verdict:
-        return Kept.PENDING if entry.path in pending else by_name.classify(entry.path) or KeptFile.UNKNOWN
+        return Kept.PENDING_RENAME if entry.path in pending else by_name.classify(entry.path)
 
     return classify_all(logs.export.path, logs.storage, staged, classify)

@@ -18,11 +18,10 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.points.series import BUCKETS
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
+from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.staged import check_staged
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, merge_partials
 from penstock.tables.rollup.decide import Clean, Merge, PartialsFile
 from penstock.tables.rollup.events import PartialsCleaned, PartialsMerged

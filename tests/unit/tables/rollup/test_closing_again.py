@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import TransientError, UserError
-from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
 from penstock.tables.rollup import aggregate, close_portion, close_task
 from penstock.tables.rollup import decide as deciding

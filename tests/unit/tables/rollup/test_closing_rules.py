@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.files import active_files
 from penstock.lake.proposal import GivenUpPart, Proposal
 from penstock.logs.log import Slice
 from penstock.tables.rollup.decide import BeginClose, Clean, ClosePortion

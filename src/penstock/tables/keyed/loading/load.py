@@ -29,12 +29,12 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
+from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.maintenance.compaction import Limit, gather
-from penstock.lake.staged import check_staged
 from penstock.spark.failures import SPARK_ERRORS, refusal_of, spark_errors
 from penstock.staging.dealing import run_each
 from penstock.tables.keyed.files import chunk_store, row_count

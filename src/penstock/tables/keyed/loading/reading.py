@@ -22,7 +22,7 @@ from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.columns.times import timestamps
 from penstock.flow.decode import Decoder
 from penstock.job.schema import job_type_name
-from penstock.lake.delta.active_files import active_files, refuse_deletion_vectors
+from penstock.lake.delta.files import active_files, refuse_deletion_vectors
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.library import library_errors
 from penstock.lake.storage import open_storage

@@ -23,7 +23,7 @@ from penstock.flow.points.series import BUCKETS, bucket_numbers
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.faults import RefusedError
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
