@@ -14,7 +14,7 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.events import BatchCommitted, BatchPlanned, CompactionFailed, Event, FilesCompacted
 from penstock.job.spec import SmallFilesPolicy
-from penstock.lake.maintenance.compaction import Effort
+from penstock.lake.compaction import Effort
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.registry import kind_of
 from penstock.verify import verify

@@ -23,10 +23,10 @@ from penstock.job.reader import Reader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
+from penstock.lake.compaction import Progress
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.lake.proposal import FencePart, Outcome, Part, Proposal, SlicePart, StartPart, check
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog

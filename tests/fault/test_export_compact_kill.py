@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.job.spec import job_of
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.reports import CompactReport
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of

@@ -23,8 +23,8 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import NewColumnPolicy
-from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
 

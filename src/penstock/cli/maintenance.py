@@ -13,8 +13,8 @@ import typer
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.values import QuantityError, parse_size
-from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import Report
+from penstock.lake.compaction import Progress
+from penstock.lake.reports import Report
 from penstock.logs.registry import open_log
 from penstock.spark.session import open_spark
 from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish

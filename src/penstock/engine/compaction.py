@@ -9,7 +9,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.events import CompactionFailed, FilesCompacted
 from penstock.job.spec import JobSpec, SmallFilesPolicy
-from penstock.lake.maintenance.compaction import Effort
+from penstock.lake.compaction import Effort
 from penstock.tables.kind import CompactWish, Kind
 
 COMMITS_PER_LOOK = 64

@@ -23,10 +23,10 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import active_paths, refuse_deletion_vectors
+from penstock.lake.compaction import batch_rows
+from penstock.lake.delta.files import active_paths, refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
-from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation

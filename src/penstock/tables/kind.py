@@ -19,9 +19,9 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.sections import AnyKindSection
 from penstock.job.spec import JobSpec
-from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Progress
-from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport
+from penstock.lake.compaction import EVERYTHING, Effort, Progress
 from penstock.lake.proposal import Outcome, Proposal
+from penstock.lake.reports import CompactReport, Report, VacuumReport
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog

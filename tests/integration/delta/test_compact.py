@@ -21,7 +21,6 @@ from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import NewColumnPolicy
-from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import (
     VERSIONS_TO_LAND_MAX,
     commit_merged,
@@ -29,10 +28,11 @@ from penstock.lake.delta.compact import (
     group_files,
     merge_group,
 )
+from penstock.lake.delta.files import active_files, active_paths
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.reports import CompactReport
 from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2

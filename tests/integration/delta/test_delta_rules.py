@@ -16,12 +16,12 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import Counts
+from penstock.lake.delta.files import StagedFileGoneError
 from penstock.lake.delta.keys import position_key, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
-from penstock.lake.staged import StagedFileGoneError
 from penstock.lake.state import Totals
 from penstock.logs.log import Slice
 from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.staged import StagedFileGoneError
+from penstock.lake.delta.files import StagedFileGoneError
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe, ids, once_at
 from tests.support.processes import penstock

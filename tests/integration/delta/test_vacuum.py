@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, parse_staged_name, replayed_name, staged_name
-from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import compact, group_files, merge_group
+from penstock.lake.delta.files import active_files, active_paths
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept

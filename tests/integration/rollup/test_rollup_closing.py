@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import InvariantError, TransientError
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.files import active_files
 from penstock.reading import read
 from penstock.tables.kind import ReadWish, WindowsWish
 from penstock.tables.rollup import closing

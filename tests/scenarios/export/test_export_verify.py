@@ -10,7 +10,7 @@ import typer
 from penstock.cli.verify import verify as verify_command
 from penstock.environment import Environment
 from penstock.job.spec import job_of
-from penstock.lake.maintenance.compaction import EVERYTHING
+from penstock.lake.compaction import EVERYTHING
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec

@@ -15,10 +15,20 @@ from hypothesis import strategies as st
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name, replayed_name, staged_name
-from penstock.lake.maintenance.compaction import EVERYTHING, Effort, Group, Limit, Merged, gather, group, swap
-from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, classify_all, delete_dead
-from penstock.lake.maintenance.merge import OneFile, Source, merge_files
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.compaction import (
+    EVERYTHING,
+    Effort,
+    Group,
+    Limit,
+    Merged,
+    OneFile,
+    Source,
+    gather,
+    group,
+    merge_files,
+)
+from penstock.lake.delta.vacuum import Dead, Kept, NameRules, classify_all, delete_dead
+from penstock.lake.reports import CompactReport
 from penstock.lake.storage import Entry
 from penstock.lake.storage.objects import MemoryStorage
 
@@ -63,14 +73,9 @@ def test_an_effort_ends_with_the_group_that_reaches_its_bytes() -> None:
     assert EVERYTHING.after(10**12).within(groups) == groups
 
 
-def test_what_another_writer_took_away_is_neither_committed_nor_reported() -> None:
-    one, other, third = (Group((File(size), File(size))) for size in (1, 2, 3))
-    staged = {each: Merged(each, (StagedFile("", 0, "m", 7, 3),)) for each in (one, third)}
-    steps: list[str] = []
-    landed = swap([one, other, third], staged.get, lambda merged: merged[:1], steps.append)
-    assert landed == [staged[one]]
-    assert steps == ["compact_staged", "compact_committed"]
-    report = CompactReport.of(3, landed)
+def test_groups_that_another_writer_took_away_are_reported_as_left() -> None:
+    landed = Merged(Group((File(1), File(1))), (StagedFile("", 0, "m", 7, 3),))
+    report = CompactReport.of(3, [landed])
     assert report == CompactReport(2, 1, 7, 2, 3, commits=1, dropped=2)
     assert list(report.lines()) == ["2 files became 1, 7 rows, 2 bytes became 3; 2 groups left to another writer"]
     assert list(CompactReport().lines()) == ["nothing to compact"]
@@ -107,16 +112,6 @@ def test_a_merge_that_loses_a_row_and_a_file_that_is_no_parquet_are_refused() ->
     assert caught.value.hint == "do this"
 
 
-class Gone(CanGo):
-    SLICE = "a slice that is over"
-    OUTPUT = "an output that is over"
-
-
-class Kept(Stays):
-    REPLAY = "a replay that goes on"
-    UNKNOWN = "unknown"
-
-
 def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None:
     unique = "0" * 32
     names = [
@@ -129,28 +124,28 @@ def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None
     storage = MemoryStorage()
     for name in names:
         storage.put(name, b"12")
-    rules = NameRules(lambda _: Gone.SLICE, lambda _: Gone.OUTPUT, lambda _: Kept.REPLAY)
+    rules = NameRules(lambda _: Dead.PASSED, lambda _: Dead.EXPIRED, lambda _: Kept.COMMITTABLE)
     entries = [Entry(name, 2, datetime(2026, 3, 2, tzinfo=UTC)) for name in names]
-    found = classify_all("lake", storage, entries, lambda each: rules.classify(each.path) or Kept.UNKNOWN)
+    found = classify_all("lake", storage, entries, lambda each: rules.classify(each.path))
     steps: list[str] = []
     dry, wet = (delete_dead([found], steps.append, dry_run=each) for each in (True, False))
     assert dry.deleted == wet.deleted
     assert sorted(each.path for each in storage.list()) == sorted(names[2:])
     assert steps == ["vacuum_deleting"] * 2
     assert list(wet.lines()) == [
-        f"lake/{names[0]}: a slice that is over",
-        f"lake/{names[1]}: an output that is over",
+        f"lake/{names[0]}: {Dead.PASSED}",
+        f"lake/{names[1]}: {Dead.EXPIRED}",
         "2 files deleted, 4 bytes",
-        "1 kept: a replay that goes on",
-        "2 kept: unknown",
+        f"1 kept: {Kept.COMMITTABLE}",
+        f"2 kept: {Kept.UNKNOWN}",
     ]
     assert wet.as_json() == {
         "dry_run": False,
         "deleted": [
-            {"table": "lake", "path": names[0], "size_bytes": 2, "reason": "a slice that is over"},
-            {"table": "lake", "path": names[1], "size_bytes": 2, "reason": "an output that is over"},
+            {"table": "lake", "path": names[0], "size_bytes": 2, "reason": f"{Dead.PASSED}"},
+            {"table": "lake", "path": names[1], "size_bytes": 2, "reason": f"{Dead.EXPIRED}"},
         ],
         "size_bytes": 4,
-        "kept": {"a replay that goes on": 1, "unknown": 2},
+        "kept": {Kept.COMMITTABLE: 1, Kept.UNKNOWN: 2},
         "failed": [],
     }

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import grown
-from penstock.lake.maintenance.merge import OneFile, Source, merge_files
+from penstock.lake.compaction import OneFile, Source, merge_files
 from penstock.lake.storage import open_storage
 
 

@@ -16,10 +16,7 @@ import pyarrow as pa
 from penstock.flow.columns.partition_values import Values
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
-from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, SchemaMovedError, Table
-from penstock.lake.maintenance.compaction import (
+from penstock.lake.compaction import (
     EVERYTHING,
     Effort,
     Group,
@@ -27,12 +24,15 @@ from penstock.lake.maintenance.compaction import (
     Merged,
     Progress,
     Sized,
-    portions,
-    swap,
+    Source,
+    gather,
+    group,
+    merge_files,
 )
-from penstock.lake.maintenance.compaction import group as grouped
-from penstock.lake.maintenance.merge import Source, merge_files
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, SchemaMovedError, Table
+from penstock.lake.reports import CompactReport
 
 VERSIONS_TO_LAND_MAX = 1000
 """How many commits of others an output outlives uncommitted; after them vacuum may take it."""
@@ -73,9 +73,12 @@ def group_files(files: Iterable[ActiveFile], target_bytes: int, effort: Effort =
         # A path with a scheme lies in another table, of which this one is a shallow clone.
         if file.size_bytes < target_bytes and "://" not in file.path:
             by_values.setdefault(file.values, []).append(file)
-    oldest_first = (sorted(each, key=lambda file: (file.modified_at_ms, file.path)) for each in by_values.values())
-    alike = (files for small in oldest_first for files in effort.worthwhile(small))
-    return tuple(group for files in alike for group in grouped(files, target_bytes))
+    groups: list[FileGroup] = []
+    for small in by_values.values():
+        oldest_first = sorted(small, key=lambda file: (file.modified_at_ms, file.path))
+        for alike in effort.worthwhile(oldest_first):
+            groups += group(alike, target_bytes)
+    return tuple(groups)
 
 
 def compact_groups(
@@ -89,7 +92,8 @@ def compact_groups(
     """Swap the groups for merged files, in commits of a bounded size."""
     taken = effort.within(groups)
     report, done = CompactReport(left=len(groups) - len(taken)), 0
-    for portion in portions(taken, BYTES_PER_COMMIT_MAX, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
+    size: Limit[Group[F]] = Limit(lambda taken_group: taken_group.size_bytes, BYTES_PER_COMMIT_MAX)
+    for portion in gather(taken, size, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
         report += _compact_portion(table, portion, merge, numbers)
         done += len(portion)
         if progress is not None:
@@ -100,12 +104,11 @@ def compact_groups(
 def _compact_portion(table: Table, groups: Sequence[Group[F]], merge: Merge[F], numbers: Numbers[F]) -> CompactReport:
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
-    landed = swap(
-        groups,
-        lambda each: merge(each, schema, version_max),
-        lambda merged: commit_merged(table, merged, schema, version_max, numbers),
-        table.environment.reach,
-    )
+    merged = [merge(files, schema, version_max) for files in groups]
+    table.environment.reach("compact_staged")
+    landed = commit_merged(table, merged, schema, version_max, numbers)
+    if landed:
+        table.environment.reach("compact_committed")
     return CompactReport.of(len(groups), landed)
 
 

@@ -16,15 +16,14 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
-from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.effect import Effect, effect
+from penstock.lake.delta.files import ActiveFile, active_files, check_staged
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
-from penstock.lake.staged import check_staged
 from penstock.lake.state import DeltaState
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition

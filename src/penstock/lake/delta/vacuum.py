@@ -1,28 +1,43 @@
-"""Which files in the folder of a Delta table no commit names and none can name any more (RULES C7).
+"""Vacuum: delete files in the folder of a Delta table that no commit names and none can name any more (RULES C7).
 
-Up to the loaded version a commit that named a file left it active or removed; after it the name tells that none can.
-Of the library's vacuum only the list of removed files is used: a full one takes staged files, and even the light one
-would commit twice for its own report, and could not be stopped between two files.
+Folders are listed first, then the table is read, and each file is classified by both. Up to the loaded version a commit
+that named a file left it active or removed; after it the name of the file shows that none can. A file with an unknown
+name stays. Of the library's vacuum only the list of removed files is used: a full one takes staged files, and even the
+light one would commit twice for its own report, and could not be stopped between two files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from penstock.failpoints import Reach
 from penstock.flow.columns.partition_values import partition_folder
-from penstock.flow.write.names import CompactedName, ReplayedName, StagedName
-from penstock.lake.delta.active_files import active_paths
+from penstock.flow.write.names import (
+    ClosedName,
+    CompactedName,
+    ReplayedName,
+    StagedName,
+    parse_closed_name,
+    parse_compacted_name,
+    parse_replayed_name,
+    parse_staged_name,
+)
+from penstock.lake.delta.files import active_paths
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
 from penstock.lake.delta.table import QUARANTINE_FOLDER, Table
-from penstock.lake.maintenance.leftovers import CanGo, Classified, NameRules, Stays, Verdict, classify_all
-from penstock.lake.storage import Entry
+from penstock.lake.reports import Deleted, VacuumReport
+from penstock.lake.storage import Entry, Storage
 from penstock.logs.log import Partition
 
 
-class Dead(CanGo):
+class Dead(StrEnum):
+    """Why a file can be deleted."""
+
     REMOVED = "removed from the table, retention is over"
     PASSED = "never committed, the position is beyond its start"
     PASSED_END = "never committed, all positions are at or beyond its end"
@@ -31,19 +46,85 @@ class Dead(CanGo):
     CLOSED = "never committed, its close is complete"
 
 
-class Kept(Stays):
+class Kept(StrEnum):
+    """Why a file stays."""
+
     ACTIVE = "active"
     RETAINED = "removed from the table, within retention"
     COMMITTABLE = "may still be committed"
     UNPLACED = "of a partition without a position"
     PENDING = "listed for quarantine, not appended yet"
+    PENDING_RENAME = "committed, not yet in its place"
     OTHERS = "of another job that shares the folder"
     UNKNOWN = "not a name of Penstock"
 
 
+Verdict = Dead | Kept
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """What the name of a file decides that the table neither holds nor held."""
+
+    of_slice: Callable[[StagedName], Verdict]
+    of_output: Callable[[CompactedName], Verdict]
+    of_replay: Callable[[ReplayedName], Verdict]
+    of_close: Callable[[ClosedName], Verdict] | None = None
+    """None for tables without closes: such a name is then unknown."""
+
+    def classify(self, path: str) -> Verdict:
+        if (staged := parse_staged_name(path)) is not None:
+            return self.of_slice(staged)
+        if (compacted := parse_compacted_name(path)) is not None:
+            return self.of_output(compacted)
+        if (replayed := parse_replayed_name(path)) is not None and replayed.run.isdecimal():
+            return self.of_replay(replayed)
+        if self.of_close is not None and (closed := parse_closed_name(path)) is not None:
+            return self.of_close(closed)
+        return Kept.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """The files of one folder that can be deleted, with the reason, and how many stay."""
+
+    url: str
+    storage: Storage
+    dead: tuple[tuple[Entry, Dead], ...]
+    kept: Counter[str]
+
+
+def classify_all(
+    url: str, storage: Storage, entries: Iterable[Entry], classify: Callable[[Entry], Verdict]
+) -> Classified:
+    """Classify files that were listed before the state was read that `classify` uses."""
+    dead: list[tuple[Entry, Dead]] = []
+    kept: Counter[str] = Counter()
+    for entry in entries:
+        match classify(entry):
+            case Dead() as reason:
+                dead.append((entry, reason))
+            case Kept() as reason:
+                kept[str(reason)] += 1
+    return Classified(url, storage, tuple(dead), kept)
+
+
+def delete_dead(folders: Sequence[Classified], reach: Reach, *, dry_run: bool = False) -> VacuumReport:
+    """Delete the dead files one after the other; a dry run only reports them."""
+    deleted: list[Deleted] = []
+    for folder in folders:
+        for entry, reason in folder.dead:
+            deleted.append(Deleted(folder.url, entry.path, entry.size_bytes, str(reason)))
+            if not dry_run:
+                reach("vacuum_deleting")
+                folder.storage.delete(entry.path)
+    kept = sum((folder.kept for folder in folders), Counter[str]())
+    return VacuumReport(tuple(deleted), dict(kept), dry_run)
+
+
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """A table and the files that lie in its folder; what is read of the table afterwards decides about them."""
+    """A table and the files in its folder; the state of the table that is read afterwards decides about them."""
 
     table: Table
     entries: tuple[Entry, ...]
@@ -55,13 +136,12 @@ class ListedTable:
         return cls(table, tuple(entry for entry in table.storage().list() if not entry.path.startswith(others)))
 
     def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
-        """Load the newest version and go by it; what else the rules go by was read after the listing, too."""
+        """Load the newest version and classify the files by it."""
         self.table.refresh()
         storage, spec, handle = self.table.storage(), self.table.spec, self.table.handle
         with library_errors(spec.path):
             active, by_name = active_paths(handle), rules(self.table)
             removed = set(handle.vacuum(retention_hours=0, dry_run=True, full=False, enforce_retention_duration=False))
-            # Of these, nobody's time travel needs those.
             expired = set(handle.vacuum(dry_run=True, full=False))
 
         def verdict(entry: Entry) -> Verdict:
@@ -69,20 +149,21 @@ class ListedTable:
                 return Kept.ACTIVE
             if entry.path in removed:
                 return Dead.REMOVED if entry.path in expired else Kept.RETAINED
-            found = by_name.classify(entry.path) if _is_our_folder(entry.path, spec.partition_by) else None
-            return Kept.UNKNOWN if found is None else found
+            return by_name.classify(entry.path) if _is_own_folder(entry.path, spec.partition_by) else Kept.UNKNOWN
 
-        found = classify_all(spec.path, storage, self.entries, verdict)
+        classified = classify_all(spec.path, storage, self.entries, verdict)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-        fresh = recently_removed(storage, {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED})
+        fresh = recently_removed(
+            storage, {entry.path for entry, reason in classified.dead if reason is not Dead.REMOVED}
+        )
         if not fresh:
-            return found
+            return classified
         removed |= fresh
         return classify_all(spec.path, storage, self.entries, verdict)
 
 
 def data_rules(table: Table) -> NameRules:
-    """The rules for the files of a table into which several jobs may write: a name does not say whose it is.
+    """The rules for the files of a table into which several jobs may write: a name does not contain the job.
 
     A slice is committed only where its start is the position, and positions never fall: every job that reads the
     partition must have passed it. In the same way every job must have passed a replay run of that number.
@@ -93,8 +174,8 @@ def data_rules(table: Table) -> NameRules:
     def of_slice(name: StagedName) -> Verdict:
         # The keys of app transactions hold the topic id and no topic.
         partition = Partition("", name.topic_id, name.partition)
-        found = (table.transaction(position_key(job, partition)) for job in jobs)
-        return by_position(name, min((each for each in found if each is not None), default=None))
+        positions = (table.transaction(position_key(job, partition)) for job in jobs)
+        return by_position(name, min((position for position in positions if position is not None), default=None))
 
     return NameRules(of_slice, by_version(table), lambda name: by_run(name, run_over))
 
@@ -126,7 +207,7 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
     return Dead.REPLAYED if int(name.run) <= run_over else Kept.COMMITTABLE
 
 
-def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
+def _is_own_folder(path: str, partition_by: tuple[str, ...]) -> bool:
     """Whether our writer puts files there: a deeper folder may be another table.
 
     Columns that a commit fills in have no folder: they are the last.

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
+from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import Table, open_or_create
-from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof

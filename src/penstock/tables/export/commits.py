@@ -17,10 +17,10 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
+from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
 from penstock.lake.delta.table import SchemaMovedError, Table
 from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
-from penstock.lake.staged import StagedFileGoneError, check_staged
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.finishing import Rename

@@ -22,7 +22,7 @@ from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import parse_compacted_name
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers

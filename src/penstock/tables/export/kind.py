@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.compaction import Progress
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof

@@ -20,7 +20,7 @@ from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import DeltaPartition, Totals

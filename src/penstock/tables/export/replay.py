@@ -19,10 +19,10 @@ from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.write.report import Share
+from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares

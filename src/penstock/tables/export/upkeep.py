@@ -23,16 +23,22 @@ from msgspec import structs
 from penstock.errors import PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.compaction import Effort, Group, Limit, Merged, OneFile, Progress, Source, group, merge_files
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import Kept as KeptFile
-from penstock.lake.delta.vacuum import ListedTable, by_end, data_rules
-from penstock.lake.maintenance.compaction import Effort, Group, Limit, Merged, Progress, group
-from penstock.lake.maintenance.leftovers import Classified, Stays, Verdict, classify_all, delete_dead
-from penstock.lake.maintenance.merge import OneFile, Source, merge_files
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.delta.vacuum import (
+    Classified,
+    Kept,
+    ListedTable,
+    Verdict,
+    by_end,
+    classify_all,
+    data_rules,
+    delete_dead,
+)
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
 from penstock.tables.export.commits import committed_files
@@ -141,10 +147,6 @@ def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[F
 # vacuum
 
 
-class Kept(Stays):
-    PENDING = "committed, not yet in its place"
-
-
 def listings(table: ExportTable) -> Listings:
     """What the commits of all logs list for the quarantine."""
     logs = table.logs
@@ -197,6 +199,6 @@ def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
     pending = {table.finishing.source_of(name, file) for file in log.active_files()}
 
     def classify(entry: Entry) -> Verdict:
-        return Kept.PENDING if entry.path in pending else by_name.classify(entry.path) or KeptFile.UNKNOWN
+        return Kept.PENDING_RENAME if entry.path in pending else by_name.classify(entry.path)
 
     return classify_all(logs.export.path, logs.storage, staged, classify)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.table import Table
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema

@@ -12,9 +12,9 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.spec import JobSpec, job_of
+from penstock.lake.compaction import Progress
 from penstock.lake.delta.table import Table, find_table, open_or_create
-from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof

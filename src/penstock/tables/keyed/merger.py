@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors

@@ -21,7 +21,7 @@ from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog

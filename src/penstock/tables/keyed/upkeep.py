@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.compaction import Effort, Limit, Merged, Progress, group
 from penstock.lake.delta.compact import FileGroup, compact_groups
+from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import by_version, data_rules
-from penstock.lake.maintenance.compaction import Effort, Limit, Merged, Progress, group
-from penstock.lake.maintenance.leftovers import NameRules
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
+from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.spec import KeyedSpec

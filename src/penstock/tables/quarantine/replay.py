@@ -27,12 +27,11 @@ from penstock.flow.write.names import replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.compaction import Limit, gather
+from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.maintenance.compaction import Limit, gather
-from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.staging.batch_job import Records
 from penstock.tables.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import error_kinds
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
 
 KINDS_MAX = 1000

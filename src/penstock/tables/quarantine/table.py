@@ -21,8 +21,7 @@ from penstock.lake.delta.keys import is_position_of, position_key, quarantine_ke
 from penstock.lake.delta.provenance import CommitSlice, Provenance
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
-from penstock.lake.delta.vacuum import Kept, by_position, by_run, by_version
-from penstock.lake.maintenance.leftovers import NameRules, Verdict
+from penstock.lake.delta.vacuum import Kept, NameRules, Verdict, by_position, by_run, by_version
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition

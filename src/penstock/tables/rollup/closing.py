@@ -20,12 +20,10 @@ from penstock.flow.points.series import BUCKETS
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import ClosedName, owner_tag
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.delta.files import ActiveFile, check_staged, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.delta.vacuum import Dead, Kept, by_version
-from penstock.lake.maintenance.leftovers import NameRules, Verdict
-from penstock.lake.staged import check_staged
+from penstock.lake.delta.vacuum import Dead, Kept, NameRules, Verdict, by_version
 from penstock.logs.log import Log
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each

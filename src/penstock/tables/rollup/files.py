@@ -16,7 +16,7 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import Storage
 from penstock.tables.rollup.aggregate import MILLI

@@ -16,12 +16,12 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.compaction import Effort, Merged
 from penstock.lake.delta.compact import FileGroup, compact_groups, group_files
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.maintenance.compaction import Effort, Merged
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.reports import CompactReport
 from penstock.tables.rollup.aggregate import merge_partials
 from penstock.tables.rollup.decide import Clean
 from penstock.tables.rollup.events import PartialsCleaned

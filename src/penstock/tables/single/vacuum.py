@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, find_table
-from penstock.lake.delta.vacuum import ListedTable, data_rules
-from penstock.lake.maintenance.leftovers import NameRules, delete_dead
-from penstock.lake.maintenance.reports import VacuumReport
+from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delete_dead
+from penstock.lake.reports import VacuumReport
 from penstock.tables.quarantine.table import listed_marks, quarantine_rules
 
 Beside = tuple[Table, Callable[[Table], NameRules]]

@@ -21,7 +21,7 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import Share, decode_report
 from penstock.job.spec import JobSpec
-from penstock.lake.maintenance.compaction import Effort
+from penstock.lake.compaction import Effort
 from penstock.logs.log import Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.tables.export.export import Export

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from penstock.environment import Environment
 from penstock.failpoints import Reach
-from penstock.lake.maintenance.compaction import EVERYTHING, Effort
-from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.compaction import EVERYTHING, Effort
+from penstock.lake.reports import CompactReport
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.upkeep import compact
 from tests.support.export_root import ONE, ZERO, ExportRoot

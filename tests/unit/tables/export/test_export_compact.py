@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.maintenance import compact as compact_command
 from penstock.errors import UserError
-from penstock.lake.maintenance.compaction import Effort
+from penstock.lake.compaction import Effort
 from penstock.lake.storage import open_storage
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs

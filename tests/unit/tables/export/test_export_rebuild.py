@@ -20,7 +20,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import job_of
-from penstock.lake.maintenance.compaction import Effort
+from penstock.lake.compaction import Effort
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export

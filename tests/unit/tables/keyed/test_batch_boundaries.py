@@ -14,7 +14,7 @@ import pytest
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name, content_of
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.tables.keyed.layout import (
     BUCKET,
     DELETE,

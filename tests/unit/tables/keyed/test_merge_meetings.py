@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.flow.write.names import compacted_name
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.tables.keyed.layout import DELETE, SEQUENCE, TIEBREAK, Layout
 from penstock.tables.keyed.merging.chunks import ChunkStore, fresh
 from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, MergeFlow, merge_bucket

@@ -22,7 +22,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.state import Numbers

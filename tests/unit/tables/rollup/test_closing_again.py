@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import TransientError, UserError
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.compaction import EVERYTHING
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
-from penstock.lake.maintenance.compaction import EVERYTHING
 from penstock.tables.rollup import aggregate, close_task, closing
 from penstock.tables.rollup.closing import WindowsRewrittenError, windows_rules
 from penstock.tables.rollup.decide import BeginClose, Clean

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.files import active_files
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
 from tests.support.tries import tries
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, plain_values

@@ -16,7 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.events import Retrying
 from penstock.job.spec import ClaimsSpec
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.publish.output import PublishPosition

@@ -22,11 +22,11 @@ from penstock.errors import PenstockError, TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
+from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
+from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.maintenance.compaction import Limit, gather
-from penstock.lake.staged import check_staged
 from penstock.staging.dealing import run_each
 from penstock.tables.keyed.files import chunk_store
 from penstock.tables.keyed.layout import HIDDEN

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import Content, content_of
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.tables.keyed.layout import DELETE, Layout, key_frame, newer, older, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.flow.points.series import BUCKETS, bucket_numbers
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, Self
 
-from penstock.lake.maintenance.compaction import Merged
+from penstock.lake.compaction import Merged
 
 
 class Report(Protocol):

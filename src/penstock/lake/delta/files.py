@@ -1,16 +1,18 @@
-"""The files that a version of a Delta table consists of."""
+"""The files of a Delta table: those that a version consists of, and staged ones before a commit names them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
 from penstock.flow.columns.partition_values import Values, partition_value
+from penstock.flow.write.manifest import StagedFile
+from penstock.lake.storage import Storage
 
 if TYPE_CHECKING:
     # Tasks of Spark get files of a table without the library.
@@ -39,12 +41,12 @@ class ActiveFile:
 
 
 def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[ActiveFile, ...]:
-    """Every file of the loaded version, with what the log tells of the values in some columns."""
+    """Every file of the loaded version, with the statistics of some columns."""
     actions = pa.table(handle.get_add_actions(flatten=True))
     values = [_distinct(actions[f"partition.{name}"]) for name in handle.metadata().partition_columns]
     sizes, times = actions["size_bytes"].to_pylist(), actions["modification_time"].to_pylist()
-    rows = _told(actions, "num_records")
-    least, most, nulls = ({name: _told(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
+    rows = _statistic(actions, "num_records")
+    least, most, nulls = ({name: _statistic(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
     return tuple(
         ActiveFile(
             path,
@@ -89,9 +91,28 @@ def refuse_deletion_vectors(handle: DeltaTable, path: str) -> None:
         )
 
 
-def _told(actions: pa.Table, name: str) -> list[Any]:
+def _statistic(actions: pa.Table, name: str) -> list[Any]:
     return actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
 
 
 def _span(least: Any, most: Any) -> tuple[Any, Any] | None:
     return None if least is None or most is None else (least, most)
+
+
+class StagedFileGoneError(TransientError):
+    """A staged file is not there, or not whole, before its commit: the batch has to be written again."""
+
+
+def check_staged(storage: Storage, files: Iterable[StagedFile]) -> None:
+    """Raise `StagedFileGoneError` unless every file is there in its whole size (RULES C7)."""
+    expected = {file.path: file.size_bytes for file in files}
+    sizes = storage.sizes(expected) if expected else {}
+    for path, size_bytes in expected.items():
+        if sizes.get(path) == size_bytes:
+            continue
+        there = f"it has {sizes[path]} of {size_bytes} bytes" if path in sizes else "it is not there"
+        raise StagedFileGoneError(
+            f"a staged file is not as its task wrote it: {storage.url.rstrip('/')}/{path}",
+            detail=f"{there}; nothing was committed",
+            hint="does every executor write to the same storage? A local path must be a folder that all of them share",
+        )
