@@ -69,7 +69,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> tuple
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
