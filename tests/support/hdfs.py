@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.spark.jars import JarSet, java_command, resolve
+from tests.support.processes import free_port
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 20.0
@@ -47,7 +48,7 @@ class HdfsCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self._classes = ":".join(str(each) for each in (folder / "conf", *resolve(JarSet.HDFS)))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -184,9 +185,3 @@ def wire_to(cluster: HdfsCluster) -> Iterator[Wire]:
 
 def _superuser() -> dict[str, str]:
     return {**os.environ, "HADOOP_USER_NAME": SUPERUSER}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

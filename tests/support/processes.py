@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -174,3 +175,9 @@ def command_json(*arguments: str) -> Any:
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, f"{done.output}{done.exception!r}"
     return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
