@@ -49,13 +49,11 @@ class Flow(TableFlow):
     visible: pa.Schema
     """The decoded fields and the computed columns: what `sql:` sees."""
     sql: SqlSpec | None
-    stated: pa.Schema | None = None
-    """The fields that the job file states; None: all that are decoded."""
     drop: frozenset[str] = frozenset()
     """Decoded fields that are no columns of the table."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on, stated=self.stated)
+        return decoder_for(self.decode, self.decoded, self.on)
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> Mapping[int, str]:
         """The rows that the table cannot take, by their numbers, with the reason."""

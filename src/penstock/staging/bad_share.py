@@ -53,10 +53,7 @@ def _misfit(found: re.Match[str], reason: Reason) -> str:
     if kind == "string" and wanted.startswith((*_NUMBERS, "boolean")):
         return f"{field} holds texts: declare it as `string`, or let its producers send what `{wanted}` takes"
     if kind == "number" and wanted == "string":
-        return (
-            f"{field} holds numbers: declare it as `long` or `double`, or set `on.mixed_types` to `text` if Penstock "
-            "added the column"
-        )
+        return f"{field} holds numbers: declare it as `long` or `double`, or let its producers send texts"
     if kind == "number" and wanted.startswith(_NUMBERS):
         return (
             f"{field} holds numbers that `{wanted}` cannot: declare it as a wider type, `long`, `double` or a decimal"

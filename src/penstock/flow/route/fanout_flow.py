@@ -30,8 +30,6 @@ class TypeFlow:
     """The columns of its files."""
     event_time: Expression
     message: MessageName | None = None
-    stated: pa.Schema | None = None
-    """The fields that the job file states; None: all that are decoded."""
     raw: bool = False
     """The table of unknown types: key and value as they came."""
 

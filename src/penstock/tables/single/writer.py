@@ -44,7 +44,7 @@ def add_fields(table: Table, job: JobSpec, fields: NewFields, decoded: Iterable[
     Returns whether the table has other columns than before.
     """
     before = table.schema
-    columns = addable(column_types(fields, job.on.mixed_types), before.names, decoded)
+    columns = addable(column_types(fields), before.names, decoded)
     ignored = left_out(fields, columns)
     if ignored:
         listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))

@@ -29,13 +29,11 @@ from penstock.flow.decode.json_text import JsonNumber, JsonObject
 from penstock.flow.decode.misfit import MisfitError
 from penstock.job.schema import job_type_name
 
-ANY_TEXT = pa.large_string()
-"""Stands for a text column that takes every JSON value; no schema of a table has this type."""
 KEYS, VALUES = "key", "value"
 OUT_OF_RANGE = "number out of range"
 
 _PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
-_AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary(), ANY_TEXT)
+_AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 _DECIMAL_DIGITS = 76
 """Decimals are read this wide: Arrow's JSON reader does not look at the precision after scaling."""
 _NEW_DEPTH_MAX = 32

@@ -74,13 +74,10 @@ class JsonDecoder:
     wrapping: Wrapping
     tombstone: TombstonePolicy
     new_column: NewColumnPolicy
-    loose: pa.Schema | None = None
-    """The schema with texts that take any value, if there are some."""
     reserved: frozenset[str] = frozenset()
     """Names in lower case that no new field may have."""
 
     def __post_init__(self) -> None:
-        self._loose = self.schema if self.loose is None else self.loose
         self._known = known_fields(self.schema)
         self._known_only = self.new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         self._adds = self.new_column is NewColumnPolicy.ADD
@@ -109,15 +106,15 @@ class JsonDecoder:
 
     def _read_all(self, records: pa.Array) -> tuple[pa.RecordBatch, NewFields]:
         """All records as rows. Raises `pa.ArrowInvalid` if one of them may be bad."""
-        texts = self._texts(records, self.schema, _refuse)
+        texts = self._texts(records, _refuse)
         _refuse_non_objects(texts)
         table = _table(texts, self._narrow, "infer" if self._adds else self._unexpected)
         return self._columns(table, _refuse), self._new_fields(table, _refuse) if self._adds else {}
 
     def _read_good(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates that can be rows; the others are dropped with their reasons."""
-        candidates.drop(screen_for(self._loose, self._known_only, strict=False).bad(candidates.texts))
-        candidates.texts = self._texts(candidates.texts, self._loose, candidates.mark)
+        candidates.drop(screen_for(self.schema, self._known_only, strict=False).bad(candidates.texts))
+        candidates.texts = self._texts(candidates.texts, candidates.mark)
         candidates.drop_marked()
         table, inferred = self._readable(candidates)
         count = len(candidates.rows)
@@ -145,8 +142,8 @@ class JsonDecoder:
             names.add(twice[1])
             self._drop_duplicates(candidates, json.dumps(twice[1], ensure_ascii=False).encode())
         self._drop_duplicates(candidates, b"")
-        if not rewriter_for(self._loose).needed:
-            strict = screen_for(self._loose, self._known_only, strict=True)
+        if not rewriter_for(self.schema).needed:
+            strict = screen_for(self.schema, self._known_only, strict=True)
             candidates.drop(strict.bad(candidates.texts.cast(pa.binary())))
         self._mark_unreadable(candidates, 0, len(candidates.rows))
         candidates.drop_marked()
@@ -181,9 +178,9 @@ class JsonDecoder:
             self._mark_unreadable(candidates, start, middle)
             self._mark_unreadable(candidates, middle, end)
 
-    def _texts(self, records: pa.Array, schema: pa.Schema, mark: Mark) -> pa.Array:
+    def _texts(self, records: pa.Array, mark: Mark) -> pa.Array:
         """The records as Arrow can read them."""
-        rewriter = rewriter_for(schema)
+        rewriter = rewriter_for(self.schema)
         if not rewriter.needed:
             return records.cast(pa.string())
         texts: list[bytes] = []

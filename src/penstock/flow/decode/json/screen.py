@@ -4,9 +4,8 @@
 Arrow's reader takes, and few others: names that are given twice (`duplicate_name` finds them), texts that are not
 times, decimals of too many digits, and odd spellings of numbers.
 
-`Rewriter` serves schemas with maps or texts that take every value. A map `{"a":1,"b":2}` is rewritten as
-`{"key":["a","b"],"value":[1,2]}`, and a value for such a text as its text. The rest of a record stays as it is, so all
-else is read and checked as in records without them.
+`Rewriter` serves schemas with maps. A map `{"a":1,"b":2}` is rewritten as `{"key":["a","b"],"value":[1,2]}`. The rest
+of a record stays as it is, so all else is read and checked as in records without them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.columns.fitting import folded
-from penstock.flow.decode.json.read_columns import ANY_TEXT, KEYS, OUT_OF_RANGE, VALUES, Known, MapOf, known_fields
+from penstock.flow.decode.json.read_columns import KEYS, OUT_OF_RANGE, VALUES, Known, MapOf, known_fields
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep, without_constants
 from penstock.flow.decode.misfit import MisfitError, place
 from penstock.job.schema import job_type_name
@@ -136,8 +134,6 @@ def _struct(fields: Iterable[pa.Field], known_only: bool, strict: bool) -> type[
 
 
 def _type(kind: pa.DataType, known_only: bool, strict: bool) -> Any:
-    if kind.equals(ANY_TEXT):
-        return msgspec.Raw
     if pa.types.is_struct(kind):
         return _struct(list(kind), known_only, strict) | None
     if pa.types.is_list(kind):
@@ -207,18 +203,6 @@ _Rewrite = Callable[[msgspec.Raw | bytes], Any]
 """The value to write instead. Raises `msgspec.MsgspecError` if the value is of another kind than its column."""
 
 
-def loosened(kind: pa.DataType, stated: pa.DataType | None) -> pa.DataType:
-    """The type with `ANY_TEXT` for each text, at any depth, that `stated` lacks (`on.mixed_types: text`)."""
-    if pa.types.is_struct(kind):
-        fields = list(stated) if stated is not None and pa.types.is_struct(stated) else []
-        types = {folded(field.name): field.type for field in fields}
-        return pa.struct([field.with_type(loosened(field.type, types.get(folded(field.name)))) for field in kind])
-    if pa.types.is_list(kind):
-        item = stated.value_type if stated is not None and pa.types.is_list(stated) else None
-        return pa.list_(loosened(kind.value_type, item))
-    return ANY_TEXT if stated is None and pa.types.is_string(kind) else kind
-
-
 class Rewriter:
     """Rewrites the records of a schema, if there is `needed` for it."""
 
@@ -247,8 +231,6 @@ class Rewriter:
 
     def _rewrite_of(self, kind: pa.DataType) -> _Rewrite | None:
         """How values of the type are rewritten; None if they need not be."""
-        if kind.equals(ANY_TEXT):
-            return self._text
         if pa.types.is_map(kind):
             return self._map_rewrite(self._rewrite_of(kind.item_type))
         if pa.types.is_struct(kind):
@@ -268,13 +250,6 @@ class Rewriter:
             return {KEYS: list(members), VALUES: list(values)}
 
         return rewrite
-
-    def _text(self, text: msgspec.Raw | bytes) -> Any:
-        value = bytes(text)
-        if value == b"null" or value.startswith(b'"'):
-            return text
-        self._quotes_added += 2
-        return msgspec.json.format(value, indent=-1).decode()
 
 
 rewriter_for = lru_cache(_PARSERS_KEPT_MAX)(Rewriter)

@@ -65,7 +65,6 @@ class LoadTask:
     """Of the table, without those that it keeps for itself."""
     fields: pa.Schema
     expressions: Mapping[str, Expression]
-    stated: pa.Schema
     on: Policies
     name: NewName
 
@@ -73,13 +72,13 @@ class LoadTask:
     def of(cls, job: JobSpec, store: ChunkStore, columns: pa.Schema, name: NewName) -> LoadTask:
         fields = row_fields(job, columns)
         if fields is columns:
-            return cls(store, columns, columns, {}, columns, job.on, name)
-        return cls(store, columns, fields, job.columns, job.schema, job.on, name)
+            return cls(store, columns, columns, {}, job.on, name)
+        return cls(store, columns, fields, job.columns, job.on, name)
 
     def decoder(self) -> Decoder:
         """Reads a JSON object as it reads a record; the driver decides about new fields."""
         on = replace(self.on, new_column=NewColumnPolicy.ADD)
-        return decoder_for(DecodeSpec("json"), self.fields, on, stated=self.stated)
+        return decoder_for(DecodeSpec("json"), self.fields, on)
 
     def take_file(self, numbered_file: tuple[int, SourceFile]) -> LoadTaskReport:
         number, file = numbered_file
