@@ -10,6 +10,8 @@ import re
 from itertools import accumulate
 from typing import Any
 
+import msgspec
+
 from penstock.flow.decode.misfit import MisfitError
 
 DEPTH_MAX = 500
@@ -22,7 +24,7 @@ _NOT_MARKS = bytes(byte for byte in range(256) if byte not in _BRACKETS + b'"')
 _STEPS = [1 if byte in b"[{" else -1 if byte in b"]}" else 0 for byte in range(256)]
 _STRING = re.compile(rb'"[^"]*"')
 _STRING_OR_CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*")|-?(?:NaN|Inf(?:inity)?)', re.DOTALL)
-_TOO_LARGE = b"9" * 310 + b".0"
+TOO_LARGE = b"9" * 310 + b".0"
 
 
 class JsonNumber(str):
@@ -54,6 +56,22 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 def _refuse_constant(name: str) -> None:
     raise MisfitError(f"not JSON: {name} is no number there")
+
+
+class _Name(str):
+    """A name that is equal to no other, so that a dict keeps all members of an object that have one name."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+_PAIRS = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=str.__new__).decode
+
+
+def member_texts(text: bytes) -> list[tuple[str, msgspec.Raw]]:
+    """The members of an object with their texts, also those of one name; none of another value."""
+    return [(str(name), value) for name, value in _PAIRS(text).items()] if text.startswith(b"{") else []
 
 
 _DECODER = json.JSONDecoder(
@@ -90,7 +108,13 @@ def without_constants(record: bytes) -> bytes:
     """
     if b"NaN" not in record and b"Inf" not in record:
         return record
-    return _STRING_OR_CONSTANT.sub(lambda match: match[1] or _TOO_LARGE, record)
+    return _STRING_OR_CONSTANT.sub(lambda match: match[1] or TOO_LARGE, record)
+
+
+def doubled_name(text: bytes) -> str | None:
+    """A name that an object gives twice."""
+    names = [name for name, _ in member_texts(text)]
+    return None if len(set(names)) == len(names) else max(names, key=names.count)
 
 
 def well_formed(text: str) -> str:
