@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +25,7 @@ _NOT_MARKS = bytes(byte for byte in range(256) if byte not in _BRACKETS + b'"')
 _STEPS = [1 if byte in b"[{" else -1 if byte in b"]}" else 0 for byte in range(256)]
 _STRING = re.compile(rb'"[^"]*"')
 _STRING_OR_CONSTANT = re.compile(rb'("(?:[^"\\]|\\.)*")|-?(?:NaN|Inf(?:inity)?)', re.DOTALL)
-TOO_LARGE = b"9" * 310 + b".0"
+_TOO_LARGE = b"9" * 310 + b".0"
 
 
 class JsonNumber(str):
@@ -69,9 +70,10 @@ class _Name(str):
 _PAIRS = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=str.__new__).decode
 
 
-def member_texts(text: bytes) -> list[tuple[str, msgspec.Raw]]:
-    """The members of an object with their texts, also those of one name; none of another value."""
-    return [(str(name), value) for name, value in _PAIRS(text).items()] if text.startswith(b"{") else []
+def member_texts(text: bytes) -> tuple[list[str], Iterable[msgspec.Raw]]:
+    """The names of an object's members, also those that are given twice, and their texts; none of another value."""
+    pairs = _PAIRS(text) if text.startswith(b"{") else {}
+    return [*map(str, pairs)], pairs.values()
 
 
 _DECODER = json.JSONDecoder(
@@ -108,12 +110,12 @@ def without_constants(record: bytes) -> bytes:
     """
     if b"NaN" not in record and b"Inf" not in record:
         return record
-    return _STRING_OR_CONSTANT.sub(lambda match: match[1] or TOO_LARGE, record)
+    return _STRING_OR_CONSTANT.sub(lambda match: match[1] or _TOO_LARGE, record)
 
 
 def doubled_name(text: bytes) -> str | None:
     """A name that an object gives twice."""
-    names = [name for name, _ in member_texts(text)]
+    names, _ = member_texts(text)
     return None if len(set(names)) == len(names) else max(names, key=names.count)
 
 

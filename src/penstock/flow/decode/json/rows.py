@@ -105,14 +105,18 @@ class JsonDecoder:
 
     def _read(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates that can be rows; the others are dropped with their reasons."""
+        bad_before = len(candidates.errors)
         screened = self._expects_misfits
         if screened:
             self._screen(candidates)
         if self._names_twice and not self._drop_duplicates(candidates, self._names_twice):
             self._names_twice = set()
+        remedies = iter((self._drop_tiny_decimals, self._drop_duplicates, self._drop_unreadable))
         while True:
             try:
-                return self._rows(candidates, screened)
+                columns, new_fields = self._rows(candidates, screened)
+                self._expects_misfits = screened and len(candidates.errors) > bad_before
+                return columns, new_fields
             except pa.ArrowInvalid as error:
                 twice = _GIVEN_TWICE.search(str(error))
             if twice is not None and twice[1] not in self._names_twice:
@@ -123,21 +127,20 @@ class JsonDecoder:
                 screened = True
                 self._screen(candidates)
             else:
-                break
-        self._drop_duplicates(candidates, None)
+                next(remedies)(candidates)
+
+    def _screen(self, candidates: _Candidates, texts: pa.Array | None = None) -> None:
+        """Drop the records that msgspec refuses; it may be shown other texts instead of theirs."""
+        screen = screen_for(self.schema, self._known_only)
+        candidates.drop(screen.bad(candidates.texts if texts is None else texts))
+
+    def _drop_tiny_decimals(self, candidates: _Candidates) -> None:
         texts = pc.replace_substring_regex(candidates.texts.cast(pa.string()), TINY_NUMBER, "1e300")
-        candidates.drop(self._misfits(texts.cast(pa.binary())))
+        self._screen(candidates, texts.cast(pa.binary()))
+
+    def _drop_unreadable(self, candidates: _Candidates) -> None:
         self._mark_unreadable(candidates, 0, len(candidates.rows))
         candidates.drop_marked()
-        return self._rows(candidates, screened)
-
-    def _screen(self, candidates: _Candidates) -> None:
-        misfits = self._misfits(candidates.texts)
-        self._expects_misfits = bool(misfits)
-        candidates.drop(misfits)
-
-    def _misfits(self, texts: pa.Array) -> dict[int, str]:
-        return screen_for(self.schema, self._known_only).bad(texts)
 
     def _rows(self, candidates: _Candidates, screened: bool) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates as rows, without those whose values do not fit. Raises `pa.ArrowInvalid`."""
@@ -175,7 +178,7 @@ class JsonDecoder:
                     raise
         return reader.table(texts), False
 
-    def _drop_duplicates(self, candidates: _Candidates, names: set[str] | None) -> bool:
+    def _drop_duplicates(self, candidates: _Candidates, names: set[str] | None = None) -> bool:
         """Drop the records that give one of these fields twice, or any field; returns whether there were some."""
         records: list[bytes] = candidates.texts.to_pylist()
         rows: Iterable[int] = range(len(records))

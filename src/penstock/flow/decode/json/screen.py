@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.decode.json.new_fields import Known, MapOf
 from penstock.flow.decode.json.reader import OUT_OF_RANGE
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, TOO_LARGE, member_texts, too_deep
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, member_texts, too_deep
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
@@ -29,8 +29,8 @@ _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
 _DECIMAL = r"^[+-]?0*(?=\.?[0-9])(?!\.?([0-9]\.?){77})[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?\Z"
 """At most 76 digits, which is what Arrow reads."""
-_CONSTANT = re.compile(rb"(?<=[:\[,\s])-?(?:NaN|Inf(?:inity)?)")
-"""May be inside a text too, which stays a text whatever takes its place."""
+_TOO_LARGE = b"1e999"
+"""In place of NaN and infinities; inside a text it does no harm, for it stays a text."""
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -74,7 +74,7 @@ class Screen:
             return TOO_DEEP
         if isinstance(error, UnicodeDecodeError):
             return "value is not UTF-8"
-        plain = _CONSTANT.sub(TOO_LARGE, record)
+        plain = record.replace(b"NaN", _TOO_LARGE).replace(b"Infinity", _TOO_LARGE).replace(b"Inf", _TOO_LARGE)
         if plain != record:
             # NaN and infinities make a record bad only where a column asks for a number.
             return refused([plain], self._decode, self._reason).get(0)
@@ -166,13 +166,12 @@ def duplicate_name(text: bytes, known: Known | MapOf, path: str = "") -> str | N
     if text.startswith(b"["):
         reasons = (duplicate_name(bytes(item), known, path) for item in _items(text))
         return next((reason for reason in reasons if reason is not None), None)
-    members = member_texts(text)
-    names = [name for name, _ in members]
+    names, values = member_texts(text)
     if len(set(names)) < len(names):
         for name in names:
             if names.count(name) > 1 and (isinstance(known, MapOf) or name in known):
                 return f"{place(path + name)}: given twice"
-    for name, value in members:
+    for name, value in zip(names, values, strict=True):
         below = known.values if isinstance(known, MapOf) else known.get(name)
         reason = None if below is None else duplicate_name(bytes(value), below, f"{path}{name}.")
         if reason is not None:
