@@ -111,7 +111,7 @@ class JsonDecoder:
             self._screen(candidates)
         if self._names_twice and not self._drop_duplicates(candidates, self._names_twice):
             self._names_twice = set()
-        remedies = iter((self._drop_tiny_decimals, self._drop_duplicates, self._drop_unreadable))
+        remedies = iter((self._drop_odd_decimals, self._drop_duplicates, self._drop_unreadable))
         while True:
             try:
                 columns, new_fields = self._rows(candidates, screened)
@@ -129,14 +129,14 @@ class JsonDecoder:
             else:
                 next(remedies)(candidates)
 
-    def _screen(self, candidates: _Candidates, texts: pa.Array | None = None) -> None:
-        """Drop the records that msgspec refuses; it may be shown other texts instead of theirs."""
-        screen = screen_for(self.schema, self._known_only)
-        candidates.drop(screen.bad(candidates.texts if texts is None else texts))
+    def _screen(self, candidates: _Candidates) -> None:
+        """Drop the records that msgspec refuses."""
+        candidates.drop(screen_for(self.schema, self._known_only, strict=False).bad(candidates.texts))
 
-    def _drop_tiny_decimals(self, candidates: _Candidates) -> None:
+    def _drop_odd_decimals(self, candidates: _Candidates) -> None:
+        """Drop the records with decimals that only Arrow refuses; tiny ones are shown to msgspec as large ones."""
         texts = pc.replace_substring_regex(candidates.texts.cast(pa.string()), TINY_NUMBER, "1e300")
-        self._screen(candidates, texts.cast(pa.binary()))
+        candidates.drop(screen_for(self.schema, self._known_only, strict=True).bad(texts.cast(pa.binary())))
 
     def _drop_unreadable(self, candidates: _Candidates) -> None:
         self._mark_unreadable(candidates, 0, len(candidates.rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from operator import length_hint
 from typing import Annotated, Any
@@ -40,13 +41,16 @@ _KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"
 
 
 class Screen:
-    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad."""
+    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad.
 
-    def __init__(self, schema: pa.Schema, known_only: bool) -> None:
+    `strict` is slower, and also refuses texts that only Python takes for decimals, such as `NaN` and `1_000`.
+    """
+
+    def __init__(self, schema: pa.Schema, known_only: bool, *, strict: bool) -> None:
         self._schema = schema
         self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
         try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only, strict)).decode
         except ValueError:
             # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
             self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -95,7 +99,7 @@ class Screen:
         if not path:
             return f"expected an object, found {kind}"
         expected = _expected(pa.struct(list(self._schema)), _STEP.findall(path))
-        if "regex" in problem:
+        if "regex" in problem or "decimal string" in problem:
             kind = "string"
         return f"{place(path)}: expected {expected}, found {kind}"
 
@@ -122,26 +126,26 @@ def refused(
                 reasons[number] = reason
 
 
-def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
+def _struct(fields: Iterable[pa.Field], known_only: bool, strict: bool) -> type[msgspec.Struct]:
     names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
+    members = [(f"f{number}", _type(field.type, known_only, strict), None) for number, field in enumerate(fields)]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool) -> Any:
+def _type(kind: pa.DataType, known_only: bool, strict: bool) -> Any:
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only) | None
+        return _struct(list(kind), known_only, strict) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
+        return list[_type(kind.value_type, known_only, strict)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
+        return dict[str, _type(kind.item_type, known_only, strict)] | None  # type: ignore[misc]
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
-        text = Annotated[str, msgspec.Meta(pattern=_DECIMAL)]
+        text = Annotated[str, msgspec.Meta(pattern=_DECIMAL)] if strict else Decimal
         return Annotated[float, msgspec.Meta(ge=-size, le=size)] | text | None
     if pa.types.is_floating(kind):
         return float | None
