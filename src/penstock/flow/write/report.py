@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -52,14 +53,21 @@ class Share:
             first=min(_known(self.first, other.first), default=None),
             size_bytes=self.size_bytes + other.size_bytes,
             event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
-            days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
+            days=_sums(self.days, other.days),
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
-            new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
-            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
-            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in {**self.sums, **other.sums}},
+            new_fields=_merged_fields(self.new_fields, other.new_fields),
+            replayed=_merged_ranges(self.replayed, other.replayed),
+            sums=_sums(self.sums, other.sums),
         )
+
+    def as_failed(self, reason: str) -> Share:
+        """Of a type that could not be written: its records are only counted, for they are read again."""
+        counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
+        # The reason may quote a record, and with it what is no character.
+        printable = reason.encode("utf-8", "backslashreplace").decode()
+        return Share(counts, self.first, self.size_bytes, failed=printable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,20 @@ def decode_report_as(data: bytes, kind: type[ReportT]) -> ReportT:
             detail=str(error),
             hint="install the same version of Penstock on every executor",
         ) from error
+
+
+def _merged_fields(one: str, other: str) -> str:
+    return to_json(merged([from_json(one), from_json(other)])) if one and other else one or other
+
+
+def _merged_ranges(one: Ranges, other: Ranges) -> Ranges:
+    return ranges_of([*offsets_of(one), *offsets_of(other)]) if one and other else one or other
+
+
+def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    counts = Counter(one)
+    counts.update(other)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 def _known(*numbers: int | None) -> list[int]:
