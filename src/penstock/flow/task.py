@@ -22,8 +22,7 @@ from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
-from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.spec import SqlSpec

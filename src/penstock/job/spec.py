@@ -125,7 +125,6 @@ class Payload(StrEnum):
 
     PLAIN = "plain"
     GZIP = "gzip"
-    ZSTD = "zstd"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
-from penstock.flow.write.manifest import Counts
-from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.manifest import Counts, ranges_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.expressions import Expression, KafkaField, fields

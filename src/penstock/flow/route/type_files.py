@@ -18,8 +18,7 @@ from penstock.errors import PenstockError
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
-from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.manifest import PartitionKey, StagedFile, ranges_of
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED, Share

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import from_json, merged, to_json
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile
-from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Ranges, Reason, StagedFile, offsets_of, ranges_of
 
 UNROUTED = ""
 """Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import grown
-from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.offset_ranges import Ranges, count_of
+from penstock.flow.write.manifest import Ranges, StagedFile, count_of
 from penstock.lake.storage import Entry, NotFoundError
 from penstock.logs.log import Partition
 from penstock.tables.export.finishing import Footer, read_footer

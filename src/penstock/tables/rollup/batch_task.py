@@ -14,8 +14,7 @@ from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.task import StagingTask, TableFlow
-from penstock.flow.write.manifest import PartitionKey
-from penstock.flow.write.offset_ranges import Ranges, ranges_of
+from penstock.flow.write.manifest import PartitionKey, Ranges, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import TypeKey
 from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from penstock.flow.write.offset_ranges import offsets_of
+from penstock.flow.write.manifest import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Change
