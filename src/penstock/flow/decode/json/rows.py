@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -50,11 +50,15 @@ class _Candidates:
     rows: npt.NDArray[np.int64]
     errors: dict[int, str]
 
+    odd_decimals: Callable[[pa.Array], Mapping[int, str]]
+
     def mark(self, rows: Rows, reason: str, pattern: str | None = None) -> None:
         if pattern is not None:
             rows = np.asarray(rows)
-            matches = pc.match_substring_regex(self.texts.take(pa.array(rows)), pattern)
-            rows = rows[matches.to_numpy(zero_copy_only=False)]
+            texts = self.texts.take(pa.array(rows))
+            matching = np.flatnonzero(pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False))
+            # The number may be in another column: msgspec knows.
+            rows = rows[matching[[*self.odd_decimals(texts.take(pa.array(matching)))]]] if len(matching) else []
         for row in self.rows[rows].tolist():
             self.errors.setdefault(row, reason)
 
@@ -97,7 +101,7 @@ class JsonDecoder:
         opened = open_records(batch, self.wrapping, self.tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
-        candidates = _Candidates(records, opened.rows, dict(opened.errors))
+        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._odd_decimals)
         columns, new_fields = self._read(candidates)
         if self.new_column is NewColumnPolicy.FAIL:
             _refuse_new_fields(batch, candidates.errors)
@@ -134,9 +138,13 @@ class JsonDecoder:
         candidates.drop(screen_for(self.schema, self._known_only, strict=False).bad(candidates.texts))
 
     def _drop_odd_decimals(self, candidates: _Candidates) -> None:
-        """Drop the records with decimals that only Arrow refuses; tiny ones are shown to msgspec as large ones."""
-        texts = pc.replace_substring_regex(candidates.texts.cast(pa.string()), TINY_NUMBER, "1e300")
-        candidates.drop(screen_for(self.schema, self._known_only, strict=True).bad(texts.cast(pa.binary())))
+        """Drop the records with decimals that only Arrow refuses."""
+        candidates.drop(self._odd_decimals(candidates.texts))
+
+    def _odd_decimals(self, records: pa.Array) -> dict[int, str]:
+        """The records that msgspec refuses if it looks at decimals closely, and is shown tiny numbers as large ones."""
+        texts = pc.replace_substring_regex(records.cast(pa.string()), TINY_NUMBER, "1e300")
+        return screen_for(self.schema, self._known_only, strict=True).bad(texts.cast(pa.binary()))
 
     def _drop_unreadable(self, candidates: _Candidates) -> None:
         self._mark_unreadable(candidates, 0, len(candidates.rows))
