@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.manifest import Counts, StagedFile, ranges_of
 from penstock.flow.write.names import replayed_name, staged_name
-from penstock.flow.write.offset_ranges import ranges_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome, Proposal, StartPart

@@ -124,7 +124,6 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
             (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
             for each in batch.slices
         },
-        stated=job.schema,
         drop=job.drop,
     )
 

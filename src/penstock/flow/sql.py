@@ -26,6 +26,8 @@ from penstock.flow.rows import BadRows, beside, in_parts
 from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
 from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.report import UNROUTED
+from penstock.flow.write.tally import TypeKey
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import SqlSpec
 from penstock.logs.batches import gathered, mark_of
@@ -185,4 +187,4 @@ class _ProjectedTask(SliceWriter):
                 self.note_mark(key, EpochMark(*said["mark"]))
                 continue
             self.filter(key, said["filtered"])
-            self._tally(key).note_fields(from_json(said["new_fields"]))
+            self._tallies.add_fields(TypeKey(key, UNROUTED), from_json(said["new_fields"]))

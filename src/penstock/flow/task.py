@@ -22,9 +22,9 @@ from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.report import UNROUTED, TaskReport
-from penstock.flow.write.tally import Staged, Tallies, Tally, TypeKey
+from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
+from penstock.flow.write.report import UNROUTED, Share, TaskReport
+from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.spec import SqlSpec
 from penstock.logs.log import EpochMark
 
@@ -49,13 +49,11 @@ class Flow(TableFlow):
     visible: pa.Schema
     """The decoded fields and the computed columns: what `sql:` sees."""
     sql: SqlSpec | None
-    stated: pa.Schema | None = None
-    """The fields that the job file states; None: all that are decoded."""
     drop: frozenset[str] = frozenset()
     """Decoded fields that are no columns of the table."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on, stated=self.stated)
+        return decoder_for(self.decode, self.decoded, self.on)
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> Mapping[int, str]:
         """The rows that the table cannot take, by their numbers, with the reason."""
@@ -97,7 +95,7 @@ class StagingTask(Generic[FlowT]):
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
     def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
-        self._tally(key).count(read=len(bad.errors))
+        self._count(key, read=len(bad.errors))
         if (rows := self._tallies.quarantined(TypeKey(key, UNROUTED), bad)) is not None:
             self._lane(key).bad.write(rows)
 
@@ -106,7 +104,7 @@ class StagingTask(Generic[FlowT]):
 
     def finish(self) -> TaskReport:
         staged = {
-            TypeKey(key, UNROUTED): Staged(list(lane.rows.finish()), list(lane.bad.finish()))
+            TypeKey(key, UNROUTED): Share(files=lane.rows.finish(), quarantine_files=lane.bad.finish())
             for key, lane in self._lanes.items()
         }
         return self._tallies.report(staged, {}, self._refused)
@@ -116,8 +114,8 @@ class StagingTask(Generic[FlowT]):
             lane.rows.abandon()
             lane.bad.abandon()
 
-    def _tally(self, key: PartitionKey) -> Tally:
-        return self._tallies.of(TypeKey(key, UNROUTED))
+    def _count(self, key: PartitionKey, **counts: int) -> None:
+        self._tallies.add(TypeKey(key, UNROUTED), Share(Counts(**counts)))
 
     def _lane(self, key: PartitionKey) -> _Lane:
         lane = self._lanes.get(key)
@@ -143,10 +141,10 @@ class SliceWriter(StagingTask[Flow]):
             self._refuse(key, kafka, faults)
             kept = rows_without(fitted.num_rows, faults)
             fitted, kafka = take(fitted, kept), take(kafka, kept)
-        tally = self._tally(key)
-        tally.count(read=fitted.num_rows, written=fitted.num_rows)
+        self._count(key, read=fitted.num_rows, written=fitted.num_rows)
         if self._flow.replay_run is not None:
-            tally.replayed.update(kafka.column("offset").to_pylist())
+            replayed = ranges_of(kafka.column("offset").to_pylist())
+            self._tallies.add(TypeKey(key, UNROUTED), Share(replayed=replayed))
         if not self._flow.dry:
             self._lane(key).rows.write(self._flow.completed(key, fitted, kafka))
 
@@ -160,7 +158,7 @@ class SliceWriter(StagingTask[Flow]):
         self._refused.setdefault(key, {}).update(zip(offsets, bad.errors.to_pylist(), strict=True))
 
     def filter(self, key: PartitionKey, count: int) -> None:
-        self._tally(key).count(read=count, filtered=count)
+        self._count(key, read=count, filtered=count)
 
 
 class TableTask(SliceWriter):
@@ -182,7 +180,7 @@ class TableTask(SliceWriter):
             self.quarantine(key, decoded.bad)
             self.quarantine(key, computed.bad)
             self.filter(key, decoded.filtered)
-            self._tally(key).note_fields(decoded.new_fields)
+            self._tallies.add_fields(TypeKey(key, UNROUTED), decoded.new_fields)
 
 
 def fused_stage(flow: Flow) -> Stage:

@@ -101,13 +101,6 @@ class NewColumnPolicy(StrEnum):
     IGNORE = "ignore"
 
 
-class MixedTypesPolicy(StrEnum):
-    """Which type a new column gets whose values are of types that do not fit each other."""
-
-    MAJORITY = "majority"
-    TEXT = "text"
-
-
 class SmallFilesPolicy(StrEnum):
     COMPACT = "compact"
     """The job merges them itself."""
@@ -120,7 +113,6 @@ class Payload(StrEnum):
 
     PLAIN = "plain"
     GZIP = "gzip"
-    ZSTD = "zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +332,6 @@ class Policies:
     new_column: NewColumnPolicy = NewColumnPolicy.ADD
     bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
-    mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY
     small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
 
 

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from penstock.errors import TransientError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.stage import Stage
-from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.manifest import Ranges, StagedFile
 from penstock.flow.write.names import parse_staged_name
-from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns

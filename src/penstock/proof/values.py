@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
-from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.manifest import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds, Log, Partition, Slice

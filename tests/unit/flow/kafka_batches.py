@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.flow.columns.seen_types import NewFields, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.rows import Decoded
-from penstock.job.spec import DecodeSpec, MixedTypesPolicy, NewColumnPolicy, Payload, Policies, TombstonePolicy
+from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, TombstonePolicy
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 WRITTEN_AT_MICROS = 1_714_979_289_000_000
@@ -39,13 +39,11 @@ def decode_json(
     payload: Payload = Payload.PLAIN,
     tombstone: TombstonePolicy = TombstonePolicy.FILTER,
     new_column: NewColumnPolicy = NewColumnPolicy.ADD,
-    mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY,
-    stated: pa.Schema | None = None,
 ) -> Decoded:
     """Decode the values and see that nothing is lost, doubled or out of order."""
     batch = kafka_batch(values)
-    on = Policies(tombstone=tombstone, new_column=new_column, mixed_types=mixed_types)
-    decoder = decoder_for(DecodeSpec("json", payload), schema, on, stated=stated)
+    on = Policies(tombstone=tombstone, new_column=new_column)
+    decoder = decoder_for(DecodeSpec("json", payload), schema, on)
     decoded = decoder.decode(batch)
     good, bad = good_offsets(decoded), bad_offsets(decoded)
     assert good == sorted(good)
@@ -57,9 +55,9 @@ def decode_json(
     return decoded
 
 
-def types_of(fields: NewFields, mixed: MixedTypesPolicy = MixedTypesPolicy.MAJORITY) -> dict[str, pa.DataType]:
+def types_of(fields: NewFields) -> dict[str, pa.DataType]:
     """The types of the columns that new fields would get."""
-    return column_types(fields, mixed)
+    return column_types(fields)
 
 
 def good_offsets(decoded: Decoded) -> list[int]:

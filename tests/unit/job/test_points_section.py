@@ -55,7 +55,7 @@ def test_metrics_are_read_with_their_defaults(load: Load) -> None:
 
 def test_every_option_is_read(load: Load) -> None:
     text = job(
-        "{format: influx, payload: zstd, timestamps: ms, names: raw, "
+        "{format: influx, payload: gzip, timestamps: ms, names: raw, "
         "blacklist: [{name: '^secret'}, {tags: {'^env$': '^test', rack: 7}}, {name: a, tags: {b: ''}}]}"
     )
     assert load(text).decode.points == PointsSpec(

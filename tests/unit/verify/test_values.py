@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -17,7 +16,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, decode_report
-from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec
+from penstock.job.spec import JobSpec, NewColumnPolicy, SqlSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
@@ -114,18 +113,6 @@ def test_a_column_that_is_younger_than_a_file_is_not_compared_in_it(lake: Lake) 
     lake.table.add_columns(pa.schema([("colour", pa.string())]))
     lake.write({20: record(20, colour="red"), 21: record(21)})
     assert verdicts(lake.verify()) == {}
-
-
-def test_numbers_that_became_text_by_policy_are_the_values_that_the_log_gives(lake: Lake) -> None:
-    lake.table.add_columns(pa.schema([("colour", pa.string())]))
-    lake.write({20: record(20, colour="red"), 21: record(21, colour=7)})
-    lake.job = replace(lake.job, on=replace(lake.job.on, mixed_types=MixedTypesPolicy.TEXT))
-    lake.write({22: record(22, colour=8.5), 23: record(23, colour={"a": [1]})})
-    rows = pl.read_delta(lake.job.table.path).get_column("colour").drop_nulls()
-    assert sorted(rows) == ["8.5", "red", '{"a":[1]}']
-    assert verdicts(lake.verify()) == {}
-    DeltaTable(lake.job.table.path).update({"colour": "'8.50'"}, predicate="colour = '8.5'")
-    assert verdicts(lake.verify())["values"] is Verdict.VIOLATED
 
 
 def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:

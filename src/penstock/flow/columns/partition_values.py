@@ -6,7 +6,6 @@ import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import pairwise
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000
+from penstock.flow.rows import groups, take
 from penstock.job.kafka_types import utf8
 from penstock.job.schema import job_type_name
 
@@ -22,9 +22,6 @@ FOLDER_BYTES_MAX = 255
 """Where file systems end a name."""
 FOLDERS_BYTES_MAX = 700
 """Of all folders of a path together: object stores end a whole key at 1,024."""
-
-RUN_ROWS_MIN = 256
-"""Rows that lie together are cut out as they are; shorter runs on average are gathered value by value."""
 
 Values = tuple[str | None, ...]
 
@@ -117,20 +114,13 @@ def _shown(scalar: pa.Scalar) -> str:
 
 
 def split_by_values(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination of the columns' values, in their order; one combination may come in pieces."""
+    """The rows of each combination of the columns' values, in their order."""
     if all(_is_constant(column) for column in columns):
         yield _values_at(columns, 0), rows
         return
-    codes = _codes(columns)
-    runs = pc.run_end_encode(codes)
-    if len(runs.values) * RUN_ROWS_MIN <= rows.num_rows:
-        for start, end in _spans(runs):
-            yield _values_at(columns, start), _cut(rows, start, end)
-        return
-    order = pc.array_sort_indices(codes)
-    for start, end in _spans(pc.run_end_encode(codes.take(order))):
-        chosen = order.slice(start, end - start)
-        yield _values_at(columns, chosen[0].as_py()), rows.take(chosen)
+    # Copies, not slices: a slice keeps the memory of all rows alive for as long as it waits for its row group.
+    for _, chosen in groups(_codes(columns).to_numpy()):
+        yield _values_at(columns, int(chosen[0])), take(rows, chosen)
 
 
 def partition_folder(values: Mapping[str, str | None]) -> str:
@@ -172,18 +162,6 @@ def _codes(columns: Sequence[pa.Array]) -> pa.Array:
 
 def _codes_of(column: pa.Array) -> pa.Array:
     return column.dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
-
-
-def _spans(runs: pa.RunEndEncodedArray) -> Iterator[tuple[int, int]]:
-    return pairwise([0, *runs.run_ends.to_pylist()])
-
-
-def _cut(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    piece = rows.slice(start, end - start)
-    if 2 * piece.num_rows >= rows.num_rows:
-        return piece
-    # A slice keeps the memory of all rows alive for as long as it waits for its row group; a copy only its own.
-    return piece.take(pa.array(range(piece.num_rows), pa.int64()))
 
 
 def _python_value(scalar: pa.Scalar) -> object:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.flow.columns.fitting import folded
 from penstock.job.schema import name_fault
-from penstock.job.spec import MixedTypesPolicy
 
 _COUNTS = ("texts", "objects", "lists", "wholes", "fractions", "flags")
 
@@ -52,10 +51,10 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
             self.of_items().add(other.items)
         add_fields(self.members, other.members)
 
-    def type(self, mixed: MixedTypesPolicy) -> pa.DataType | None:
+    def type(self) -> pa.DataType | None:
         """The type of a column for the values; None if they show none."""
-        members = column_types(self.members, mixed)
-        item = None if self.items is None else self.items.type(mixed)
+        members = column_types(self.members)
+        item = None if self.items is None else self.items.type()
         number = pa.float64() if self.fractions else pa.int64()
         # With equal counts the first wins.
         candidates: list[tuple[int, pa.DataType | None]] = [
@@ -66,8 +65,6 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
             (self.flags, pa.bool_()),
         ]
         shown = [(count, kind) for count, kind in candidates if count and kind is not None]
-        if len(shown) > 1 and mixed is MixedTypesPolicy.TEXT:
-            return pa.string()
         return max(shown, key=lambda each: each[0])[1] if shown else None
 
     def of_items(self) -> SeenTypes:
@@ -94,12 +91,12 @@ def merged(reports: Iterable[Mapping[str, SeenTypes]]) -> NewFields:
     return fields
 
 
-def column_types(fields: Mapping[str, SeenTypes], mixed: MixedTypesPolicy) -> dict[str, pa.DataType]:
+def column_types(fields: Mapping[str, SeenTypes]) -> dict[str, pa.DataType]:
     """The fields that can be columns, with their types; of spellings that differ only in case the most frequent one."""
     chosen: dict[str, str] = {}
     types: dict[str, pa.DataType] = {}
     for name, seen in fields.items():
-        kind = None if name_fault(name) else seen.type(mixed)
+        kind = None if name_fault(name) else seen.type()
         if kind is None:
             continue
         rival = chosen.get(folded(name))

@@ -10,13 +10,12 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.decode.garmadon.events import GarmadonDecoder
 from penstock.flow.decode.json.rows import JsonDecoder
-from penstock.flow.decode.json.screen import loosened
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
-from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies, TombstonePolicy, Wrapping
+from penstock.job.spec import DecodeSpec, MessageName, Policies, TombstonePolicy, Wrapping
 
 
 class Decoder(Protocol):
@@ -43,14 +42,12 @@ def decoder_for(
     schema: pa.Schema,
     on: Policies,
     message: MessageName | None = None,
-    stated: pa.Schema | None = None,
     reserved: frozenset[str] = frozenset(),
 ) -> Decoder:
     """The decoder of a job, or of one of its types; raises `UserError` if it cannot produce the schema.
 
-    `message` is that of the type, where types have different ones. `stated` are the fields that the job file states:
-    only others may take numbers as text; None if it states them all. `reserved` are names in lower case that no new
-    field may have. The decoder can be pickled.
+    `message` is that of the type, where types have different ones. `reserved` are names in lower case that no
+    new field may have. The decoder can be pickled.
     """
     wanted = (decode.defaults, decode.wrapping, on.tombstone)
     match decode.format:
@@ -61,10 +58,7 @@ def decoder_for(
         case "json":
             if not len(schema):
                 raise UserError("the schema has no fields", hint="name at least one field of the records")
-            loose = schema
-            if on.mixed_types is MixedTypesPolicy.TEXT and stated is not None:
-                loose = pa.schema(loosened(pa.struct(list(schema)), pa.struct(list(stated))))
-            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, loose, reserved)
+            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, reserved)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

@@ -87,16 +87,12 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[byt
         inner = None
         try:
             if value is not None:
-                inner = _UNPACK[wrapping.payload](value, wrapping.bytes_max)
+                inner = _gunzip(value, wrapping.bytes_max)
         except MisfitError as error:
             errors[number] = str(error)
         unwrapped.append(inner)
         size_bytes += len(inner or b"")
     return unwrapped, errors
-
-
-def _too_large(bytes_max: int) -> MisfitError:
-    return MisfitError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
@@ -110,24 +106,8 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
             raise MisfitError(f"payload is not gzip: {error}") from None
         size_bytes += len(parts[-1])
         if size_bytes > bytes_max:
-            raise _too_large(bytes_max)
+            raise MisfitError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
         if not member.eof:
             raise MisfitError("payload is not gzip: it ends too early")
         data = member.unused_data
     return b"".join(parts)
-
-
-def _unzstd(data: bytes, bytes_max: int) -> bytes:
-    if not data:
-        raise MisfitError("payload is not zstd: it is empty")
-    try:
-        with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
-            inner: bytes = stream.read(bytes_max + 1)
-    except OSError as error:
-        raise MisfitError(f"payload is not zstd: {error}") from None
-    if len(inner) > bytes_max:
-        raise _too_large(bytes_max)
-    return inner
-
-
-_UNPACK = {Payload.GZIP: _gunzip, Payload.ZSTD: _unzstd}

@@ -17,8 +17,8 @@ from penstock.flow.route.routes import UNKNOWN, PlainRouter, Routed, Router, Row
 from penstock.flow.route.type_reader import TypeReader, looked_at
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, groups, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
-from penstock.flow.write.manifest import PartitionKey
-from penstock.flow.write.report import UNROUTED, TaskReport
+from penstock.flow.write.manifest import Counts, PartitionKey
+from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import TypeKey
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
 from penstock.logs.batches import as_one
@@ -139,7 +139,7 @@ class Fanout:
             if proved.rows.kafka.num_rows:
                 type_key = TypeKey(key, self._router.ways[code].type)
                 self._count(type_key, proved.rows.kafka)
-                self._tallies.of(type_key).note_fields(proved.new_fields)
+                self._tallies.add_fields(type_key, proved.new_fields)
                 gathered.setdefault(type_key.type, []).append(proved.rows)
         return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
@@ -186,8 +186,7 @@ class Fanout:
         if not missing.all():
             # A process that died left the type ahead: it has these records, wherever they belong.
             there = len(chosen) - int(missing.sum())
-            self._tallies.of(type_key).count(skipped=there)
-            self._tallies.of(type_key).add(there=there)
+            self._tallies.add(type_key, Share(Counts(skipped=there), sums={"there": there}))
             lacking: Rows = chosen[missing]
             return lacking
         if type_key.type not in piece.left:
@@ -195,7 +194,7 @@ class Fanout:
         # Of a replay: these their type reads from the log itself.
         places = offsets[belongs]
         left = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
-        self._tallies.of(type_key).count(skipped=int(left.sum()))
+        self._tallies.add(type_key, Share(Counts(skipped=int(left.sum()))))
         kept: Rows = chosen[~left]
         return kept
 
@@ -216,9 +215,8 @@ class Fanout:
                 self._file(type_key.partition, gathered)
 
     def _keep(self, type_key: TypeKey, decoded: Decoded, gathered: Gathered) -> None:
-        tally = self._tallies.of(type_key)
-        tally.count(filtered=decoded.filtered)
-        tally.note_fields(decoded.new_fields)
+        self._tallies.add(type_key, Share(Counts(filtered=decoded.filtered)))
+        self._tallies.add_fields(type_key, decoded.new_fields)
         self._filer.quarantine(type_key, decoded.bad)
         if decoded.rows.kafka.num_rows:
             gathered.setdefault(type_key.type, []).append(decoded.rows)
@@ -248,13 +246,13 @@ class Fanout:
         if batch.num_rows and self._flow.slices[key].main:
             type_key = TypeKey(key, UNROUTED)
             self._count(type_key, batch)
-            self._tallies.of(type_key).count(filtered=batch.num_rows)
+            self._tallies.add(type_key, Share(Counts(filtered=batch.num_rows)))
 
     def _count(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
         offsets = batch.column("offset")
         if rows is not None and len(rows) < batch.num_rows:
             offsets = offsets.take(pa.array(rows))
-        self._tallies.of(type_key).read(offsets)
+        self._tallies.add_read(type_key, offsets)
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.flow.stage import NamedSlice, TaskFlow
-from penstock.flow.write.manifest import PartitionKey
-from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.manifest import PartitionKey, Ranges
 from penstock.flow.write.pool import MEBIBYTE, PoolLimits
 from penstock.flow.write.report import UNROUTED
 from penstock.job.expressions import Expression
@@ -30,8 +29,6 @@ class TypeFlow:
     """The columns of its files."""
     event_time: Expression
     message: MessageName | None = None
-    stated: pa.Schema | None = None
-    """The fields that the job file states; None: all that are decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
-from penstock.flow.write.report import TaskReport
+from penstock.flow.write.manifest import Counts, ranges_of
+from penstock.flow.write.report import Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.expressions import Expression
 
@@ -50,16 +51,13 @@ class Filer:
         with self.files.isolated(type_key):
             filed = self._filed(self._flow.types[type_key.type], rows)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
-        tally = self.tallies.of(type_key)
-        if filed.event_ms_max is not None:
-            tally.seen(filed.event_ms_max)
+        self.tallies.add(type_key, Share(event_ms_max=filed.event_ms_max))
         for bad in filed.bad:
             self.quarantine(type_key, bad)
         for each in filed.days:
-            tally.count(written=each.rows.num_rows)
-            tally.days[each.day] += each.rows.num_rows
-            if self._flow.replay_run is not None:
-                tally.replayed.update(each.offsets.tolist())
+            count = each.rows.num_rows
+            replayed = ranges_of(each.offsets.tolist()) if self._flow.replay_run is not None else ()
+            self.tallies.add(type_key, Share(Counts(written=count), days={each.day: count}, replayed=replayed))
             if not self._flow.dry:
                 self.files.add(type_key, each.day, each.rows, each.offsets)
 

@@ -18,12 +18,11 @@ from penstock.errors import PenstockError
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
-from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.manifest import PartitionKey, StagedFile, ranges_of
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
-from penstock.flow.write.report import UNROUTED
-from penstock.flow.write.tally import Staged, TypeKey
+from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.tally import TypeKey
 from penstock.job.place import place_columns
 from penstock.lake.storage import Storage, open_storage
 
@@ -60,7 +59,7 @@ class TypeFiles(FilePool[PileKey]):
         self.failed: dict[TypeKey, str] = {}
         self._flow = flow
         self._spans: dict[PileKey, _Span] = {}
-        self._by_type: dict[TypeKey, Staged] = {}
+        self._by_type: dict[TypeKey, Share] = {}
         self._storages: dict[str, Storage] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
         self._totals: Counter[TypeKey] | None = None
@@ -94,7 +93,7 @@ class TypeFiles(FilePool[PileKey]):
             span.offsets.extend(offsets.tolist())
         self._add(key, rows)
 
-    def finish(self) -> dict[TypeKey, Staged]:
+    def finish(self) -> dict[TypeKey, Share]:
         """Complete every file and tell of all that were staged."""
         self._totals = Counter(
             {type_key: len(staged.files) for type_key, staged in self._by_type.items() if staged.files}
@@ -127,8 +126,8 @@ class TypeFiles(FilePool[PileKey]):
         if not stats:
             stats = self._place_stats(key, span, file.rows)
         told = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
-        staged = self._by_type.setdefault(key.type_key, Staged())
-        (staged.quarantine_files if key.day is None else staged.files).append(told)
+        share = Share(quarantine_files=(told,)) if key.day is None else Share(files=(told,))
+        self._by_type[key.type_key] = self._by_type.get(key.type_key, Share()) + share
 
     def _place_stats(self, key: PileKey, span: _Span, rows: int) -> str:
         """Delta statistics of plain files: of the columns that hold the place of a row, which are known anyway."""

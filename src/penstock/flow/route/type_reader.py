@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
-from penstock.flow.columns.fitting import grown, null_mask
+from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.seen_types import NewFields, addable, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
-from penstock.flow.route.field import field_at, widened
+from penstock.flow.route.field import widened
 from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
@@ -53,11 +53,7 @@ class TypeReader:
         if flow.route.by == "field" and flow.decode.format == "json":
             schema, self.proves = _proving(self._schema, self._path, numeric)
         self._narrow = schema is not self._schema
-        stated = kind.stated
-        if stated is not None and flow.route.by == "field" and not numeric:
-            # A text that takes every value would prove nothing.
-            stated = grown(stated, [field_at(self._path, pa.string())])
-        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message, stated)
+        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message)
 
     def read(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records that are known to be of the type. Raises `UserError` as decoders do."""
@@ -102,7 +98,7 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, TombstonePolicy.ROW, NewColumnPolicy.ADD)
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
-    if len(addable(column_types(decoded.new_fields, flow.on.mixed_types), [*flow.columns, DAY_FOLDER])):
+    if len(addable(column_types(decoded.new_fields), [*flow.columns, DAY_FOLDER])):
         # The records come again once the columns are fixed.
         return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields, decoded.rest)
     empty = decoded.rows.kafka

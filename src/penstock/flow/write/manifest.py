@@ -14,6 +14,8 @@ PartitionKey = tuple[str, int]
 """(topic, partition number): inside a batch a topic has one id, so the topic id is the driver's business."""
 Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
 """Per partition the last records of the pieces that were read."""
+Ranges = tuple[tuple[int, int], ...]
+"""A set of offsets: ascending `[start, end)` pairs that neither overlap nor touch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,22 @@ def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMa
         for key, found in marks.items():
             gathered[key] = (*gathered.get(key, ()), *found)
     return gathered
+
+
+def ranges_of(offsets: Iterable[int]) -> Ranges:
+    """The ranges that hold exactly these offsets; their order and repetitions do not matter."""
+    found: list[tuple[int, int]] = []
+    for offset in sorted(set(offsets)):
+        if found and found[-1][1] == offset:
+            found[-1] = (found[-1][0], offset + 1)
+        else:
+            found.append((offset, offset + 1))
+    return tuple(found)
+
+
+def offsets_of(ranges: Ranges) -> list[int]:
+    return [offset for start, end in ranges for offset in range(start, end)]
+
+
+def count_of(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,8 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import from_json, merged, to_json
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile
-from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Ranges, Reason, StagedFile, offsets_of, ranges_of
 
 UNROUTED = ""
 """Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
@@ -49,14 +49,21 @@ class Share:
             counts=self.counts + other.counts,
             first=min(_known(self.first, other.first), default=None),
             event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
-            days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
+            days=_sums(self.days, other.days),
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
-            new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
-            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
-            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in {**self.sums, **other.sums}},
+            new_fields=_merged_fields(self.new_fields, other.new_fields),
+            replayed=_merged_ranges(self.replayed, other.replayed),
+            sums=_sums(self.sums, other.sums),
         )
+
+    def as_failed(self, reason: str) -> Share:
+        """Of a type that could not be written: its records are only counted, for they are read again."""
+        counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
+        # The reason may quote a record, and with it what is no character.
+        printable = reason.encode("utf-8", "backslashreplace").decode()
+        return Share(counts, self.first, failed=printable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,20 @@ def decode_report_as(data: bytes, kind: type[ReportT]) -> ReportT:
             detail=str(error),
             hint="install the same version of Penstock on every executor",
         ) from error
+
+
+def _merged_fields(one: str, other: str) -> str:
+    return to_json(merged([from_json(one), from_json(other)])) if one and other else one or other
+
+
+def _merged_ranges(one: Ranges, other: Ranges) -> Ranges:
+    return ranges_of([*offsets_of(one), *offsets_of(other)]) if one and other else one or other
+
+
+def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    counts = Counter(one)
+    counts.update(other)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 def _known(*numbers: int | None) -> list[int]:

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvariantError
-from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.manifest import Ranges, StagedFile
 from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition, Slice
 

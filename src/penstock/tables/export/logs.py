@@ -190,7 +190,7 @@ class ExportLogs:
     def settings_of(self, name: str) -> int:
         """Stands for all of the job file that decides which records become rows of a type (RULES E5)."""
         job, on = self.job, self.job.on
-        policies = (on.bad_record, on.tombstone, on.new_column, on.mixed_types)
+        policies = (on.bad_record, on.tombstone, on.new_column)
         kind = replace(self.export.types[name], rotation=None)
         return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
 

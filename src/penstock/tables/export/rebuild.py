@@ -21,9 +21,8 @@ import pyarrow as pa
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
-from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.manifest import Counts, Ranges, StagedFile
 from penstock.flow.write.names import SUFFIX
-from penstock.flow.write.offset_ranges import Ranges
 from penstock.job.spec import StartAt
 from penstock.lake.delta.keys import (
     field_key,

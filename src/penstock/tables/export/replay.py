@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
-from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
-from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
+from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, StagedFile, offsets_of, ranges_of
 from penstock.flow.write.report import Share
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import field_key, replay_key

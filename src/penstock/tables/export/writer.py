@@ -82,7 +82,7 @@ class ExportWriter:
             if not fields or (spec.decoded is not None and self._job.on.new_column is not NewColumnPolicy.ADD):
                 continue
             before = spec.decoded if spec.decoded is not None else pa.schema([])
-            types = column_types(fields, self._job.on.mixed_types)
+            types = column_types(fields)
             if spec.decoded is None:
                 types = with_read_fields(types, spec.event_time, self._job.columns.values())
             columns = addable(types, [*before.names, *self._job.columns, DAY_FOLDER], before.names)
@@ -136,7 +136,6 @@ def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
         target=logs.columns_of(spec.name),
         event_time=spec.event_time,
         message=spec.message,
-        stated=pa.schema([]) if spec.schema is None else spec.schema,
     )
 
 

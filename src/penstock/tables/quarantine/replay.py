@@ -22,9 +22,8 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.compile import RecordFrame
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile
+from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, StagedFile, count_of, offsets_of, ranges_of
 from penstock.flow.write.names import replayed_name
-from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Limit, gather

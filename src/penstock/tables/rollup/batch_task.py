@@ -14,8 +14,9 @@ from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.task import StagingTask, TableFlow
-from penstock.flow.write.manifest import PartitionKey
-from penstock.flow.write.report import TaskReport
+from penstock.flow.write.manifest import PartitionKey, Ranges, ranges_of
+from penstock.flow.write.report import UNROUTED, Share, TaskReport
+from penstock.flow.write.tally import TypeKey
 from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials
 from penstock.tables.rollup.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates
@@ -58,26 +59,28 @@ class PartialsTask(StagingTask[PartialsFlow]):
 
     def _take(self, key: PartitionKey, part: pa.RecordBatch, decoded: DecodedPoints) -> None:
         points, outside, future = self._within(part, decoded.points)
-        tally = self._tally(key)
         self.quarantine(key, decoded.bad)
         self.quarantine(key, outside)
         written = part.num_rows - decoded.bad.kafka.num_rows - outside.kafka.num_rows - decoded.filtered
-        tally.count(read=written + decoded.filtered, written=written, filtered=decoded.filtered)
+        self._count(key, read=written + decoded.filtered, written=written, filtered=decoded.filtered)
         counts = decoded.counts - self._counts_of(outside.kafka)
-        tally.add(
-            points=points.height,
-            blacklisted=counts.blacklisted,
-            non_numeric=counts.non_numeric,
-            non_finite=counts.non_finite,
+        sums = {
+            "points": points.height,
+            "blacklisted": counts.blacklisted,
+            "non_numeric": counts.non_numeric,
+            "non_finite": counts.non_finite,
             # In quarantine they were counted when they came there.
-            future=0 if self._flow.replay_run is not None else future,
-        )
+            "future": 0 if self._flow.replay_run is not None else future,
+        }
+        self._tallies.add(TypeKey(key, UNROUTED), Share(sums=sums))
         if not points.height:
             return
-        tally.seen(points.select(pl.col("at_ms").max()).item())
+        replayed: Ranges = ()
         if self._flow.replay_run is not None:
             rows = points["row"].unique().to_list()
-            tally.replayed.update(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
+            replayed = ranges_of(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
+        event_ms_max = points.select(pl.col("at_ms").max()).item()
+        self._tallies.add(TypeKey(key, UNROUTED), Share(event_ms_max=event_ms_max, replayed=replayed))
         self._wait(key, aggregate_points(points, self._flow.finest_ms, self._flow.aggregates))
 
     def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:

@@ -14,7 +14,7 @@ from penstock.flow.columns.seen_types import NewFields, addable, column_types, l
 from penstock.flow.compile import flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
 from penstock.flow.task import Flow
-from penstock.flow.write.offset_ranges import offsets_of
+from penstock.flow.write.manifest import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import field_key
@@ -47,7 +47,7 @@ def add_fields(table: Table, job: JobSpec, fields: NewFields, decoded: Iterable[
     Returns whether the table has other columns than before.
     """
     before = table.schema
-    columns = addable(column_types(fields, job.on.mixed_types), before.names, decoded)
+    columns = addable(column_types(fields), before.names, decoded)
     ignored = left_out(fields, columns)
     if ignored:
         listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))

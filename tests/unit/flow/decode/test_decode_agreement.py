@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode import decoder_for
-from penstock.flow.decode.json import rows
-from penstock.flow.decode.json.read_columns import in_record, known_fields
+from penstock.flow.decode.json import reader
+from penstock.flow.decode.json.new_fields import in_record, known_fields
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.support.tries import tries
@@ -197,8 +197,8 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         reads.append(len(texts))
         return whole(texts, schema, unexpected)
 
-    whole = rows._table
-    monkeypatch.setattr(rows, "_table", counted)
+    whole = reader._table
+    monkeypatch.setattr(reader, "_table", counted)
     return reads
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.flow.kafka_batches import decode_json, error_of, good_offsets
+from tests.unit.flow.kafka_batches import bad_offsets, decode_json, error_of, good_offsets
 
 MICROS = pa.timestamp("us", "UTC")
 
@@ -176,3 +176,11 @@ def test_every_type_beside_a_map_has_the_value_that_it_has_without() -> None:
     plain = decode_json(pa.schema(fields), [value]).rows.columns
     with_map = decode_json(pa.schema([*fields, ("m", pa.map_(pa.string(), pa.int32()))]), [value]).rows.columns
     assert with_map.select([name for name, _ in fields]).equals(plain)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.decimal128(38, 10)], ids=str)
+@pytest.mark.parametrize("number", ["-3.97e-214", "1e-239", "0.05e-194", "5.000E-0195"])
+def test_a_decimal_with_an_exponent_that_arrow_takes_for_zero_is_bad(kind: pa.DataType, number: str) -> None:
+    schema = pa.schema([("a", kind), ("b", pa.float64())])
+    decoded = decode_json(schema, [b'{"a":1}', f'{{"a":{number}}}'.encode(), f'{{"a":0,"b":{number}}}'.encode()])
+    assert bad_offsets(decoded) == [101]

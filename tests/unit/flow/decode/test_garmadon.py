@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.errors import UserError
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.garmadon.envelope import markers
-from penstock.flow.decode.garmadon.file_system import uniform_uri
+from penstock.flow.decode.garmadon.events import uniform_uri
 from penstock.flow.rows import Decoded
 from penstock.job.messages import garmadon_schema
 from penstock.job.spec import DecodeSpec, MessageName, Policies, TombstonePolicy

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.write.manifest import Counts
-from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.manifest import Counts, ranges_of
 from penstock.tables.export.export import Export
 from penstock.tables.export.replay import ExportRuns, ExportTarget
 from penstock.tables.quarantine.replay import ReplayRun, StagedRun, finish_replay, remove_run

@@ -1,7 +1,8 @@
 """The Garmadon decoder: header and body of an event side by side in one flat row, with the envelope's time.
 
-Two bodies are written as Garmadon's own exporter writes them: accesses to a file system (`file_system`), and of a
-JVM's statistics the section `heap`.
+Two bodies are written as Garmadon's own exporter writes them. Of a JVM's statistics it is the section `heap`. In an
+access to a file system paths lose the text of the event's uri, the uri loses its port and takes the given name of its
+cluster; a target that is not set is an empty path; a source that is not set, or is nothing but the uri, stays as it is.
 """
 
 from __future__ import annotations
@@ -15,17 +16,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.descriptor import Descriptor
 
 from penstock.flow.decode.garmadon.envelope import open_envelopes
-from penstock.flow.decode.garmadon.file_system import file_system_reader
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import open_records
+from penstock.flow.decode.protobuf.columns import column_readers, read_columns
 from penstock.flow.decode.protobuf.reader import MessageReader, Reading, decode_values, message_reader
-from penstock.flow.rows import Decoded
-from penstock.job.messages import ENVELOPE_TIME, HEAP_SCHEMA, find_message, is_file_system, is_heap, message_schema
+from penstock.flow.decode.protobuf.wire import wire_reader
+from penstock.flow.rows import Decoded, groups
+from penstock.job.messages import (
+    ENVELOPE_TIME,
+    FILE_SYSTEM_FIELDS,
+    HEAP_SCHEMA,
+    find_message,
+    is_file_system,
+    is_heap,
+    message_schema,
+)
 from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
+_SOURCE, _TARGET, _URI = FILE_SYSTEM_FIELDS
+_HDFS = "hdfs"
 _HEAP_SECTION = "heap"
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _INT64_MAX = 2**63 - 1
@@ -97,7 +111,7 @@ def _body_reader(
         return MessageReader("body", descriptor, schema, partial(_heap_columns, schema.names, defaults))
     if not is_file_system(descriptor):
         return message_reader("body", descriptors, body, schema, defaults)
-    return file_system_reader(descriptor, schema, defaults, uri_names)
+    return _file_system_reader(descriptor, schema, defaults, uri_names)
 
 
 def _places(reading: Reading, count: int) -> npt.NDArray[np.int64]:
@@ -139,3 +153,58 @@ def _whole_number(name: str, text: str | bytes) -> int:
         shown = clipped(str(text), _SHOWN_CHARACTERS_MAX)
         raise MisfitError(f"'{shown}' is not a whole number of 64 bits").inside(f"{_HEAP_SECTION}.{name}")
     return number
+
+
+def _file_system_reader(
+    body: Descriptor, schema: pa.Schema, defaults: Defaults, uri_names: Mapping[str, str]
+) -> MessageReader:
+    """The reader of those fields of an access that the schema names."""
+    names = [*schema.names, *(name for name in FILE_SYSTEM_FIELDS if name not in schema.names)]
+    readers = column_readers(body, defaults, names)
+    written = partial(_written, schema.names, names, uri_names)
+    wire = wire_reader(body, names, defaults)
+    fast = None if wire is None else lambda values: written(wire.read(values))
+    return MessageReader("body", body, schema, lambda messages: written(read_columns(readers, messages)), fast)
+
+
+def uniform_uri(uri: str, names: Mapping[str, str]) -> str:
+    """A uri without its port, with the given name of its cluster; HDFS if it names no scheme."""
+    scheme, separator, cluster = uri.partition("://")
+    if not separator:
+        return f"{_HDFS}://{names.get(uri, uri)}"
+    cluster = cluster.partition(":")[0]
+    return f"{scheme}://{names.get(cluster, cluster)}"
+
+
+def _written(
+    wanted: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str], sent: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """The columns `wanted` as they are written, of the columns `names` as they were sent."""
+    arrays = dict(zip(names, sent, strict=True))
+    uris = pc.fill_null(arrays[_URI], "").dictionary_encode()
+    source = _cut(arrays[_SOURCE], uris)
+    arrays[_SOURCE] = pc.if_else(pc.equal(pc.binary_length(source), 0), arrays[_SOURCE], source)
+    arrays[_TARGET] = _cut(pc.fill_null(arrays[_TARGET], ""), uris)
+    arrays[_URI] = _decoded(uris, [uniform_uri(uri, uri_names) for uri in uris.dictionary.to_pylist()])
+    return [arrays[name] for name in wanted]
+
+
+def _cut(paths: pa.Array, uris: pa.DictionaryArray) -> pa.Array:
+    """The paths, each without the text of its uri."""
+    different = uris.dictionary.to_pylist()
+    if len(different) == 1:
+        return _without(paths, different[0])
+    # Paths of one uri are brought together, cut at once, and brought back to their places.
+    by_uri = list(groups(uris.indices.to_numpy()))
+    if not by_uri:
+        return paths
+    cut = [_without(paths.take(pa.array(rows)), different[code]) for code, rows in by_uri]
+    return pa.concat_arrays(cut).take(pa.array(np.argsort(np.concatenate([rows for _, rows in by_uri]))))
+
+
+def _without(paths: pa.Array, text: str) -> pa.Array:
+    return pc.replace_substring(paths, text, "") if text else paths
+
+
+def _decoded(coded: pa.DictionaryArray, words: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(words, pa.string())).dictionary_decode()

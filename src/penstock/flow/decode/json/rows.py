@@ -1,9 +1,9 @@
 """The JSON decoder: Arrow's JSON reader for a whole batch, and msgspec to find the records that it refuses.
 
-A batch without bad records is one call of Arrow's reader. If that fails, `screen` finds the bad records and Arrow reads
-the others. If that fails too, some of them give a name twice, or hold something that only Arrow's reader refuses;
-these are searched for. Every value comes from Arrow's reader, and a record is good if it reads the record alone: what
-becomes of a record does not depend on its neighbours.
+A batch without bad records is one call of Arrow's reader. If that fails, records that give a name twice are searched
+for where it names one, and `screen` finds the other bad records; Arrow then reads the rest. If that fails too, they
+hold something that only Arrow's reader refuses, and are searched for. Every value comes from Arrow's reader, and a
+record is good if it reads the record alone: what becomes of a record does not depend on its neighbours.
 
 New fields (`on.new_column`), at every level: `add` reports what their values show; `ignore` drops them, `quarantine`
 makes the record bad, `fail` raises an error.
@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
-from penstock.flow.decode.json.read_columns import Mark, Rows, fit, in_columns, in_record, known_fields, read_type
-from penstock.flow.decode.json.screen import UNKNOWN_FIELD, duplicate_name, rewriter_for, screen_for
+from penstock.flow.decode.json.new_fields import Known, MapOf, in_columns, in_record, known_fields
+from penstock.flow.decode.json.reader import TINY_NUMBER, Reader, Rows, has_map, map_decoder, whole
+from penstock.flow.decode.json.screen import UNKNOWN_FIELD, duplicate_name, refused, screen_for
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, parse_object, too_deep, without_constants
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import gathered, open_records
@@ -34,8 +34,8 @@ from penstock.flow.rows import Decoded
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _GIVEN_TWICE = re.compile(r"Column\((?:.*/)?([^/]+)\) was specified twice in row \d+$", re.DOTALL)
-_NAMES_TWICE_MAX = 4
-"""Of one batch: beyond it, every record is searched for duplicate names."""
+_NAMES_TWICE_MAX = 3
+"""That are looked for one after the other: with one more, all names are."""
 _REASON_CHARACTERS_MAX = 120
 
 
@@ -50,8 +50,16 @@ class _Candidates:
     rows: npt.NDArray[np.int64]
     errors: dict[int, str]
 
-    def mark(self, numbers: Rows, reason: str) -> None:
-        for row in self.rows[numbers].tolist():
+    odd_decimals: Callable[[pa.Array], Mapping[int, str]]
+
+    def mark(self, rows: Rows, reason: str, pattern: str | None = None) -> None:
+        if pattern is not None:
+            rows = np.asarray(rows)
+            texts = self.texts.take(pa.array(rows))
+            matching = np.flatnonzero(pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False))
+            # The number may be in another column: msgspec knows.
+            rows = rows[matching[[*self.odd_decimals(texts.take(pa.array(matching)))]]] if len(matching) else []
+        for row in self.rows[rows].tolist():
             self.errors.setdefault(row, reason)
 
     def drop(self, reasons: Mapping[int, str]) -> None:
@@ -74,105 +82,126 @@ class JsonDecoder:
     wrapping: Wrapping
     tombstone: TombstonePolicy
     new_column: NewColumnPolicy
-    loose: pa.Schema | None = None
-    """The schema with texts that take any value, if there are some."""
     reserved: frozenset[str] = frozenset()
     """Names in lower case that no new field may have."""
 
     def __post_init__(self) -> None:
-        self._loose = self.schema if self.loose is None else self.loose
         self._known = known_fields(self.schema)
         self._known_only = self.new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         self._adds = self.new_column is NewColumnPolicy.ADD
-        self._unexpected = "error" if self._known_only else "ignore"
-        self._narrow, self._wide = (
-            pa.schema([(field.name, read_type(field.type, field.name, wide=wide)) for field in self.schema])
-            for wide in (False, True)
-        )
-        # A hint of the last batch about whether reading all at once will fail. It never changes a result.
-        self._expects_bad = False
+        self._has_maps = has_map(pa.struct(list(self.schema)))
+        # The keys of maps are fields to Arrow: where there are maps, it neither refuses nor infers other fields.
+        unexpected = "error" if self._known_only and not self._has_maps else "ignore"
+        self._narrow, self._wide = (Reader(self.schema, wide=wide, unexpected=unexpected) for wide in (False, True))
+        # Hints of earlier batches about what will fail. They never change a result.
+        self._expects_misfits = False
+        self._names_twice: set[str] = set()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self.wrapping, self.tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
-        candidates = _Candidates(records, opened.rows, dict(opened.errors))
-        if not self._expects_bad:
-            with suppress(pa.ArrowInvalid):
-                columns, new_fields = self._read_all(records)
-                return gathered(batch, columns, opened.rows, opened.errors, opened, new_fields)
-        columns, new_fields = self._read_good(candidates)
-        self._expects_bad = len(candidates.errors) > len(opened.errors)
+        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._odd_decimals)
+        columns, new_fields = self._read(candidates)
         if self.new_column is NewColumnPolicy.FAIL:
             _refuse_new_fields(batch, candidates.errors)
         return gathered(batch, columns, candidates.rows, candidates.errors, opened, new_fields)
 
-    def _read_all(self, records: pa.Array) -> tuple[pa.RecordBatch, NewFields]:
-        """All records as rows. Raises `pa.ArrowInvalid` if one of them may be bad."""
-        texts = self._texts(records, self.schema, _refuse)
-        _refuse_non_objects(texts)
-        table = _table(texts, self._narrow, "infer" if self._adds else self._unexpected)
-        return self._columns(table, _refuse), self._new_fields(table, _refuse) if self._adds else {}
-
-    def _read_good(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
+    def _read(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates that can be rows; the others are dropped with their reasons."""
-        candidates.drop(screen_for(self._loose, self._known_only, strict=False).bad(candidates.texts))
-        candidates.texts = self._texts(candidates.texts, self._loose, candidates.mark)
-        candidates.drop_marked()
-        table, inferred = self._readable(candidates)
-        count = len(candidates.rows)
-        columns = self._columns(table, candidates.mark)
-        new_fields = self._new_fields(table, candidates.mark) if self._adds and inferred else {}
-        columns = columns.filter(candidates.drop_marked())
-        if self._adds and not inferred:
-            new_fields = self._new_fields_singly(candidates)
-            columns = columns.filter(candidates.drop_marked())
-        elif new_fields and len(candidates.rows) < count:
-            # What bad records hold must not count for the types of new fields.
-            new_fields = self._new_fields(_table(candidates.texts, self._wide, "infer"), _refuse)
-        return columns, new_fields
-
-    def _readable(self, candidates: _Candidates) -> tuple[pa.Table, bool]:
-        """What Arrow reads, and whether it inferred new fields; the candidates that it refuses are dropped."""
-        names: set[str] = set()
+        bad_before = len(candidates.errors)
+        screened = self._expects_misfits
+        if screened:
+            self._screen(candidates)
+        if self._names_twice and not self._drop_duplicates(candidates, self._names_twice):
+            self._names_twice = set()
+        remedies = iter((self._drop_odd_decimals, self._drop_duplicates, self._drop_unreadable))
         while True:
             try:
-                return self._read(candidates.texts)
+                columns, new_fields = self._rows(candidates, screened)
+                self._expects_misfits = screened and len(candidates.errors) > bad_before
+                return columns, new_fields
             except pa.ArrowInvalid as error:
                 twice = _GIVEN_TWICE.search(str(error))
-            if twice is None or twice[1] in names or len(names) == _NAMES_TWICE_MAX:
-                break
-            names.add(twice[1])
-            self._drop_duplicates(candidates, json.dumps(twice[1], ensure_ascii=False).encode())
-        self._drop_duplicates(candidates, b"")
-        if not rewriter_for(self._loose).needed:
-            strict = screen_for(self._loose, self._known_only, strict=True)
-            candidates.drop(strict.bad(candidates.texts.cast(pa.binary())))
+            if twice is not None and twice[1] not in self._names_twice:
+                names = {twice[1]} if len(self._names_twice) < _NAMES_TWICE_MAX else {*_names(self._known)}
+                self._names_twice |= names
+                self._drop_duplicates(candidates, names)
+            elif not screened:
+                screened = True
+                self._screen(candidates)
+            else:
+                next(remedies)(candidates)
+
+    def _screen(self, candidates: _Candidates) -> None:
+        """Drop the records that msgspec refuses."""
+        candidates.drop(screen_for(self.schema, self._known_only, strict=False).bad(candidates.texts))
+
+    def _drop_odd_decimals(self, candidates: _Candidates) -> None:
+        """Drop the records with decimals that only Arrow refuses."""
+        candidates.drop(self._odd_decimals(candidates.texts))
+
+    def _odd_decimals(self, records: pa.Array) -> dict[int, str]:
+        """The records that msgspec refuses if it looks at decimals closely, and is shown tiny numbers as large ones."""
+        texts = pc.replace_substring_regex(records.cast(pa.string()), TINY_NUMBER, "1e300")
+        return screen_for(self.schema, self._known_only, strict=True).bad(texts.cast(pa.binary()))
+
+    def _drop_unreadable(self, candidates: _Candidates) -> None:
         self._mark_unreadable(candidates, 0, len(candidates.rows))
         candidates.drop_marked()
-        return self._read(candidates.texts)
 
-    def _read(self, texts: pa.Array) -> tuple[pa.Table, bool]:
-        if self._adds:
+    def _rows(self, candidates: _Candidates, screened: bool) -> tuple[pa.RecordBatch, NewFields]:
+        """The candidates as rows, without those whose values do not fit. Raises `pa.ArrowInvalid`."""
+        texts = candidates.texts.cast(pa.string())
+        if not screened:
+            _refuse_non_objects(texts)
+            if self._known_only and self._with_new_fields(candidates.texts.to_pylist()):
+                raise pa.ArrowInvalid(UNKNOWN_FIELD)
+        reader = self._wide if screened else self._narrow
+        table, inferred = self._table(reader, texts, screened)
+        columns = reader.columns(table, texts, candidates.mark)
+        if not self._adds:
+            return columns.filter(candidates.drop_marked()), {}
+        new_fields: NewFields = {}
+        if inferred:
+            new_fields = self._new_fields(table, candidates)
+        kept = candidates.drop_marked()
+        columns = columns.filter(kept)
+        if not inferred:
+            new_fields = self._new_fields_singly(candidates)
+            columns = columns.filter(candidates.drop_marked())
+        elif new_fields and pc.min(kept, min_count=0).as_py() is False:
+            # What bad records hold must not count for the types of new fields.
+            new_fields = self._new_fields(reader.table(candidates.texts.cast(pa.string()), "infer"), candidates)
+        return columns, new_fields
+
+    def _table(self, reader: Reader, texts: pa.Array, screened: bool) -> tuple[pa.Table, bool]:
+        """What Arrow reads, and whether it inferred new fields."""
+        if self._adds and not self._has_maps:
             # Values that conflict outside the schema fail the inference, but not the records.
-            with suppress(pa.ArrowInvalid):
-                return _table(texts, self._wide, "infer"), True
-        return _table(texts, self._wide, self._unexpected), False
+            try:
+                return reader.table(texts, "infer"), True
+            except pa.ArrowInvalid:
+                if not screened:
+                    raise
+        return reader.table(texts), False
 
-    def _drop_duplicates(self, candidates: _Candidates, part: bytes) -> None:
-        """Drop the records that give the name of a field twice, if they hold this part more than once."""
-        reasons: dict[int, str] = {}
-        for row, record in enumerate(candidates.texts.cast(pa.binary()).to_pylist()):
-            if record.count(part) > 1:
-                reason = duplicate_name(without_constants(record).strip(), self._known)
-                if reason is not None:
-                    reasons[row] = reason
+    def _drop_duplicates(self, candidates: _Candidates, names: set[str] | None = None) -> bool:
+        """Drop the records that give one of these fields twice, or any field; returns whether there were some."""
+        records: list[bytes] = candidates.texts.to_pylist()
+        rows: Iterable[int] = range(len(records))
+        if names is not None:
+            parts = [json.dumps(name, ensure_ascii=False).encode() for name in sorted(names)]
+            rows = sorted({row for part in parts for row, text in enumerate(records) if text.count(part) > 1})
+        reasons = {row: reason for row in rows if (reason := _duplicate_name(records[row], self._known)) is not None}
         candidates.drop(reasons)
+        return bool(reasons)
 
     def _mark_unreadable(self, candidates: _Candidates, start: int, end: int) -> None:
         """Mark the records that Arrow refuses alone, found by halves."""
+        texts = candidates.texts[start:end].cast(pa.string())
         try:
-            _table(candidates.texts[start:end], self._wide, self._unexpected)
+            self._wide.columns(self._wide.table(texts), texts, _pass)
         except pa.ArrowInvalid as error:
             if end - start == 1:
                 candidates.mark([start], f"not readable: {clipped(str(error), _REASON_CHARACTERS_MAX)}")
@@ -181,36 +210,46 @@ class JsonDecoder:
             self._mark_unreadable(candidates, start, middle)
             self._mark_unreadable(candidates, middle, end)
 
-    def _texts(self, records: pa.Array, schema: pa.Schema, mark: Mark) -> pa.Array:
-        """The records as Arrow can read them."""
-        rewriter = rewriter_for(schema)
-        if not rewriter.needed:
-            return records.cast(pa.string())
-        texts: list[bytes] = []
-        for row, record in enumerate(records.to_pylist()):
-            try:
-                texts.append(rewriter.rewrite(record))
-            except MisfitError as misfit:
-                mark([row], str(misfit))
-                texts.append(b"{}")
-        return pa.array(texts, pa.binary()).cast(pa.string())
-
-    def _columns(self, table: pa.Table, mark: Mark) -> pa.RecordBatch:
-        columns = [fit(_whole(table.column(field.name)), field.type, mark, field.name) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _new_fields(self, table: pa.Table, mark: Mark) -> NewFields:
-        columns = zip(table.schema.names, map(_whole, table.columns), strict=True)
-        return in_columns(columns, self._known, self.reserved, mark)
+    def _new_fields(self, table: pa.Table, candidates: _Candidates) -> NewFields:
+        columns = zip(table.schema.names, map(whole, table.columns), strict=True)
+        return in_columns(columns, self._known, self.reserved, candidates.mark)
 
     def _new_fields_singly(self, candidates: _Candidates) -> NewFields:
         new_fields: NewFields = {}
-        for row, record in enumerate(candidates.texts.cast(pa.binary()).to_pylist()):
+        records: list[bytes] = candidates.texts.to_pylist()
+        rows: Iterable[int] = range(len(records))
+        if self._has_maps:
+            rows = self._with_new_fields(records)
+        for row in rows:
             try:
-                add_fields(new_fields, in_record(parse_object(record), self._known, self.reserved))
+                add_fields(new_fields, in_record(parse_object(records[row]), self._known, self.reserved))
             except MisfitError as misfit:
                 candidates.mark([row], str(misfit))
         return new_fields
+
+    def _with_new_fields(self, records: list[bytes]) -> Iterable[int]:
+        """The records that may have a field that the schema lacks, where Arrow does not find them."""
+        if not self._has_maps:
+            return ()
+        return refused(records, map_decoder(pa.struct(list(self.schema)), known_only=True), lambda *_: "")
+
+
+def _names(known: Known | MapOf | None) -> Iterator[str]:
+    """The names of all fields at any depth."""
+    if isinstance(known, MapOf):
+        yield from _names(known.values)
+    elif known is not None:
+        for name, below in known.items():
+            yield name
+            yield from _names(below)
+
+
+def _duplicate_name(record: bytes, known: Known) -> str | None:
+    try:
+        return duplicate_name(without_constants(record).strip(), known)
+    except msgspec.MsgspecError:
+        # It is bad for another reason, which is found later.
+        return None
 
 
 def _refuse_new_fields(batch: pa.RecordBatch, errors: Mapping[int, str]) -> None:
@@ -225,8 +264,8 @@ def _refuse_new_fields(batch: pa.RecordBatch, errors: Mapping[int, str]) -> None
             )
 
 
-def _refuse(_: Rows, reason: str) -> None:
-    raise pa.ArrowInvalid(reason)
+def _pass(rows: Rows, reason: str, pattern: str | None = None) -> None:
+    """Let values that do not fit pass."""
 
 
 def _refuse_non_objects(texts: pa.Array) -> None:
@@ -244,25 +283,3 @@ def _refuse_non_objects(texts: pa.Array) -> None:
 
 def _in_braces(texts: pa.Array) -> bool:
     return bool(pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}")), min_count=0).as_py())
-
-
-def _table(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """The records as Arrow reads them. Raises `pa.ArrowInvalid` unless each gives one row."""
-    if not len(texts):
-        return schema.empty_table()
-    lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
-    table = pj.read_json(
-        pa.BufferReader(lines),
-        # One block: at the end of a block the reader looks for the end of a line, which may be inside a record.
-        pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
-    )
-    # Between two records stands `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
-    # that is still open: so each record gives one row, or this count differs.
-    if table.num_rows != len(texts):
-        raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
-    return table
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,19 +1,14 @@
-"""What msgspec does with records before Arrow reads them: it finds the bad ones, and rewrites what Arrow cannot read.
+"""Finds the records that cannot be rows, and why, with a msgspec parser made from the schema.
 
-`Screen` finds records that cannot be rows, and why, with a parser made from the schema. It takes every record that
-Arrow's reader takes, and few others: names that are given twice (`duplicate_name` finds them), texts that are not
-times, decimals of too many digits, and odd spellings of numbers.
-
-`Rewriter` serves schemas with maps or texts that take every value. A map `{"a":1,"b":2}` is rewritten as
-`{"key":["a","b"],"value":[1,2]}`, and a value for such a text as its text. The rest of a record stays as it is, so all
-else is read and checked as in records without them.
+It takes every record that Arrow's reader takes, and few others: names that are given twice (`duplicate_name` finds
+them), texts that are not times, decimals of too many digits, and odd spellings of numbers.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import length_hint
@@ -23,10 +18,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.columns.fitting import folded
-from penstock.flow.decode.json.read_columns import ANY_TEXT, KEYS, OUT_OF_RANGE, VALUES, Known, MapOf, known_fields
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep, without_constants
-from penstock.flow.decode.misfit import MisfitError, place
+from penstock.flow.decode.json.new_fields import Known, MapOf
+from penstock.flow.decode.json.reader import OUT_OF_RANGE
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, member_texts, too_deep
+from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
 UNKNOWN_FIELD = "field is not in the schema"
@@ -35,6 +30,8 @@ _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
 _DECIMAL = r"^[+-]?0*(?=\.?[0-9])(?!\.?([0-9]\.?){77})[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?\Z"
 """At most 76 digits, which is what Arrow reads."""
+_TOO_LARGE = b"1e999"
+"""In place of NaN and infinities; inside a text it does no harm, for it stays a text."""
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -61,12 +58,12 @@ class Screen:
     def bad(self, records: pa.Array) -> dict[int, str]:
         """The numbers of the bad records, each with the reason."""
         texts: list[bytes] = records.to_numpy(zero_copy_only=False).tolist()
-        reasons = _refused(texts, self._decode, self._reason)
+        reasons = refused(texts, self._decode, self._reason)
         try:
             records.cast(pa.string())
         except pa.ArrowInvalid:
             # msgspec does not look at the texts that it skips.
-            reasons |= _refused(texts, bytes.decode, self._reason)
+            reasons |= refused(texts, bytes.decode, self._reason)
         for number in pc.indices_nonzero(pc.greater(pc.binary_length(records), DEPTH_MAX)).to_pylist():
             if too_deep(texts[number]):
                 reasons[number] = TOO_DEEP
@@ -81,10 +78,10 @@ class Screen:
             return TOO_DEEP
         if isinstance(error, UnicodeDecodeError):
             return "value is not UTF-8"
-        plain = without_constants(record)
-        if plain is not record:
+        plain = record.replace(b"NaN", _TOO_LARGE).replace(b"Infinity", _TOO_LARGE).replace(b"Inf", _TOO_LARGE)
+        if plain != record:
             # NaN and infinities make a record bad only where a column asks for a number.
-            return _refused([plain], self._decode, self._reason).get(0)
+            return refused([plain], self._decode, self._reason).get(0)
         problem = str(error).removeprefix("JSON is malformed: ")
         return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
@@ -111,7 +108,7 @@ screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
 """Parsers cannot be pickled, so decoders do not hold them."""
 
 
-def _refused(
+def refused(
     records: list[bytes], read: Callable[[bytes], object], reason_of: Callable[[bytes, Exception], str | None]
 ) -> dict[int, str]:
     """The records that `read` refuses for a reason; between two of them there is no step in Python."""
@@ -136,8 +133,6 @@ def _struct(fields: Iterable[pa.Field], known_only: bool, strict: bool) -> type[
 
 
 def _type(kind: pa.DataType, known_only: bool, strict: bool) -> Any:
-    if kind.equals(ANY_TEXT):
-        return msgspec.Raw
     if pa.types.is_struct(kind):
         return _struct(list(kind), known_only, strict) | None
     if pa.types.is_list(kind):
@@ -167,124 +162,22 @@ def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
     return "array" if pa.types.is_list(kind) else "object" if pa.types.is_nested(kind) else job_type_name(kind)
 
 
-class _Name(str):
-    """A name that is equal to no other, so that a dict keeps all members of an object that have one name."""
-
-    __slots__ = ()
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-
-_pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=lambda kind, name: kind(name)).decode
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
-_items = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
-_encode = msgspec.json.Encoder().encode
+_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def duplicate_name(text: bytes, known: Known | MapOf, path: str = "") -> str | None:
     """The reason of a record in which an object gives a known field twice, or a map a key, at any depth."""
     if text.startswith(b"["):
-        items = msgspec.json.decode(text, type=list[msgspec.Raw])
-        reasons = [duplicate_name(bytes(item), known, path) for item in items]
+        reasons = (duplicate_name(bytes(item), known, path) for item in _items(text))
         return next((reason for reason in reasons if reason is not None), None)
-    if not text.startswith(b"{"):
-        return None
-    pairs = _pairs(text)
-    names = [*map(str, pairs)]
+    names, values = member_texts(text)
     if len(set(names)) < len(names):
         for name in names:
             if names.count(name) > 1 and (isinstance(known, MapOf) or name in known):
                 return f"{place(path + name)}: given twice"
-    for name, value in zip(names, pairs.values(), strict=True):
+    for name, value in zip(names, values, strict=True):
         below = known.values if isinstance(known, MapOf) else known.get(name)
         reason = None if below is None else duplicate_name(bytes(value), below, f"{path}{name}.")
         if reason is not None:
             return reason
     return None
-
-
-_Rewrite = Callable[[msgspec.Raw | bytes], Any]
-"""The value to write instead. Raises `msgspec.MsgspecError` if the value is of another kind than its column."""
-
-
-def loosened(kind: pa.DataType, stated: pa.DataType | None) -> pa.DataType:
-    """The type with `ANY_TEXT` for each text, at any depth, that `stated` lacks (`on.mixed_types: text`)."""
-    if pa.types.is_struct(kind):
-        fields = list(stated) if stated is not None and pa.types.is_struct(stated) else []
-        types = {folded(field.name): field.type for field in fields}
-        return pa.struct([field.with_type(loosened(field.type, types.get(folded(field.name)))) for field in kind])
-    if pa.types.is_list(kind):
-        item = stated.value_type if stated is not None and pa.types.is_list(stated) else None
-        return pa.list_(loosened(kind.value_type, item))
-    return ANY_TEXT if stated is None and pa.types.is_string(kind) else kind
-
-
-class Rewriter:
-    """Rewrites the records of a schema, if there is `needed` for it."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._known = known_fields(schema)
-        self._rewrite: Any = self._rewrite_of(pa.struct(list(schema)))
-        self._quotes_added = 0
-        self.needed = self._rewrite is not None
-
-    def rewrite(self, record: bytes) -> bytes:
-        """Raises `MisfitError` if the record is not an object of the schema, or gives a name twice."""
-        try:
-            self._quotes_added = 0
-            written = _encode(self._rewrite(record))
-        except _REFUSALS as error:
-            plain = without_constants(record)
-            if plain is not record:
-                return self.rewrite(plain)
-            raise MisfitError(f"not JSON: {error}") from None
-        # msgspec keeps one value for each name, and Arrow would not see that there were two.
-        if written.count(b'"') != record.count(b'"') + self._quotes_added:
-            reason = duplicate_name(record.strip(), self._known)
-            if reason is not None:
-                raise MisfitError(reason)
-        return written
-
-    def _rewrite_of(self, kind: pa.DataType) -> _Rewrite | None:
-        """How values of the type are rewritten; None if they need not be."""
-        if kind.equals(ANY_TEXT):
-            return self._text
-        if pa.types.is_map(kind):
-            return self._map_rewrite(self._rewrite_of(kind.item_type))
-        if pa.types.is_struct(kind):
-            rewrites = {child.name: self._rewrite_of(child.type) for child in kind}
-            return _struct_rewrite({name: rewrite for name, rewrite in rewrites.items() if rewrite is not None})
-        if pa.types.is_list(kind) and (rewrite := self._rewrite_of(kind.value_type)) is not None:
-            return lambda text: None if (items := _items(text)) is None else [rewrite(item) for item in items]
-        return None
-
-    def _map_rewrite(self, rewrite_value: _Rewrite | None) -> _Rewrite:
-        def rewrite(text: msgspec.Raw | bytes) -> Any:
-            members = _members(text)
-            if members is None:
-                return None
-            self._quotes_added += 4
-            values = members.values() if rewrite_value is None else map(rewrite_value, members.values())
-            return {KEYS: list(members), VALUES: list(values)}
-
-        return rewrite
-
-    def _text(self, text: msgspec.Raw | bytes) -> Any:
-        value = bytes(text)
-        if value == b"null" or value.startswith(b'"'):
-            return text
-        self._quotes_added += 2
-        return msgspec.json.format(value, indent=-1).decode()
-
-
-rewriter_for = lru_cache(_PARSERS_KEPT_MAX)(Rewriter)
-
-
-def _struct_rewrite(rewrites: Mapping[str, _Rewrite]) -> _Rewrite | None:
-    def rewrite(text: msgspec.Raw | bytes) -> Any:
-        members: Any = _members(text)
-        for name in rewrites.keys() & (members or {}):
-            members[name] = rewrites[name](members[name])
-        return members
-
-    return rewrite if rewrites else None

@@ -52,7 +52,7 @@ class KeyedFlow(Flow):
     """Whether the key of a row can be told from the record without its value."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on, stated=self.stated, reserved=RESERVED)
+        return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED)
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> dict[int, str]:
         faults = key_faults(self.layout, rows)

@@ -1,0 +1,134 @@
+"""Fields that the schema lacks: their values show a type.
+
+A name that differs from a column's only in case is the same name to a table, and a reserved one is a column of the
+table's own. No column can be made of such a field: a record that has a value in it is bad, and nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.columns.fitting import folded
+from penstock.flow.columns.seen_types import NewFields, SeenTypes
+from penstock.flow.decode.json.reader import Mark, mark_lists
+from penstock.flow.decode.json_text import JsonNumber, JsonObject
+from penstock.flow.decode.misfit import MisfitError
+
+_NEW_DEPTH_MAX = 32
+"""What nests deeper inside a new field counts as text: no column can have it, and the record will be bad."""
+_INT64_DIGITS_MAX = 20
+_SHOWN = {pa.int64(): "wholes", pa.float64(): "fractions", pa.bool_(): "flags"}
+_NO_NAMES: frozenset[str] = frozenset()
+
+Columns = Iterable[tuple[str, pa.Array]]
+Known = Mapping[str, "Known | MapOf | None"]
+"""Names of fields, with those of structs and of lists of structs below them; None: there are none."""
+_NOTHING: Known = {}
+"""What the schema knows of a new field."""
+
+
+class MapOf(NamedTuple):
+    """Stands for a map, whose keys are no fields, with the names below its values."""
+
+    values: Known | MapOf | None
+
+
+def known_fields(fields: Iterable[pa.Field]) -> Known:
+    return {field.name: _known_below(field.type) for field in fields}
+
+
+def _known_below(kind: pa.DataType) -> Known | MapOf | None:
+    if pa.types.is_list(kind):
+        return _known_below(kind.value_type)
+    if pa.types.is_map(kind):
+        return MapOf(_known_below(kind.item_type))
+    return known_fields(kind) if pa.types.is_struct(kind) else None
+
+
+def in_columns(
+    columns: Columns, known: Known, reserved: frozenset[str], mark: Mark, path: str = "", depth: int = 1
+) -> NewFields:
+    """The new fields among columns that Arrow's reader inferred. Marks the rows with a name that cannot be new."""
+    new: NewFields = {}
+    for name, values in columns:
+        below = known.get(name, _NOTHING)
+        if below is None or isinstance(below, MapOf):
+            continue
+        clash = None if name in known else _clash(name, known, reserved)
+        if clash is not None:
+            rows = pc.indices_nonzero(values.is_valid()).to_pylist()
+            if rows:
+                mark(rows, f"{path}{name}: {clash}")
+            continue
+        seen = _seen_in_array(values, below, mark, f"{path}{name}.", 0 if name in known else depth)
+        if seen.shows_values or (seen.count and name not in known):
+            new[name] = seen
+    return new
+
+
+def _seen_in_array(array: pa.Array, known: Known, mark: Mark, path: str, depth: int) -> SeenTypes:
+    """What an inferred array shows: the reader takes text that looks like a time for a time."""
+    count, kind = len(array) - array.null_count, array.type
+    if pa.types.is_null(kind):
+        return SeenTypes()
+    if pa.types.is_nested(kind) and depth > _NEW_DEPTH_MAX:
+        return SeenTypes(texts=count)
+    if pa.types.is_struct(kind):
+        children = zip((child.name for child in kind), array.flatten(), strict=True)
+        return SeenTypes(objects=count, members=in_columns(children, known, _NO_NAMES, mark, path, depth + 1))
+    if pa.types.is_list(kind):
+        items = _seen_in_array(array.values, known, mark_lists(array, mark), path, depth + 1)
+        return SeenTypes(lists=count, items=items)
+    return SeenTypes(**{_SHOWN.get(kind, "texts"): count})
+
+
+def in_record(
+    members: Mapping[str, Any], known: Known, reserved: frozenset[str] = _NO_NAMES, depth: int = 1
+) -> NewFields:
+    """The new fields of one record. Raises `MisfitError` for a name that cannot be new."""
+    new: NewFields = {}
+    for name, value in members.items():
+        below = known.get(name, _NOTHING)
+        if below is None or value is None or isinstance(below, MapOf):
+            continue
+        clash = None if name in known else _clash(name, known, reserved)
+        try:
+            if clash is not None:
+                raise MisfitError(clash)
+            seen = _seen_in_value(value, below, 0 if name in known else depth)
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        if seen.shows_values or name not in known:
+            new[name] = seen
+    return new
+
+
+def _seen_in_value(value: Any, known: Known, depth: int) -> SeenTypes:
+    if value is None:
+        return SeenTypes()
+    if isinstance(value, bool):
+        return SeenTypes(flags=1)
+    if isinstance(value, JsonNumber):
+        is_int64 = value.whole and len(value) <= _INT64_DIGITS_MAX and -(2**63) <= int(value) < 2**63
+        return SeenTypes(wholes=1) if is_int64 else SeenTypes(fractions=1)
+    if isinstance(value, str) or depth > _NEW_DEPTH_MAX:
+        return SeenTypes(texts=1)
+    if isinstance(value, JsonObject):
+        return SeenTypes(objects=1, members=in_record(value, known, depth=depth + 1))
+    items = SeenTypes()
+    for item in value:
+        items.add(_seen_in_value(item, known, depth + 1))
+    return SeenTypes(lists=1, items=items)
+
+
+def _clash(name: str, known: Iterable[str], reserved: frozenset[str]) -> str | None:
+    column = next((column for column in known if folded(column) == folded(name)), None)
+    if column is not None:
+        return f"differs only in case from the column {column}"
+    if folded(name) in reserved:
+        return "the name is reserved, the table keeps a column of its own under it"
+    return None
