@@ -8,7 +8,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from penstock.lake.storage import MemoryStorage, Storage, open_storage
+from penstock.storage import MemoryStorage, Storage, open_storage
 from tests.support.hdfs import HdfsCluster
 from tests.support.s3_server import S3Server
 

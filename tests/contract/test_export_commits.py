@@ -18,8 +18,8 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.events import RulesMeasured
 from penstock.job.spec import job_of
-from penstock.lake.storage import open_storage
-from penstock.lake.storage.objects import ObjectStorage
+from penstock.storage import open_storage
+from penstock.storage.objects import ObjectStorage
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause

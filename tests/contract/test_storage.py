@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage import MemoryStorage, NotFoundError, Storage, open_storage
+from penstock.storage import MemoryStorage, NotFoundError, Storage, open_storage
 
 BUCKET = "lake"
 RACERS = 16
@@ -316,7 +316,7 @@ def test_a_folder_without_permission_is_the_users_to_fix() -> None:
     program = """
         import os, sys
         from penstock.errors import UserError
-        from penstock.lake.storage import NotFoundError, open_storage
+        from penstock.storage import NotFoundError, open_storage
         folder = sys.argv[1]
         os.mkdir(f"{folder}/closed")
         os.chmod(folder, 0o755)

@@ -13,7 +13,7 @@ import pytest
 from hdfs_native import Client
 
 from penstock.errors import OutcomeUnknownError, TransientError, UserError
-from penstock.lake.storage import NotFoundError, Storage, open_storage
+from penstock.storage import NotFoundError, Storage, open_storage
 from tests.support.hdfs import HOME, HdfsCluster, wire_to
 
 pytestmark = pytest.mark.hdfs
@@ -188,7 +188,7 @@ def test_the_user_is_an_option_and_a_process_is_one_user(hdfs: HdfsCluster, fold
     program = """
         import sys
         from penstock.errors import UserError
-        from penstock.lake.storage import open_storage
+        from penstock.storage import open_storage
         url = sys.argv[1]
         open_storage(url, {"hdfs_user": "alice"}).put("x", b"1")
         open_storage(url, {"hdfs_user": "alice"}).put("y", b"1")

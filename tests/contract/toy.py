@@ -32,10 +32,10 @@ from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof
 from penstock.proof.subject import Depth
+from penstock.quarantine.replay import Target
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
-from penstock.tables.quarantine.replay import Target
 
 Row = tuple[str, int, int, str]
 

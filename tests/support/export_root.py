@@ -25,11 +25,12 @@ from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome, Proposal, StartPart
-from penstock.lake.storage import Storage
-from penstock.lake.storage.objects import MemoryStorage
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.memory import MemoryLog
+from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
+from penstock.storage import Storage
+from penstock.storage.objects import MemoryStorage
 from penstock.tables.export.commits import THERE, Roles
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
@@ -37,7 +38,6 @@ from penstock.tables.export.names import day_folder
 from penstock.tables.export.root import claim_names
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
-from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
 

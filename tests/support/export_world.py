@@ -25,10 +25,10 @@ from penstock.failpoints import Failpoint, Reach, noop
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import Totals
-from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.logs.log import Batch, Partition
 from penstock.logs.memory import MemoryLog
 from penstock.plan import Wait
+from penstock.storage import NotFoundError, Storage, open_storage
 from penstock.tables.export.export import Export, ExportTable, TypeLaggingError, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec

@@ -22,8 +22,8 @@ from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.logs.registry import open_log
+from penstock.quarantine.table import Quarantine
 from penstock.tables.delta.section import DeltaSpec
-from penstock.tables.quarantine.table import Quarantine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])
 TOKEN = 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from penstock.errors import OutcomeUnknownError
-from penstock.lake.storage import Entry, Storage, Writer
+from penstock.storage import Entry, Storage, Writer
 
 Watch = Callable[[str, str], None]
 """Called with the act and the path that it creates, reads or removes; what it raises, the act raises."""

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock.errors import UserError
 from penstock.flow.decode.json import rows, screen
 from penstock.lake.delta.library import library_errors
-from penstock.lake.storage.failures import translate_errors
 from penstock.logs.kafka.native import messages
+from penstock.storage.failures import translate_errors
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ def test_obstore_writes_the_number_of_an_os_error_into_its_text(tmp_path: Path) 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UserError) as refused, translate_errors("file/below"):
         obstore.put(LocalStore(str(tmp_path)), "file/below", b"")
-    assert f"(os error {errno.ENOTDIR})" in refused.value.detail, "lake/storage/failures.py reads this number"
+    assert f"(os error {errno.ENOTDIR})" in refused.value.detail, "storage/failures.py reads this number"
 
 
 def test_deltalake_says_that_a_path_is_no_place_for_a_table(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
-from penstock.tables.quarantine.replay import ReplayOptions
-from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
-from penstock.tables.quarantine.table import DiscardReport, open_quarantine
-from penstock.tables.quarantine.table import discard as discard_records
+from penstock.quarantine.replay import ReplayOptions
+from penstock.quarantine.rows import Listing, find_rows, list_rows
+from penstock.quarantine.table import DiscardReport, open_quarantine
+from penstock.quarantine.table import discard as discard_records
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.listeners import JsonLines
 

@@ -25,8 +25,7 @@ from penstock.events import Listener, ReplayCommitted, ReplayFinished, ReplayRes
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import SchemaMovedError, Table
 from penstock.logs.registry import open_log
-from penstock.spark.session import open_spark
-from penstock.tables.quarantine.replay import (
+from penstock.quarantine.replay import (
     Chunk,
     F,
     OvertakenError,
@@ -36,7 +35,8 @@ from penstock.tables.quarantine.replay import (
     finish_replay,
     remove_run,
 )
-from penstock.tables.quarantine.rows import count_rows
+from penstock.quarantine.rows import count_rows
+from penstock.spark.session import open_spark
 from penstock.tables.registry import kind_of
 
 __all__ = ["OvertakenError", "ReplayOptions", "ReplayReport", "replay"]

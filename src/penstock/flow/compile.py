@@ -21,8 +21,8 @@ from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report_as
 from penstock.job.spec import JobSpec
-from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch
+from penstock.storage import open_storage
 
 
 def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:

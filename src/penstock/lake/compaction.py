@@ -16,7 +16,7 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.parquet_file import ParquetFile
-from penstock.lake.storage import Storage
+from penstock.storage import Storage
 
 BATCH_BYTES_MAX = 16 * 1024**2
 BATCH_ROWS_MAX = 65_536

@@ -26,10 +26,10 @@ from penstock.lake.compaction import batch_rows
 from penstock.lake.delta.files import active_paths, refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
-from penstock.lake.storage import NotFoundError, Storage, open_storage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, Slices, States, TopicIncarnations, spans
+from penstock.storage import NotFoundError, Storage, open_storage
 
 SAMPLE_RECORDS = 10_000
 OFFSETS_PER_PASS_MAX = 8_000_000

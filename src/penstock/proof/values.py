@@ -18,7 +18,6 @@ import pyarrow as pa
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds, Log, Partition, Slice
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.subject import (
@@ -34,6 +33,7 @@ from penstock.proof.subject import (
     staged_files,
     windows_of,
 )
+from penstock.storage import open_storage
 
 OFFSETS_PER_PASS_MAX = 250_000
 """About 16 bytes for each offset and column."""

@@ -27,10 +27,10 @@ from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.quarantine.replay import Target
+from penstock.quarantine.table import Listings
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.quarantine.replay import Target
-from penstock.tables.quarantine.table import Listings
 
 
 @dataclass(frozen=True, slots=True)

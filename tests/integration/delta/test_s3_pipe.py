@@ -17,7 +17,7 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
-from penstock.lake.storage import open_storage
+from penstock.storage import open_storage
 from penstock.tables.registry import load_job
 from penstock.tables.single.vacuum import vacuum
 from penstock.verify import verify

@@ -20,9 +20,9 @@ from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
-from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.table import Quarantine
+from penstock.quarantine.table import Quarantine
+from penstock.storage import open_storage
 from penstock.tables.single.vacuum import vacuum
 from tests.support.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 

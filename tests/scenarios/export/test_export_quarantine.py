@@ -11,7 +11,7 @@ from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
 from penstock.proof.subject import Sample
-from penstock.tables.quarantine.replay import ReplayOptions
+from penstock.quarantine.replay import ReplayOptions
 from penstock.verify import verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics

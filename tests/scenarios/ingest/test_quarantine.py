@@ -18,8 +18,8 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
+from penstock.quarantine.rows import list_rows
 from penstock.staging.bad_share import BadShareError
-from penstock.tables.quarantine.rows import list_rows
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at
 from tests.support.quarantine_url import quarantine_of

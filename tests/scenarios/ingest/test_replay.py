@@ -16,7 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.spec import JobSpec, RecreatedPolicy, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
-from penstock.tables.quarantine.replay import ReplayOptions
+from penstock.quarantine.replay import ReplayOptions
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at, once_at
 from tests.support.quarantine_url import quarantine_of

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.maintenance import compact, vacuum
 from penstock.errors import UserError
-from penstock.tables.quarantine.table import Quarantine
+from penstock.quarantine.table import Quarantine
 from tests.support.lake import JOB, ZERO, Lake, commit, offsets
 
 app = typer.Typer()

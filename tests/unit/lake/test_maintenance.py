@@ -29,8 +29,8 @@ from penstock.lake.compaction import (
 )
 from penstock.lake.delta.vacuum import Dead, Kept, NameRules, classify_all, delete_dead
 from penstock.lake.reports import CompactReport
-from penstock.lake.storage import Entry
-from penstock.lake.storage.objects import MemoryStorage
+from penstock.storage import Entry
+from penstock.storage.objects import MemoryStorage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

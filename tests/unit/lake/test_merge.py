@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import grown
 from penstock.lake.compaction import OneFile, Source, merge_files
-from penstock.lake.storage import open_storage
+from penstock.storage import open_storage
 
 
 def test_files_with_other_fields_and_spellings_become_one_file_and_lose_no_value(tmp_path: Path) -> None:

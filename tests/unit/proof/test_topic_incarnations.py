@@ -19,10 +19,10 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
 from penstock.lake.state import DeltaPartition, Totals
-from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, NoPartition, PlaceColumns, RowSource, Subject, place_of
+from penstock.storage import MemoryStorage
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32

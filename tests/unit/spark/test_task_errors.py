@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvariantError, TransientError, UserError
-from penstock.lake.storage import NotFoundError
 from penstock.spark.failures import task_error
+from penstock.storage import NotFoundError
 
 TRACE = """\
 Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times

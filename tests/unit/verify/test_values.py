@@ -23,7 +23,7 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.proof.values import sampled
-from penstock.tables.quarantine.table import Quarantine
+from penstock.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
 from tests.support.small_table import Load, SmallTable

@@ -24,7 +24,7 @@ from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.flow.write.tally import TypeKey
 from penstock.job.place import place_columns
-from penstock.lake.storage import Storage, open_storage
+from penstock.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"
 REPLAYED = "replayed"

@@ -11,7 +11,7 @@ from penstock.flow.columns.partition_values import Values, check_partition_type,
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool, PoolLimits
-from penstock.lake.storage import Storage, open_storage
+from penstock.storage import Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True)

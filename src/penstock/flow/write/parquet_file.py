@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import PenstockError
-from penstock.lake.storage import Storage, Writer
+from penstock.storage import Storage, Writer
 
 ROW_GROUP_ROWS_MAX = 1_000_000
 DICTIONARY_PAGE_BYTES_MAX = 256 * 1024

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import TransientError, UserError
 from penstock.flow.columns.partition_values import Values, partition_value
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.storage import Storage
+from penstock.storage import Storage
 
 if TYPE_CHECKING:
     # Tasks of Spark get files of a table without the library.

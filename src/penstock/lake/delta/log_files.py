@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from penstock.errors import TransientError
-from penstock.lake.storage import NotFoundError, Storage
+from penstock.storage import NotFoundError, Storage
 
 LOG_FOLDER = "_delta_log/"
 ENTRIES_READ_MAX = 100

@@ -25,8 +25,8 @@ from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
 from penstock.lake.state import DeltaState
-from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
+from penstock.storage import Storage, open_storage
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5

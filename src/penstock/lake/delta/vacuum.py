@@ -31,8 +31,8 @@ from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
 from penstock.lake.delta.table import QUARANTINE_FOLDER, Table
 from penstock.lake.reports import Deleted, VacuumReport
-from penstock.lake.storage import Entry, Storage
 from penstock.logs.log import Partition
+from penstock.storage import Entry, Storage
 
 
 class Dead(StrEnum):

@@ -15,6 +15,7 @@ from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.plan import records_per_batch_max
+from penstock.quarantine.table import Quarantine
 from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
@@ -40,7 +41,6 @@ from penstock.tables.export.monitoring import (
 from penstock.tables.export.root import claim_names, claim_topics
 from penstock.tables.export.state import Cause, ExportState
 from penstock.tables.kind import Chore, Landed, View
-from penstock.tables.quarantine.table import Quarantine
 
 RETRY_SECONDS = 10.0
 """How long a type that could not be written is left alone."""

@@ -23,7 +23,7 @@ from penstock.errors import InvariantError, PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import parse_compacted_name
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.storage import NotFoundError, Storage
+from penstock.storage import NotFoundError, Storage
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import Day, day_folder, type_and_day

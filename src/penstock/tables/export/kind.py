@@ -15,6 +15,8 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.quarantine.replay import finish_replay
+from penstock.quarantine.table import Listings, Quarantine
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.metrics import Meter
@@ -32,8 +34,6 @@ from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
-from penstock.tables.quarantine.replay import finish_replay
-from penstock.tables.quarantine.table import Listings, Quarantine
 
 
 class ExportKind:

@@ -24,8 +24,8 @@ from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.state import Totals
-from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
+from penstock.storage import Storage, open_storage
 from penstock.tables.export.days import Days, parse_days
 from penstock.tables.export.names import NameSpace, Places
 from penstock.tables.export.spec import ExportSpec, TypeSpec

@@ -24,7 +24,6 @@ from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import DeltaPartition, Totals
-from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
@@ -49,6 +48,7 @@ from penstock.proof.subject import (
     named_paths,
     place_of,
 )
+from penstock.storage import NotFoundError
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import ExportLogs

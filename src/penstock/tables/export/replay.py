@@ -23,16 +23,7 @@ from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Batch, Partition, Slice
-from penstock.staging.batch_job import Records
-from penstock.staging.reports import Shares
-from penstock.tables.export.commits import committed_files
-from penstock.tables.export.export import Export
-from penstock.tables.export.finishing import Rename
-from penstock.tables.export.logs import REPLAYED_END, ExportLogs
-from penstock.tables.export.monitoring import TypeCannotBeWritten
-from penstock.tables.export.names import day_folder, output_name
-from penstock.tables.export.state import ExportState
-from penstock.tables.quarantine.replay import (
+from penstock.quarantine.replay import (
     Chunk,
     OvertakenError,
     ReplayRun,
@@ -42,6 +33,15 @@ from penstock.tables.quarantine.replay import (
     run_change,
     run_number,
 )
+from penstock.staging.batch_job import Records
+from penstock.staging.reports import Shares
+from penstock.tables.export.commits import committed_files
+from penstock.tables.export.export import Export
+from penstock.tables.export.finishing import Rename
+from penstock.tables.export.logs import REPLAYED_END, ExportLogs
+from penstock.tables.export.monitoring import TypeCannotBeWritten
+from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.export.state import ExportState
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from penstock.errors import InvariantError, UserError
-from penstock.lake.storage import Entry, NotFoundError, Storage
+from penstock.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.days import open_days
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs

@@ -39,14 +39,14 @@ from penstock.lake.delta.vacuum import (
     delete_dead,
 )
 from penstock.lake.reports import CompactReport, VacuumReport
-from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
+from penstock.quarantine.replay import run_number
+from penstock.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
+from penstock.storage import Entry
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer
 from penstock.tables.export.names import day_folder, output_name
-from penstock.tables.quarantine.replay import run_number
-from penstock.tables.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 
 FILES_PER_OUTPUT_MAX = 1000
 """Files whose footers an output carries: they make its own footer longer."""

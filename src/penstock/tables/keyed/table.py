@@ -22,6 +22,7 @@ from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
+from penstock.quarantine.replay import StagedRun, run_change, run_number
 from penstock.staging.reports import Gathered, Written
 from penstock.tables.keyed.generations import generations_of, with_generations
 from penstock.tables.keyed.layout import HIDDEN
@@ -31,7 +32,6 @@ from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import Landed
-from penstock.tables.quarantine.replay import StagedRun, run_change, run_number
 from penstock.tables.single.table import SingleTable
 from penstock.tables.single.writer import SingleWriter, TableTarget
 

@@ -19,7 +19,7 @@ from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.storage import Storage, open_storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned
 from penstock.tables.rollup.closed_rows import Numbering, OrderedSeries, closed_rows
 from penstock.tables.rollup.decide import CompleteClose, PartialsFile, Span

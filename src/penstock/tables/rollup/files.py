@@ -18,7 +18,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import Table
-from penstock.lake.storage import Storage
+from penstock.storage import Storage
 from penstock.tables.rollup.aggregate import MILLI
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.schema import WINDOWS_GROUP_ROWS_MAX

@@ -18,11 +18,11 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.publish.output import PUBLISH_STEPS
+from penstock.quarantine.table import Listings
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
-from penstock.tables.quarantine.table import Listings
 from penstock.tables.rollup.closing import windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows

@@ -17,9 +17,9 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, Subject, quarantine_source
+from penstock.quarantine.table import open_quarantine
 from penstock.status.frame import job_status, read_log_view
 from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown_path
-from penstock.tables.quarantine.table import open_quarantine
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from penstock.lake.delta.table import Table, find_table, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Log, Partition
+from penstock.quarantine.replay import TableRuns, finish_replay, run_number
+from penstock.quarantine.table import Listings, Quarantine, listed_marks
 from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, RebuildReport, View
-from penstock.tables.quarantine.replay import TableRuns, finish_replay, run_number
-from penstock.tables.quarantine.table import Listings, Quarantine, listed_marks
 
 COMMITS_SEARCHED = 20
 """For the size of a row."""

@@ -9,7 +9,7 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delete_dead
 from penstock.lake.reports import VacuumReport
-from penstock.tables.quarantine.table import listed_marks, quarantine_rules
+from penstock.quarantine.table import listed_marks, quarantine_rules
 
 Beside = tuple[Table, Callable[[Table], NameRules]]
 """A further table of the job, with the rules for its files."""

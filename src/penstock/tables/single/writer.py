@@ -21,11 +21,11 @@ from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
+from penstock.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.spark.failures import spark_errors
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
 from penstock.tables.kind import SchemaChanged
-from penstock.tables.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.tables.single.table import SingleTable
 
 BYTES_UNBOUNDED = str(2**31 - 1)

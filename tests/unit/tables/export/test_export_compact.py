@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from penstock.cli.maintenance import compact as compact_command
 from penstock.errors import UserError
 from penstock.lake.compaction import Effort
-from penstock.lake.storage import open_storage
+from penstock.storage import open_storage
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from tests.support.export_root import (

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.quarantine.replay import OvertakenError, finish_replay
+from penstock.quarantine.table import open_quarantine
 from penstock.tables.export.replay import ExportRuns, left_to_log
 from penstock.tables.export.upkeep import vacuum
-from penstock.tables.quarantine.replay import OvertakenError, finish_replay
-from penstock.tables.quarantine.table import open_quarantine
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.support.export_root import rows_in as plain_rows
 from tests.support.pipes import CrashError

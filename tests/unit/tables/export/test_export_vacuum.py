@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from penstock.cli.maintenance import vacuum as vacuum_command
 from penstock.environment import Environment
 from penstock.flow.write.names import compacted_name, replayed_name, staged_name
-from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
+from penstock.storage import open_storage
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.upkeep import vacuum

@@ -21,7 +21,7 @@ from penstock.job.expressions import fields as fields_of
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint
-from penstock.lake.storage import open_storage
+from penstock.storage import open_storage
 from penstock.tables.keyed.layout import DELETE, RESERVED, SEQUENCE, deletions, key_faults
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName
 from penstock.tables.keyed.merging.runs import RunWriter

@@ -24,7 +24,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.stats import FileStats
-from penstock.lake.storage import Storage, open_storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
 from penstock.tables.keyed.merging.packing import packed
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.task import Flow, RowWriter
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.lake.storage import Storage, open_storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
     DELETE,
     RESERVED,

@@ -17,12 +17,12 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
-from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Unproven
 from penstock.publish.formats import ENCODERS
 from penstock.publish.spec import PublishSpec
+from penstock.storage import NotFoundError
 from penstock.tables.rollup.files import read_batches, with_partition_columns
 from penstock.tables.rollup.numbers import PUBLISHED, number_of
 from penstock.tables.rollup.spec import RollupSpec

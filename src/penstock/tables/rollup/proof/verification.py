@@ -18,13 +18,13 @@ from penstock.flow.points.decoder import points_decoder
 from penstock.flow.rows import in_parts
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
-from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
 from penstock.proof.numbers import LogFacts
 from penstock.proof.subject import Depth, Subject
+from penstock.storage import NotFoundError
 from penstock.tables.rollup.aggregate import SERIES, Merging, aggregate_points
 from penstock.tables.rollup.files import ValueBounds, partials_files, scan, starting_in, window_bounds, within
 from penstock.tables.rollup.numbers import LEAST_MS, POINTS_REMOVED, close_state, number_of

@@ -23,10 +23,10 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.table import Table
-from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
 from penstock.publish.formats import json_texts
+from penstock.storage import NotFoundError
 from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
 from penstock.tables.rollup.closed_rows import series_text
 from penstock.tables.rollup.decide import PartialsFile

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import obstore
 
 from penstock.errors import PenstockError
-from penstock.lake.storage.failures import translate_errors
+from penstock.storage.failures import translate_errors
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -32,9 +32,9 @@ from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Batch, Partition, Slice
+from penstock.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
+from penstock.quarantine.table import Quarantine
 from penstock.staging.batch_job import Records
-from penstock.tables.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
-from penstock.tables.quarantine.table import Quarantine
 
 STAGINGS_MAX = 20
 """How often the records of a run are written again because they brought columns that the table had to take first."""

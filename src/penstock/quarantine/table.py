@@ -23,9 +23,9 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.delta.vacuum import Kept, NameRules, Verdict, by_position, by_run, by_version
 from penstock.lake.proposal import AcceptedPart, SlicePart
-from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import count_rows
+from penstock.quarantine.rows import count_rows
+from penstock.storage import open_storage
 
 _LOSSES_SHOWN_MAX = 5
 _MARK = "#quarantine"

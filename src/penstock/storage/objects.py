@@ -16,8 +16,8 @@ import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from penstock.errors import OutcomeUnknownError, TransientError, UserError
-from penstock.lake.storage.failures import NotFoundError, failure_of, translate_errors
-from penstock.lake.storage.files import (
+from penstock.storage.failures import NotFoundError, failure_of, translate_errors
+from penstock.storage.files import (
     RangeReader,
     Writer,
     make_durable,
@@ -26,8 +26,8 @@ from penstock.lake.storage.files import (
     open_remote_writer,
     size_on_disk,
 )
-from penstock.lake.storage.hdfs import HdfsStorage
-from penstock.lake.storage.port import Entry, RootedStorage, Storage, by_folder
+from penstock.storage.hdfs import HdfsStorage
+from penstock.storage.port import Entry, RootedStorage, Storage, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -20,9 +20,9 @@ from penstock.lake.delta.keys import position_key, quarantine_key, replay_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable, by_end
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.quarantine.replay import ReplayRun, TableRuns, finish_replay, remove_run, run_change
-from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
-from penstock.tables.quarantine.table import (
+from penstock.quarantine.replay import ReplayRun, TableRuns, finish_replay, remove_run, run_change
+from penstock.quarantine.rows import count_rows, find_rows, list_rows
+from penstock.quarantine.table import (
     DiscardReport,
     Listings,
     Quarantine,

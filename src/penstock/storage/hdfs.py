@@ -14,9 +14,9 @@ from typing import IO, Any, cast
 from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage.failures import NotFoundError
-from penstock.lake.storage.files import RangeReader, Writer
-from penstock.lake.storage.port import Entry, RootedStorage, by_folder
+from penstock.storage.failures import NotFoundError
+from penstock.storage.files import RangeReader, Writer
+from penstock.storage.port import Entry, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5

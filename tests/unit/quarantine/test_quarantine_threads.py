@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import open_table
-from penstock.tables.quarantine.rows import find_rows, list_rows
+from penstock.quarantine.rows import find_rows, list_rows
 
 def threads():
     # Those of the Delta library have names of their own.

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import IO, Protocol
 
 from penstock.errors import UserError
-from penstock.lake.storage.failures import NotFoundError
-from penstock.lake.storage.files import Writer
+from penstock.storage.failures import NotFoundError
+from penstock.storage.files import Writer
 
 
 @dataclass(frozen=True, slots=True)

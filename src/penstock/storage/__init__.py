@@ -1,0 +1,8 @@
+"""One port for object stores and local folders."""
+
+from penstock.storage.failures import NotFoundError
+from penstock.storage.files import Writer
+from penstock.storage.objects import MemoryStorage, open_storage
+from penstock.storage.port import Entry, Storage
+
+__all__ = ["Entry", "MemoryStorage", "NotFoundError", "Storage", "Writer", "open_storage"]
