@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.events import Listener, NullListener
-from penstock.failpoints import Failpoint, Reach, noop
+from penstock.failpoints import AtStep, Failpoint, noop
 
 _BACK_OFF_SECONDS = 0.02
 
@@ -21,7 +21,7 @@ class Environment:
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.Random)
-    reach: Reach = noop
+    at_step: AtStep = noop
     listener: Listener = field(default_factory=NullListener)
     failpoint: Failpoint | None = None
     """Armed for the tasks, which are other processes."""

@@ -1,8 +1,8 @@
 """Named steps at which a fault test can kill, stop or fail this process.
 
-Every step of the write and commit paths calls `reach(step)`. In production nothing is armed and the call does nothing.
-A test arms one through the environment of the process: `PENSTOCK_FAILPOINT=committed:kill`, or `checked:stop:2` for
-the second time that the step is reached.
+Every step of the write and commit paths calls `at_step(step)`. In production nothing is armed and it does nothing. A
+test arms one through the environment of the process: `PENSTOCK_FAILPOINT=committed:kill`, or `checked:stop:2` for the
+second time that the step is reached.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from penstock.errors import TransientError, UserError
 
-Reach = Callable[[str], None]
+AtStep = Callable[[str], None]
 
 ENVIRONMENT_NAME = "PENSTOCK_FAILPOINT"
 
@@ -38,7 +38,7 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def noop(step: str) -> None:
-    """The `Reach` of a process in which nothing is armed."""
+    """The `AtStep` of a process in which nothing is armed."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Failpoint:
     driver_pid: int = field(default_factory=os.getpid)
     visits: int = 0
 
-    def reach(self, step: str) -> None:
+    def at_step(self, step: str) -> None:
         if step != self.step:
             return
         self.visits += 1

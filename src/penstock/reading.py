@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.job.spec import JobSpec
 from penstock.spark.delta_spark import delta_frame, table_properties
-from penstock.tables.kind import ReadWish, Recognised
+from penstock.tables.kind import ReadRequest, Recognised
 from penstock.tables.registry import KINDS, kind_of, load_job
 
 JOB_FILES = (".yaml", ".yml")
@@ -30,16 +30,16 @@ def read(
 
     The session has to know Delta, and reads with its own credentials. Raises `UserError` where something is amiss.
     """
-    wish = ReadWish(dict(keys or {}), type)
+    request = ReadRequest(dict(keys or {}), type)
     if isinstance(dataset, JobSpec):
-        return kind_of(dataset).read(dataset, spark, wish)
+        return kind_of(dataset).read(dataset, spark, request)
     if str(dataset).endswith(JOB_FILES):
         job = load_job(Path(dataset))
-        return kind_of(job).read(job, spark, wish)
+        return kind_of(job).read(job, spark, request)
     path = str(dataset)
     properties = table_properties(spark, path)
     for kind in KINDS.values():
         if isinstance(kind, Recognised) and kind.mark in properties:
-            return kind.read_table(path, properties[kind.mark], spark, wish)
-    wish.refuse_all(path)
+            return kind.read_table(path, properties[kind.mark], spark, request)
+    request.refuse_all(path)
     return delta_frame(spark, path)

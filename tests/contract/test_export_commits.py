@@ -23,7 +23,7 @@ from penstock.storage.objects import ObjectStorage
 from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Cause
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
 from tests.support.export_world import ONE, ZERO, ExportWorld, Process, places, refused
 from tests.support.lake import BUCKET, s3_server
@@ -51,7 +51,7 @@ class Acts:
     def crash(self, step: str, visit: int = 1) -> None:
         self.at(step, _crash, visit)
 
-    def reach(self, step: str) -> None:
+    def at_step(self, step: str) -> None:
         with self._lock:
             due = [armed for armed in self._armed if armed[0] == step]
             self._visits[step] = self._visits.get(step, 0) - 1
@@ -115,7 +115,7 @@ def acts() -> Acts:
 
 def test_stale_owner_is_refused_by_the_position_of_every_type_that_moved(world: ExportWorld, acts: Acts) -> None:
     world.send("ABABCB")
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage(6)
     acts.at("checked", lambda: world.run(2))
     outcome = staging.commit()
@@ -127,7 +127,7 @@ def test_stale_owner_is_refused_by_the_position_of_every_type_that_moved(world: 
 def test_stale_owner_lands_rows_that_the_new_owner_finds_and_skips(anywhere: ExportWorld, acts: Acts) -> None:
     """C has no record in what the new owner has read: only the rows of the stale one are in its log."""
     anywhere.send("ABABCc")
-    stale = anywhere.open(1, acts.reach)
+    stale = anywhere.open(1, acts.at_step)
     staging = stale.stage(6)
     new = anywhere.open(2)
     acts.at("checked", lambda: new.stage(4).commit())
@@ -143,7 +143,7 @@ def test_stale_owner_lands_rows_that_the_new_owner_finds_and_skips(anywhere: Exp
 
 def test_stale_owner_that_landed_all_its_types_is_refused_by_its_token(world: ExportWorld, acts: Acts) -> None:
     world.send("ABABCB")
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage(6)
     new = world.open(2)
     # Three types commit, then the job: the new owner has fenced by then, and has planned another batch.
@@ -161,7 +161,7 @@ def test_stale_owner_that_landed_all_its_types_is_refused_by_its_token(world: Ex
 def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(world: ExportWorld, acts: Acts) -> None:
     world.send("AB")
     world.send("AAAA", ONE)
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage(2)
     new = world.open(2)
     planned: list[Callable[[], object]] = []
@@ -178,7 +178,7 @@ def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(
 def test_of_two_partitions_only_that_is_planned_again_in_which_a_type_moved(world: ExportWorld, acts: Acts) -> None:
     world.send("AB")
     world.send("CC", ONE)
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage({ZERO: 2, ONE: 0})
     new = world.open(2)
     outcomes: list[Callable[[], object]] = []
@@ -200,7 +200,7 @@ def test_crash_between_the_commits_of_a_batch_and_a_next_owner_with_any_end(
 ) -> None:
     """After the last of three types the job's commit is all that is missing."""
     world.send("AbABCBxAC")
-    dying = world.open(1, acts.reach)
+    dying = world.open(1, acts.at_step)
     staging = dying.stage(6)
     acts.crash("type_committed", visit)
     with pytest.raises(CrashError):
@@ -216,7 +216,7 @@ def test_crash_between_the_commits_of_a_batch_and_a_next_owner_with_any_end(
 
 def test_crash_between_the_types_and_the_job_anywhere(anywhere: ExportWorld, acts: Acts) -> None:
     anywhere.send("AbAXCB")
-    dying = anywhere.open(1, acts.reach)
+    dying = anywhere.open(1, acts.at_step)
     staging = dying.stage(6)
     acts.crash("type_committed", 3)
     with pytest.raises(CrashError):
@@ -229,7 +229,7 @@ def test_crash_between_the_types_and_the_job_anywhere(anywhere: ExportWorld, act
 @pytest.mark.parametrize("step", ["committed", "quarantined"])
 def test_crash_after_the_job_commit_loses_no_quarantined_record(world: ExportWorld, acts: Acts, step: str) -> None:
     world.send("AbaXCB")
-    dying = world.open(1, acts.reach)
+    dying = world.open(1, acts.at_step)
     staging = dying.stage(6)
     acts.crash(step)
     with pytest.raises(CrashError):
@@ -325,7 +325,7 @@ def lagging(world: ExportWorld) -> Process:
 
 def test_catch_up_under_an_old_token_is_refused(world: ExportWorld, acts: Acts) -> None:
     lagging(world)
-    old = world.open(1, acts.reach)
+    old = world.open(1, acts.at_step)
     late = old.stage_catch_up()
     new = world.open(2)
     acts.at("checked", new.run)
@@ -336,7 +336,7 @@ def test_catch_up_under_an_old_token_is_refused(world: ExportWorld, acts: Acts) 
 
 def test_stale_catch_up_that_landed_its_type_is_found_by_the_new_owner(world: ExportWorld, acts: Acts) -> None:
     lagging(world)
-    old = world.open(1, acts.reach)
+    old = world.open(1, acts.at_step)
     late = old.stage_catch_up()
     new = world.open(2)
     acts.at("type_committed", lambda: new.stage_catch_up().commit())
@@ -387,7 +387,7 @@ def test_idle_types_need_no_commits(world: ExportWorld) -> None:
 
 def test_type_stays_ahead_of_the_job_over_several_batches(world: ExportWorld, acts: Acts) -> None:
     world.send("CcBACCBABC")
-    dying = world.open(1, acts.reach)
+    dying = world.open(1, acts.at_step)
     staging = dying.stage(10)
     acts.crash("type_committed", 3)
     with pytest.raises(CrashError):
@@ -407,7 +407,7 @@ def test_type_stays_ahead_of_the_job_over_several_batches(world: ExportWorld, ac
 
 def test_type_that_is_ahead_and_fails_is_caught_up_without_doubling(world: ExportWorld, acts: Acts) -> None:
     world.send("CAC")
-    dying = world.open(1, acts.reach)
+    dying = world.open(1, acts.at_step)
     staging = dying.stage(3)
     acts.crash("type_committed", 2)
     with pytest.raises(CrashError):
@@ -430,7 +430,7 @@ def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: A
     """It has read records that are lost since; for the new owner they are a gap, and stay one."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     world.send(sent)
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage(3)
 
     def lose_and_go_on() -> None:
@@ -449,7 +449,7 @@ def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportW
     """The records that were left for the type are lost, and are counted as such once."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     lagging(world)
-    stale = world.open(1, acts.reach)
+    stale = world.open(1, acts.at_step)
     staging = stale.stage_catch_up()
 
     def lose_and_go_on() -> None:
@@ -468,7 +468,7 @@ def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportW
 
 def test_staged_files_are_hidden_and_visible_only_after_the_commit(plain: ExportWorld, acts: Acts) -> None:
     plain.send("ABC")
-    process = plain.open(1, acts.reach)
+    process = plain.open(1, acts.at_step)
     staging = process.stage(3)
     seen: list[object] = []
 
@@ -490,14 +490,14 @@ def _is_shown(path: str) -> bool:
 @pytest.mark.parametrize("visit", [1, 2, 3])
 def test_crash_between_renames_is_finished_by_the_next_process(plain: ExportWorld, acts: Acts, visit: int) -> None:
     plain.send("ABC")
-    dying = plain.open(1, acts.reach)
+    dying = plain.open(1, acts.at_step)
     staging = dying.stage(3)
     acts.crash("renaming", visit)
     with pytest.raises(CrashError):
         staging.commit()
     assert sum(plain.rows().values()) == visit - 1
     assert len(plain.table.finishing.pending()) == 4 - visit
-    plain.table.finish_pending()
+    plain.table.finish_renames()
     assert plain.rows() == places("ABC"), "whoever comes first finishes, without being an owner"
     plain.run(2)
     plain.check()
@@ -506,7 +506,7 @@ def test_crash_between_renames_is_finished_by_the_next_process(plain: ExportWorl
 def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, acts: Acts) -> None:
     for day in range(8):
         plain.send("ABC", day=day)
-    dying = plain.open(1, acts.reach)
+    dying = plain.open(1, acts.at_step)
     staging = dying.stage(plain.end())
     acts.crash("type_committed", 3)
     with pytest.raises(CrashError):
@@ -584,7 +584,7 @@ def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
 @pytest.mark.parametrize("visit", [1, 2, 3])
 def test_where_a_rename_is_a_copy_no_row_is_seen_twice(copying: ExportWorld, acts: Acts, visit: int) -> None:
     copying.send("ABC")
-    dying = copying.open(1, acts.reach)
+    dying = copying.open(1, acts.at_step)
     staging = dying.stage(3)
     acts.crash("renaming", visit)
     with pytest.raises(CrashError):
@@ -607,7 +607,7 @@ def test_settings_changed_while_a_type_is_ahead_stop_the_job(world: ExportWorld,
     before = "bad_record: quarantine"
     world.sections["on"] = before
     world.send("ABC")
-    dying = world.open(1, acts.reach)
+    dying = world.open(1, acts.at_step)
     staging = dying.stage(3)
     acts.crash("type_committed")
     with pytest.raises(CrashError):
@@ -666,7 +666,7 @@ def closed_day(world: ExportWorld, acts: Acts) -> Process:
     world.sections["days"] = MARKED
     world.partitions = (ZERO,)
     world.log.values.pop(ONE)
-    process = world.open(1, acts.reach)
+    process = world.open(1, acts.at_step)
     for _ in range(3):
         world.send("AB")
         process.run()
@@ -712,8 +712,8 @@ def test_crash_before_the_marker_returns_is_made_good(world: ExportWorld, acts: 
 
 def compact(world: ExportWorld, acts: Acts) -> None:
     job = job_of(world.job, ExportSpec)
-    environment = Environment(now=world.clock.now, sleep=lambda _: None, reach=acts.reach)
-    kind_of(job).compact(job, CompactWish(), environment, None)
+    environment = Environment(now=world.clock.now, sleep=lambda _: None, at_step=acts.at_step)
+    kind_of(job).compact(job, CompactRequest(), environment, None)
 
 
 @pytest.mark.parametrize("step", ["removing", "removed", "renaming"])

@@ -19,7 +19,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.job.spec import job_of
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
 from tests.support.export_world import ONE, ZERO, ExportWorld, Process
 from tests.support.pipes import CrashError
@@ -77,7 +77,7 @@ class Schedule:
         """A process under a higher token; the others do not know it yet."""
         self.token += 1
         with suppress(CrashError, TransientError):
-            self.processes.append(self.world.open(self.token, self.reach))
+            self.processes.append(self.world.open(self.token, self.at_step))
 
     def round(self) -> None:
         """One round of any process that lives, of an owner or of one that was overtaken; a crash ends it."""
@@ -93,10 +93,10 @@ class Schedule:
 
     def compact(self) -> None:
         job = job_of(self.world.job, ExportSpec)
-        environment = Environment(now=self.world.clock.now, sleep=lambda _: None, reach=self.reach)
+        environment = Environment(now=self.world.clock.now, sleep=lambda _: None, at_step=self.at_step)
         with suppress(CrashError, TransientError):
             if self.world.state.version >= 0:
-                kind_of(job).compact(job, CompactWish(all_days=True), environment, None)
+                kind_of(job).compact(job, CompactRequest(all_days=True), environment, None)
 
     def break_or_heal(self) -> None:
         if self.broken:
@@ -112,7 +112,7 @@ class Schedule:
         bounds = self.world.log.bounds([ZERO])[ZERO]
         self.world.log.expire(ZERO, self.rng.randint(bounds.first, bounds.end))
 
-    def reach(self, step: str) -> None:
+    def at_step(self, step: str) -> None:
         """At any step the process may die, or sleep while others act."""
         drawn = self.rng.random()
         if drawn < 0.03:

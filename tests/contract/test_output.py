@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.errors import FencedError, TransientError, UserError
-from penstock.failpoints import Failpoint, Reach, noop
+from penstock.failpoints import AtStep, Failpoint, noop
 from penstock.job.spec import KafkaLogSpec
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import PUBLISH_STEPS, Output, OutputRecord, PublishBucket, PublishPosition
@@ -28,13 +28,13 @@ LIFE = "table-1"
 class World:
     """One output topic, its readers, and the buckets of one job."""
 
-    open: Callable[[PublishBucket, Reach], Output]
+    open: Callable[[PublishBucket, AtStep], Output]
     read: Callable[[bool], list[OutputRecord]]
     """All records so far, those of one partition in its order; True: only the committed ones."""
     job: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
 
-    def output(self, number: int = 0, reach: Reach = noop, *, table: str = LIFE, count: int = BUCKETS) -> Output:
-        return self.open(PublishBucket(self.job, table, number, count), reach)
+    def output(self, number: int = 0, at_step: AtStep = noop, *, table: str = LIFE, count: int = BUCKETS) -> Output:
+        return self.open(PublishBucket(self.job, table, number, count), at_step)
 
     def committed(self) -> list[bytes]:
         return sorted(record.value for record in self.read(True))
@@ -46,7 +46,7 @@ def world(request: pytest.FixtureRequest) -> World:
         cluster = MemoryCluster()
         cluster.create("out")
         return World(
-            lambda bucket, reach: MemoryOutput(cluster, "out", bucket, reach),
+            lambda bucket, at_step: MemoryOutput(cluster, "out", bucket, at_step),
             lambda committed: list(cluster.topics["out"] if committed else cluster.sent["out"]),
         )
     bootstrap, topics = request.getfixturevalue("bootstrap"), request.getfixturevalue("topic")
@@ -56,13 +56,13 @@ def world(request: pytest.FixtureRequest) -> World:
 def kafka_world(bootstrap: str, name: str, positions: str) -> World:
     spec, log = PublishSpec(name, positions_topic=positions, buckets=BUCKETS), KafkaLogSpec(bootstrap)
     return World(
-        lambda bucket, reach: KafkaOutput(spec, log, bucket, reach),
+        lambda bucket, at_step: KafkaOutput(spec, log, bucket, at_step),
         lambda committed: read_topic(bootstrap, name, committed),
     )
 
 
-def failing(step: str) -> Reach:
-    return Failpoint(step, "error").reach
+def failing(step: str) -> AtStep:
+    return Failpoint(step, "error").at_step
 
 
 def test_a_bucket_that_never_published_has_no_position(world: World) -> None:
@@ -95,7 +95,7 @@ def test_whatever_step_fails_reopening_tells_what_counts_and_no_record_is_lost_o
     world: World, step: str
 ) -> None:
     rows = some("abcdef")
-    with closing(world.output(reach=failing(step))) as output:
+    with closing(world.output(at_step=failing(step))) as output:
         position = output.open() or PublishPosition(1)
         with pytest.raises(TransientError):
             output.publish(rows[:2], PublishPosition(1, "2"))
@@ -120,7 +120,7 @@ def test_a_successor_takes_over_in_the_middle_and_the_first_is_fenced(world: Wor
                 resumed.append(second.open() or PublishPosition(1))
                 second.publish(rows[int(resumed[0].after or 0) :], PublishPosition(1, "4"))
 
-    first = world.output(reach=overtaken)
+    first = world.output(at_step=overtaken)
     first.open()
     with pytest.raises(FencedError):
         first.publish(rows[:2], PublishPosition(1, "2"))
@@ -157,7 +157,7 @@ def test_buckets_publish_side_by_side_and_each_has_its_own_position(world: World
 
 
 def test_an_aborted_transaction_is_seen_only_by_readers_of_uncommitted_records(world: World) -> None:
-    with closing(world.output(reach=failing("publish_sent"))) as output:
+    with closing(world.output(at_step=failing("publish_sent"))) as output:
         output.open()
         with pytest.raises(TransientError):
             output.publish(some("ab"), PublishPosition(1, "2"))

@@ -18,7 +18,7 @@ from penstock.lake.proposal import FencePart, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.plan import GapError
 from penstock.status.model import JobStatus
-from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
+from penstock.tables.kind import CompactRequest, SchemaChanged, VacuumRequest
 from penstock.tables.registry import KINDS, kind_of
 from penstock.verify import verify
 from penstock.watch.status import status
@@ -150,7 +150,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(subject: Subject, step: s
             raise CrashError(step)
 
     try:
-        subject.run(Environment(reach=crash))
+        subject.run(Environment(at_step=crash))
     except CrashError:
         pass
     subject.fill(2)
@@ -167,7 +167,7 @@ def test_a_second_process_where_one_is_expected_ends_with_an_error(subject: Subj
         if reached == "staged":
             subject.run()
 
-    rounds.reach = rival
+    rounds.at_step = rival
     with pytest.raises(FencedError):
         rounds.round(flush_now=True)
     assert subject.read() == subject.wanted
@@ -190,8 +190,8 @@ def test_its_kind_proves_compacts_cleans_and_shows_it(subject: Subject) -> None:
     for _ in range(3):
         subject.fill()
         subject.run()
-    kind.compact(subject.job, CompactWish(), Environment(), None)
-    kind.vacuum(subject.job, VacuumWish(), Environment())
+    kind.compact(subject.job, CompactRequest(), Environment(), None)
+    kind.vacuum(subject.job, VacuumRequest(), Environment())
     assert subject.read() == subject.wanted
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
     found = _status(subject)

@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.cli.status import print_status
 from penstock.environment import Environment
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import KINDS, kind_of
 from penstock.verify import verify
 from penstock.watch.status import status
@@ -51,7 +51,7 @@ def test_a_compaction_killed_in_the_middle_shows_every_row_once(subject: Subject
     assert subject.read() == subject.wanted
     subject.fill(2)
     subject.run()
-    kind_of(subject.job).compact(subject.job, CompactWish(), Environment(), None)
+    kind_of(subject.job).compact(subject.job, CompactRequest(), Environment(), None)
     assert len(list(Path(subject.job.table.path).glob("*.json"))) == 1
     assert subject.read() == subject.wanted
 

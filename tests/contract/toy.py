@@ -35,7 +35,16 @@ from penstock.proof.subject import Depth
 from penstock.quarantine.replay import Target
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus, PartitionStatus, Section
-from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
+from penstock.tables.kind import (
+    Chore,
+    CompactRequest,
+    Landed,
+    ReadRequest,
+    RebuildReport,
+    SchemaChanged,
+    VacuumRequest,
+    View,
+)
 
 Row = tuple[str, int, int, str]
 
@@ -111,7 +120,7 @@ class ToyTable:
         )
         rows = [row for each in batch.slices for row in staged.rows[each.partition]]
         outcome = self._committed(Proposal(self.job.name, batch.id, parts), rows)
-        self.environment.reach("committed")
+        self.environment.at_step("committed")
         landed = {part.partition for part in outcome.accepted}
         return Landed(outcome, _counts([row for each in landed for row in staged.rows[each]]), files=1)
 
@@ -124,14 +133,14 @@ class ToyTable:
             taken = {(part.partition.topic, part.partition.number) for part in checked.accepted}
             kept = [row for row in rows if (row[0], row[1]) in taken]
             parts = [_encoded(part) for part in checked.accepted]
-            self.environment.reach("checked")
+            self.environment.at_step("checked")
             if self.append({"version": state.version + 1, "kind": "commit", "parts": parts, "rows": kept}):
                 return Outcome(state.version + 1, checked.accepted, checked.refused)
 
     def own(self, partitions: Iterable[Partition]) -> None:
         """There is nothing to reserve."""
 
-    def settle(self, partitions: Iterable[Partition]) -> None:
+    def finish_pending(self, partitions: Iterable[Partition]) -> None:
         """A commit leaves nothing to do."""
 
     def shown_position(self, partition: Partition) -> int:
@@ -223,7 +232,7 @@ class ToyKind:
         raise UserError(f"{job.name} has no days")
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
         """Put all commits into the newest file; whoever reads meanwhile sees each row once."""
         table = ToyTable(job, environment)
@@ -234,16 +243,16 @@ class ToyKind:
         merged = {**commits[-1], "kind": "merged", "rows": table.rows(), "parts": parts}
         (table.folder / "staged").write_text(json.dumps(merged))
         (table.folder / "staged").rename(table.folder / f"{merged['version']:08}.json")
-        environment.reach("toy_merged")
+        environment.at_step("toy_merged")
         for each in sorted(table.folder.glob("*.json")):
             if int(each.stem) < merged["version"]:
                 each.unlink()
         return CompactReport(files_removed=len(commits), files_added=1, rows=len(merged["rows"]))
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         return VacuumReport((), {})
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         raise UserError("a toy table is read without Spark")
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:

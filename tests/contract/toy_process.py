@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from penstock.environment import Environment
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import KINDS, failpoint, kind_of
 from tests.contract.kinds import Subject, toy
 from tests.contract.toy import ToyKind
@@ -22,9 +22,9 @@ def filled(folder: Path) -> Subject:
 def main(command: str, folder: str) -> None:
     KINDS[ToyKind.name] = ToyKind()
     subject, armed = filled(Path(folder)), failpoint()
-    environment = Environment() if armed is None else Environment(reach=armed.reach)
+    environment = Environment() if armed is None else Environment(at_step=armed.at_step)
     if command == "compact":
-        kind_of(subject.job).compact(subject.job, CompactWish(), environment, None)
+        kind_of(subject.job).compact(subject.job, CompactRequest(), environment, None)
     else:
         subject.run(environment)
 

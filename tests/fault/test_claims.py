@@ -62,14 +62,14 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
     claims = open_group(kafka_of(spec), replace(spec.claims, work_timeout_seconds=5.0), heard.event)
     steps, hangs, wakes = list[str](), threading.Event(), threading.Event()
 
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         steps.append(step)
         if step == "checked" and "staged" in steps and not hangs.is_set():
             hangs.set()
             assert wakes.wait(ALL_SECONDS_MAX)
 
     progress = SparkProgress(spec.name)
-    rounds = lambda: open_rounds(spec, progress.follow(spark), Environment(reach=reach, listener=heard), claims)  # noqa: E731
+    rounds = lambda: open_rounds(spec, progress.follow(spark), Environment(at_step=at_step, listener=heard), claims)  # noqa: E731
     loop = Loop(rounds, True, threading.Event(), Retries(10), heard, claims.working)
     places = produce(name, numbered(range(300)))
     thread = threading.Thread(target=loop.run, daemon=True)

@@ -9,7 +9,7 @@ import pytest
 from penstock.job.spec import job_of
 from penstock.lake.reports import CompactReport
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
 from tests.support.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.support.jobs import KILLED
@@ -35,7 +35,7 @@ def failpoint(step: str) -> str:
 
 def compact(root: ExportRoot) -> CompactReport:
     job = job_of(root.job, ExportSpec)
-    return kind_of(job).compact(job, CompactWish(), root.environment, None)
+    return kind_of(job).compact(job, CompactRequest(), root.environment, None)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -71,7 +71,7 @@ def test_a_batch_after_a_killed_compaction_finishes_it_first(tmp_path: Path) -> 
         assert process.exit_code() == KILLED, process.last_words
     assert sum(rows_in(root.lake).values()) < sum(root.expected.values())
     root.table = root.open()
-    root.table.settle([ZERO])
+    root.table.finish_pending([ZERO])
     root.write(ZERO, 34, 40, {("click", WEDNESDAY): range(34, 40)})
     assert rows_in(root.lake) == root.expected
 

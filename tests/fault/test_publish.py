@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.publish.output import PUBLISH_STEPS
 from tests.fault.publisher import ROWS, publish_numbers
 from tests.support.forked import Forked
@@ -50,11 +50,11 @@ def _restart_once(cluster: Cluster, step: str, killed: list[str], reached: str) 
         cluster.restart()
 
 
-def publish_through(places: tuple[str, str, str], reach: Reach) -> None:
+def publish_through(places: tuple[str, str, str], at_step: AtStep) -> None:
     """As often as it takes, within a bound."""
     for _ in range(TRIES_MAX):
         try:
-            return publish_numbers(*places, reach)
+            return publish_numbers(*places, at_step)
         except TransientError:
             continue
     return None

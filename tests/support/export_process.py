@@ -35,7 +35,7 @@ def export_world(folder: Path, form: str, records: int) -> ExportWorld:
 def main(folder: str, form: str, token: str, records: str) -> int:
     failpoint = armed_failpoint()
     world = export_world(Path(folder), form, int(records))
-    world.run(int(token), failpoint.reach if failpoint else noop, failpoint)
+    world.run(int(token), failpoint.at_step if failpoint else noop, failpoint)
     return 0
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from penstock.claims import StaticClaims
 from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_rounds
 from penstock.environment import Environment
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState, Totals
 from penstock.logs.log import Batch, Bounds, Partition
@@ -63,8 +63,8 @@ class Story:
         self.send(kinds, day)
         self.settle(pipeline)
 
-    def run_to_end(self, reach: Reach | None = None) -> Recorder:
-        return self.export.run_to_end(reach, clock=self.clock)
+    def run_to_end(self, at_step: AtStep | None = None) -> Recorder:
+        return self.export.run_to_end(at_step, clock=self.clock)
 
     def block(self, name: str) -> None:
         """Make a type impossible to write: a plain file stands where its folder would be."""

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_rounds
 from penstock.environment import Environment
-from penstock.failpoints import Failpoint, Reach, noop
+from penstock.failpoints import AtStep, Failpoint, noop
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import Totals
@@ -110,7 +110,7 @@ class Process:
         tokens = self.rounds.claim(tuple(partitions))
         tokens, _ = self.rounds.starter.begin(tokens, partitions, self.rounds.log.bounds(tokens))
         self.table.own(tokens)
-        self.table.settle(tokens)
+        self.table.finish_pending(tokens)
         return dict(tokens)
 
     def _written(self, planned: Batch | Wait, tokens: Mapping[Partition, int]) -> Staging:
@@ -181,17 +181,17 @@ class ExportWorld:
         new.replace(path)
         return load_job(path)
 
-    def open(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:
+    def open(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
         """A process under this token; `in_tasks` is a failpoint that tasks reach too."""
         heard, claims = Recorder(), Holding(token)
         environment = Environment(
-            now=self.clock.now, sleep=lambda _: None, reach=reach, listener=heard, failpoint=in_tasks
+            now=self.clock.now, sleep=lambda _: None, at_step=at_step, listener=heard, failpoint=in_tasks
         )
         rounds = open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
         return Process(rounds, claims, heard, self.clock)
 
-    def run(self, token: int = 1, reach: Reach = noop, in_tasks: Failpoint | None = None) -> Process:
-        process = self.open(token, reach, in_tasks)
+    def run(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
+        process = self.open(token, at_step, in_tasks)
         process.run()
         return process
 

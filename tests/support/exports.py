@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition
 from penstock.tables.export.export import ExportTable, WrittenShares
@@ -175,21 +175,21 @@ class ExportPipe:
         self.path.write_text(export_job(self.bootstrap, self.root, *topics, **sections))
 
     @contextmanager
-    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Rounds[WrittenShares]]:
+    def opened(self, at_step: AtStep | None = None, clock: Clock | None = None) -> Iterator[Rounds[WrittenShares]]:
         """The rounds of the job, which the test turns by hand."""
-        pipeline = open_rounds(self.job, self.spark, self._environment(reach, clock, self.heard))
+        pipeline = open_rounds(self.job, self.spark, self._environment(at_step, clock, self.heard))
         try:
             yield pipeline
         finally:
             pipeline.close()
 
-    def run_to_end(self, reach: Reach | None = None, retries: int = 0, clock: Clock | None = None) -> Recorder:
+    def run_to_end(self, at_step: AtStep | None = None, retries: int = 0, clock: Clock | None = None) -> Recorder:
         """`run --once`: up to the end that the topics have at its start; returns what this run told."""
         heard = Recorder()
         opened: list[Rounds[WrittenShares]] = []
 
         def open_pipeline() -> Rounds[WrittenShares]:
-            opened.append(open_rounds(self.job, self.spark, self._environment(reach, clock, heard)))
+            opened.append(open_rounds(self.job, self.spark, self._environment(at_step, clock, heard)))
             return opened[-1]
 
         try:
@@ -199,10 +199,10 @@ class ExportPipe:
                 pipeline.close()
         return heard
 
-    def _environment(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Environment:
+    def _environment(self, at_step: AtStep | None, clock: Clock | None, heard: Recorder) -> Environment:
         environment = Environment(listener=heard)
-        if reach is not None:
-            environment.reach = reach
+        if at_step is not None:
+            environment.at_step = at_step
         if clock is not None:
             environment.now = clock.now
         return environment

@@ -194,11 +194,11 @@ def at_step(step: str, act: Callable[[], object]) -> Environment:
     """An environment in which `act` happens the first time that the step is reached: somebody else's turn."""
     waiting = [act]
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         if reached == step and waiting:
             waiting.pop()()
 
-    return Environment(sleep=lambda seconds: None, reach=reach)
+    return Environment(sleep=lambda seconds: None, at_step=at_step)
 
 
 def _staged(

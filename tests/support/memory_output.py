@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import FencedError, UserError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 
 
@@ -31,11 +31,11 @@ class MemoryCluster:
 class MemoryOutput:
     """Publishes one bucket to a topic of a cluster in memory."""
 
-    def __init__(self, cluster: MemoryCluster, topic: str, bucket: PublishBucket, reach: Reach = noop) -> None:
+    def __init__(self, cluster: MemoryCluster, topic: str, bucket: PublishBucket, at_step: AtStep = noop) -> None:
         self._cluster = cluster
         self._topic = topic
         self._bucket = bucket
-        self._reach = reach
+        self._reach = at_step
         self._epoch: int | None = None
 
     def open(self) -> PublishPosition | None:

@@ -20,7 +20,7 @@ from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.events import Event
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.state import Totals
 from penstock.logs.registry import OpenLog
@@ -123,9 +123,9 @@ class Pipe:
         self.path.write_text(text)
 
     @contextmanager
-    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Rounds[Any]]:
+    def opened(self, at_step: AtStep | None = None, clock: Clock | None = None) -> Iterator[Rounds[Any]]:
         """The rounds of the job, which the test turns by hand."""
-        pipeline = open_rounds(self.job, self.spark, _environment(reach, clock, self.heard))
+        pipeline = open_rounds(self.job, self.spark, _environment(at_step, clock, self.heard))
         try:
             yield pipeline
         finally:
@@ -133,7 +133,7 @@ class Pipe:
 
     def run_to_end(
         self,
-        reach: Reach | None = None,
+        at_step: AtStep | None = None,
         retries: int = 0,
         heard: Recorder | None = None,
         open_log: OpenLog = open_log_of,
@@ -143,7 +143,7 @@ class Pipe:
         opened: list[Rounds[Any]] = []
 
         def open_pipeline() -> Rounds[Any]:
-            opened.append(open_rounds(self.job, self.spark, _environment(reach, None, heard), open_log=open_log))
+            opened.append(open_rounds(self.job, self.spark, _environment(at_step, None, heard), open_log=open_log))
             return opened[-1]
 
         try:
@@ -184,13 +184,13 @@ class Pipe:
         return report.ok
 
 
-def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Recorder:
+def run_here(job: Path, spark: SparkSession, at_step: AtStep | None = None) -> Recorder:
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
     spec, heard = load_job(job), Recorder()
     claims = StaticClaims() if spec.claims is None else open_group(kafka_of(spec), spec.claims, heard.event)
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
-        environment = _environment(reach, None, heard)
+        environment = _environment(at_step, None, heard)
         Loop(lambda: open_rounds(spec, spark, environment, claims), True, threading.Event(), retries, heard).run()
     finally:
         claims.close()
@@ -201,23 +201,23 @@ class CrashError(Exception):
     """The process ends here."""
 
 
-def crash_at(step: str) -> Reach:
-    def reach(reached: str) -> None:
+def crash_at(step: str) -> AtStep:
+    def at_step(reached: str) -> None:
         if reached == step:
             raise CrashError(step)
 
-    return reach
+    return at_step
 
 
-def once_at(step: str, act: Callable[[], object]) -> Reach:
+def once_at(step: str, act: Callable[[], object]) -> AtStep:
     """Somebody acts while we are at a step, the first time that we reach it."""
     waiting = [act]
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         if reached == step and waiting:
             waiting.pop()()
 
-    return reach
+    return at_step
 
 
 def ids(numbers: range) -> list[str]:
@@ -225,10 +225,10 @@ def ids(numbers: range) -> list[str]:
     return [f'{{"id": {number}}}' for number in numbers]
 
 
-def _environment(reach: Reach | None, clock: Clock | None, heard: Recorder) -> Environment:
+def _environment(at_step: AtStep | None, clock: Clock | None, heard: Recorder) -> Environment:
     environment = Environment(listener=heard)
-    if reach is not None:
-        environment.reach = reach
+    if at_step is not None:
+        environment.at_step = at_step
     if clock is not None:
         environment.now = clock.now
     return environment

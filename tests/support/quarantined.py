@@ -26,7 +26,7 @@ EXTRA = '{"id": 2, "extra": "x"}'
 BROKEN = '{"id": 3'
 
 Place = tuple[int, int]
-Reach = Callable[[str], None]
+AtStep = Callable[[str], None]
 
 
 def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
@@ -63,9 +63,9 @@ def mended(job: JobSpec) -> JobSpec:
     return replace(job, schema=schema, on=replace(job.on, new_column=NewColumnPolicy.ADD))
 
 
-def run_once(job: JobSpec, spark: SparkSession, reach: Reach | None = None) -> None:
+def run_once(job: JobSpec, spark: SparkSession, at_step: AtStep | None = None) -> None:
     """A process of the job from its start to the present end of the topic."""
-    pipeline = open_rounds(job, spark, Environment(reach=reach) if reach else None)
+    pipeline = open_rounds(job, spark, Environment(at_step=at_step) if at_step else None)
     try:
         while not pipeline.round(flush_now=True).done:
             pass

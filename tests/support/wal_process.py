@@ -19,11 +19,11 @@ from penstock.logs.wal.store import STEPS, WalStore
 
 def main(folder: str, port: str, reserve_bytes: str) -> None:
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
-    reach = noop if failpoint is None else failpoint.reach
+    at_step = noop if failpoint is None else failpoint.at_step
     signal.signal(signal.SIGTERM, lambda *_: None)
     limits = WalLimits(reserve_bytes=int(reserve_bytes), retention_seconds=0)
-    with closing(WalStore(Path(folder), limits, reach=reach)) as store:
-        server = WalServer(store, "127.0.0.1", int(port), reach)
+    with closing(WalStore(Path(folder), limits, at_step=at_step)) as store:
+        server = WalServer(store, "127.0.0.1", int(port), at_step)
         print(server.url, flush=True)
         server.run()
 

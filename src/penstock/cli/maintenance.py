@@ -17,7 +17,7 @@ from penstock.lake.compaction import Progress
 from penstock.lake.reports import Report
 from penstock.logs.registry import open_log
 from penstock.spark.session import open_spark
-from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
+from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import failpoint, kind_of, load_job
 
 Job = Annotated[Path, typer.Argument(help="Job file.")]
@@ -59,8 +59,8 @@ def compact(
 ) -> None:
     """Merge small files; rows and positions do not change, and the job may be running."""
     spec = load_job(job)
-    wish = CompactWish(None if target_size is None else _size(target_size), all_days)
-    report = kind_of(spec).compact(spec, wish, environment(), _progress(json))
+    request = CompactRequest(None if target_size is None else _size(target_size), all_days)
+    report = kind_of(spec).compact(spec, request, environment(), _progress(json))
     tell(spec.name, report, json)
 
 
@@ -71,7 +71,7 @@ def vacuum(
 ) -> None:
     """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
-    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run), environment())
+    report = kind_of(spec).vacuum(spec, VacuumRequest(dry_run), environment())
     tell(spec.name, report, json)
 
 
@@ -92,7 +92,7 @@ def rebuild(job: Job, json: Json = False) -> None:
 def environment() -> Environment:
     """Of a process that a fault test may have armed."""
     armed = failpoint()
-    return Environment() if armed is None else Environment(reach=armed.reach)
+    return Environment() if armed is None else Environment(at_step=armed.at_step)
 
 
 def tell(job: str, report: Report, json: bool) -> None:

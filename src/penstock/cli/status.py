@@ -19,7 +19,7 @@ from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.status.model import UNKNOWN, DayAnswer, JobStatus, PartitionStatus
-from penstock.tables.kind import OpenWindow, OpenWindows, Windowed, WindowsWish
+from penstock.tables.kind import OpenWindow, OpenWindows, Windowed, WindowsRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
@@ -143,7 +143,7 @@ def windows(
     job: Job,
     metric: Annotated[list[str] | None, typer.Option(help="Only show this metric; may be repeated.")] = None,
     interval: Annotated[str | None, typer.Option(help="Only show windows of this length, such as 1h.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show at most this many windows.")] = WindowsWish().limit,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many windows.")] = WindowsRequest().limit,
     json: Json = False,
 ) -> None:
     """Show open windows and their values so far."""
@@ -151,7 +151,7 @@ def windows(
     kind = kind_of(spec)
     if not isinstance(kind, Windowed):
         raise UserError(f"the table of {spec.name} has no windows", hint="windows are for metrics")
-    found = kind.open_windows(spec, WindowsWish(tuple(metric or ()), interval, limit))
+    found = kind.open_windows(spec, WindowsRequest(tuple(metric or ()), interval, limit))
     if json:
         rows = [_window_json(window) for window in found.windows]
         typer.echo(json_text.dumps({"job": spec.name, "total": found.total, "windows": rows}))

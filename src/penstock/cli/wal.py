@@ -72,11 +72,11 @@ def serve(
         raise UserError("--tls-certificate and --tls-key belong together")
     certificate = None if tls_certificate is None else (str(tls_certificate), str(tls_key))
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
-    reach = failpoint.reach if failpoint is not None else noop
+    at_step = failpoint.at_step if failpoint is not None else noop
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn ends at them, and raises them again
-    with closing(WalStore(folder, limits, reach=reach)) as store:
-        server = WalServer(store, host.strip("[]"), int(port), reach, tokens, allow_host or (), certificate)
+    with closing(WalStore(folder, limits, at_step=at_step)) as store:
+        server = WalServer(store, host.strip("[]"), int(port), at_step, tokens, allow_host or (), certificate)
         _print(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
         server.run()
 

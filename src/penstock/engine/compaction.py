@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.events import CompactionFailed, FilesCompacted
 from penstock.job.spec import JobSpec, SmallFilesPolicy
 from penstock.lake.compaction import Effort
-from penstock.tables.kind import CompactWish, Kind
+from penstock.tables.kind import CompactRequest, Kind
 
 COMMITS_PER_LOOK = 64
 """Small files come with commits: so many of them are worth a look."""
@@ -53,7 +53,7 @@ class Compaction:
         """Merge a part of what is small. A table that cannot be compacted does not stop its job."""
         self._version, self._left = chore.version, False
         try:
-            report = self._kind.compact(self._job, CompactWish(effort=EFFORT), self._environment, None)
+            report = self._kind.compact(self._job, CompactRequest(effort=EFFORT), self._environment, None)
         except PenstockError as error:
             self._environment.listener.event(CompactionFailed(reason=error.primary, detail=error.detail))
             return

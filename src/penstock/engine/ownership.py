@@ -13,7 +13,7 @@ from penstock.claims import Claims
 from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.events import Listener, PartitionStarted, PositionCorrected
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.job.spec import JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.proposal import AcceptedPart, FencePart, Part, Proposal, StartPart
@@ -50,7 +50,7 @@ class Starter:
     table: Table[Any]
     claims: Claims
     listener: Listener
-    reach: Reach
+    at_step: AtStep
     nothing_matched: bool = False
     """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
 
@@ -121,7 +121,7 @@ class Starter:
         kinds = {type(part) for part in accepted}
         for kind, step in ((StartPart, "started"), (FencePart, "fenced")):
             if kind in kinds:
-                self.reach(step)
+                self.at_step(step)
 
     def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""

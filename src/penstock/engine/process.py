@@ -68,12 +68,12 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 def _start(
     job: JobSpec, spark: SharedSession, listener: Listener, stop: threading.Event, options: RunOptions
 ) -> JobThread:
-    reach = options.failpoint.reach if options.failpoint else noop
+    at_step = options.failpoint.at_step if options.failpoint else noop
     progress = SparkProgress(job.name)
     claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
-        environment = Environment(reach=reach, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
+        environment = Environment(at_step=at_step, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
         return open_rounds(job, progress.follow(spark.current()), environment, claims)
 
     def turning() -> None:

@@ -30,11 +30,11 @@ Progress = Callable[[], Hashable]
 def with_signs(environment: Environment, claims: Claims) -> Environment:
     """The environment whose every step is a sign of life."""
 
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         claims.working()
-        environment.reach(step)
+        environment.at_step(step)
 
-    return replace(environment, reach=reach)
+    return replace(environment, at_step=at_step)
 
 
 class Pulse:

@@ -136,9 +136,9 @@ class _Replay(Generic[F]):
         run, total = staged.run, staged.total
         still_bad = total.quarantined - staged.waiting
         if run.rows:
-            self.target.environment.reach("replay_staged")
+            self.target.environment.at_step("replay_staged")
             self.target.commit(staged)
-            self.target.environment.reach("replay_committed")
+            self.target.environment.at_step("replay_committed")
             remove_run(quarantine, run)
             self.report.runs += 1
             self.report.replayed += run.rows

@@ -100,9 +100,9 @@ class Rounds(Generic[S]):
         self.table = writer.table
         self.environment = environment
         self.listener = environment.listener
-        self.reach = environment.reach
+        self.at_step = environment.at_step
         self.seen = Seen(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
-        self.starter = Starter(job, log, self.table, claims, self.listener, self.reach)
+        self.starter = Starter(job, log, self.table, claims, self.listener, self.at_step)
         self.compaction = Compaction(job, kind_of(job), environment)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Rounds(Generic[S]):
         self._tell_progress(tokens, state, bounds)
         self._mirror_others_work(tokens)
         self.table.own(tokens)
-        self.table.settle(tokens)
+        self.table.finish_pending(tokens)
         planned_at = self.environment.now()
         planned = self.plan(tokens, state, bounds, flush_now, ends)
         if isinstance(planned, Batch):
@@ -167,12 +167,12 @@ class Rounds(Generic[S]):
     def _carried_through(
         self, batch: Batch, tokens: Tokens, version: int, bounds: LogBounds, planned_at: float, ends: Ends
     ) -> RoundResult:
-        self.reach("planned")
+        self.at_step("planned")
         staged = self.writer.stage(batch)
         if isinstance(staged, SchemaChanged):
             self._refuse_standstill(("columns for", batch.slices), version)
             return ChoreDone("columns")
-        self.reach("staged")
+        self.at_step("staged")
         outcome = self.commit(batch, tokens, staged)
         self._count_waiting_anew(batch, bounds, planned_at)
         self.mirror([part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)])
@@ -345,7 +345,7 @@ class Rounds(Generic[S]):
             return
         for partition, reason in report.refused.items():
             self.listener.event(events.MirrorRefused(partition=str(partition), reason=reason))
-        self.reach("mirrored")
+        self.at_step("mirrored")
 
 
 def open_rounds(

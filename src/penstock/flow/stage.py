@@ -102,7 +102,7 @@ def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> 
         for key, part in parts:
             task.take(key, part)
             if failpoint is not None:
-                failpoint.reach("writing")
+                failpoint.at_step("writing")
         yield report_batch(task.finish())
     except BaseException:
         task.abandon()

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.job.spec import LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, error_of, fault_of
@@ -60,11 +60,11 @@ class Reports:
 class KafkaOutput:
     """Publishes one bucket of a job to a topic; `log` is the cluster unless the spec states another."""
 
-    def __init__(self, spec: PublishSpec, log: LogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
+    def __init__(self, spec: PublishSpec, log: LogSpec, bucket: PublishBucket, at_step: AtStep = noop) -> None:
         self._spec = spec
         self._cluster = spec.cluster(log)
         self._bucket = bucket
-        self._reach = reach
+        self._reach = at_step
         self._producer: Producer | None = None
         self._reports = Reports()
 

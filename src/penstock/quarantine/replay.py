@@ -152,7 +152,7 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
         return Change(actions, {replay_key(quarantine.job): run.number}, record.metadata)
 
     landed = quarantine.swap(decide)
-    quarantine.environment.reach("replay_removed")
+    quarantine.environment.at_step("replay_removed")
     return sum(removed for removed, _ in rewrites.values()) if landed else 0
 
 

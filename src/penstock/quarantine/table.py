@@ -229,7 +229,7 @@ def discard(job: JobSpec, listings: Listings | None, environment: Environment, d
         return Change([*removals], raised, Provenance(kind="discarded", job=job.name, rows=report.rows).metadata)
 
     table.swap(decide, "discard_checked")
-    environment.reach("discarded")
+    environment.at_step("discarded")
     return report
 
 

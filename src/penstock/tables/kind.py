@@ -107,7 +107,7 @@ class Table(Protocol[S_contra]):
     def own(self, partitions: Iterable[Partition]) -> None:
         """These partitions are ours: reserve what must be ours before the first file is written."""
 
-    def settle(self, partitions: Iterable[Partition]) -> None:
+    def finish_pending(self, partitions: Iterable[Partition]) -> None:
         """Finish what earlier commits of these partitions left to do, whoever made them (RULES Q1)."""
 
     def shown_position(self, partition: Partition) -> int:
@@ -147,7 +147,7 @@ class Writer(Protocol[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class CompactWish:
+class CompactRequest:
     target_bytes: int | None = None
     """None: what the job file says."""
     all_days: bool = False
@@ -159,12 +159,12 @@ class CompactWish:
 
 
 @dataclass(frozen=True, slots=True)
-class VacuumWish:
+class VacuumRequest:
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ReadWish:
+class ReadRequest:
     """Which rows a reader wants; all, unless it says otherwise."""
 
     keys: Mapping[str, object] = field(default_factory=dict)
@@ -229,12 +229,12 @@ class Kind(Protocol):
         """Whether a day is complete; `UserError` where a table has no days."""
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport: ...
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport: ...
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport: ...
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         """What is committed, for people: without columns that only Penstock needs."""
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
@@ -262,7 +262,7 @@ class Loading(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsWish:
+class WindowsRequest:
     """Which open windows to show."""
 
     metrics: tuple[str, ...] = ()
@@ -297,7 +297,7 @@ class OpenWindows:
 class Windowed(Protocol):
     """A kind whose tables have windows that close."""
 
-    def open_windows(self, job: JobSpec, wish: WindowsWish) -> OpenWindows:
+    def open_windows(self, job: JobSpec, request: WindowsRequest) -> OpenWindows:
         """The windows that are not closed yet, read without Spark; the job may be running."""
 
 
@@ -309,5 +309,5 @@ class Recognised(Protocol):
     def mark(self) -> str:
         """The property that only its tables have."""
 
-    def read_table(self, path: str, marked: str, spark: SparkSession, wish: ReadWish) -> DataFrame:
+    def read_table(self, path: str, marked: str, spark: SparkSession, request: ReadRequest) -> DataFrame:
         """The same as `read`, for the table at a path with this value of the property."""

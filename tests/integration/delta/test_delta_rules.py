@@ -132,7 +132,7 @@ def test_a_commit_that_others_always_outrun_gives_up_within_its_bound(local: Lak
             local.append(other, ONE, len(rounds), len(rounds) + 1)
             rounds.append(1)
 
-    table = local.open(Environment(sleep=lambda seconds: None, reach=outrun))
+    table = local.open(Environment(sleep=lambda seconds: None, at_step=outrun))
     with pytest.raises(TransientError):
         local.append(table, ZERO, 0, 10)
     assert len(rounds) == COMMIT_ATTEMPTS_MAX

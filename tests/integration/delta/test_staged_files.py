@@ -28,10 +28,10 @@ def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
     produce(name, [*ids(range(20)), "no JSON"])
     pipe.describe(name)
     with pytest.raises(StagedFileGoneError) as raised:
-        pipe.run_to_end(reach=once_at("staged", lambda: lose(pipe.folder, lost)))
+        pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)))
     assert "folder that all of them share" in raised.value.hint
     assert pipe.positions() == [0]
-    heard = pipe.run_to_end(reach=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
+    heard = pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
     assert len(heard.named("retrying")) == 1
     assert pipe.column("id") == list(range(20))
     assert pipe.quarantined("offset") == [(20,)]

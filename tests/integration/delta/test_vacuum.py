@@ -131,13 +131,13 @@ def test_a_vacuum_that_dies_in_the_middle_is_finished_by_the_next(local: Lake) -
     local.append(table, ZERO, 0, 10)
     visits = []
 
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         visits.append(step)
         if visits.count("vacuum_deleting") == 2:
             raise TransientError("failpoint")
 
     with pytest.raises(TransientError):
-        vacuum(local.open(Environment(reach=reach)))
+        vacuum(local.open(Environment(at_step=at_step)))
     assert len(on_disk(table)) == 3
     assert len(vacuum(table).deleted) == len(orphans) - 1
     assert on_disk(table) == active_paths(table.handle)

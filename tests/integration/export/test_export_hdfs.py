@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.tables.export.state import Cause
 from penstock.tables.export.upkeep import vacuum
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.support.export_story import Story
@@ -126,7 +126,7 @@ def test_a_process_that_died_between_two_renames_is_finished_by_the_next(
             raise CrashError(step)
 
     with pytest.raises(CrashError):
-        export.run_to_end(reach=die_at_the_second_rename)
+        export.run_to_end(at_step=die_at_the_second_rename)
     assert len(export.files()) == 1
     export.run_to_end()
     assert export.files() == [
@@ -146,7 +146,7 @@ def test_the_files_of_a_day_become_one(export: HdfsExport, topic: Topics, produc
     produce(name, [event("A", 12, day=1)])
     export.run_to_end()
     assert export.files("A/day=2026-03-01") == [f"A/day=2026-03-01/0.{last}.parquet" for last in (10, 2, 6)]
-    kind_of(export.job).compact(export.job, CompactWish(all_days=True), Environment(), None)
+    kind_of(export.job).compact(export.job, CompactRequest(all_days=True), Environment(), None)
     (merged,) = export.files("A/day=2026-03-01")
     assert merged.startswith("A/day=2026-03-01/compacted~export.")
     assert export.files("A/day=2026-03-02") == ["A/day=2026-03-02/0.12.parquet"]

@@ -10,7 +10,7 @@ from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
 from penstock.tables.export.upkeep import vacuum
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
 from tests.support.exports import ExportPipe, event, type_of
@@ -69,7 +69,9 @@ def test_records_of_an_export_are_listed_shown_and_replayed_into_their_types_and
     export.run_to_end()
     assert replay(export.job, spark=export.spark) == ReplayReport(runs=1, replayed=1, still_bad=1, remaining=1)
     assert export.offsets("C") == [6]
-    assert kind_of(export.job).compact(export.job, CompactWish(all_days=True), Environment(), None).files_removed == 2
+    assert (
+        kind_of(export.job).compact(export.job, CompactRequest(all_days=True), Environment(), None).files_removed == 2
+    )
     assert vacuum(export.table).deleted == ()
     assert (export.offsets("A"), export.offsets("B"), export.offsets("C")) == ([0, 3, 4, 5], [1], [6])
     assert verify(export.job).ok

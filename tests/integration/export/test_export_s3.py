@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.upkeep import vacuum
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from tests.support.exports import event, export_job
@@ -41,11 +41,11 @@ def s3() -> Iterator[dict[str, str]]:
         yield options
 
 
-def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = noop) -> None:
+def run_to_end(job: JobSpec, spark: SparkSession, at_step: AtStep = noop) -> None:
     opened: list[Rounds[Any]] = []
 
     def open_pipeline() -> Rounds[Any]:
-        opened.append(open_rounds(job, spark, Environment(reach=reach)))
+        opened.append(open_rounds(job, spark, Environment(at_step=at_step)))
         return opened[-1]
 
     try:
@@ -83,7 +83,7 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
     places += produce(name, [event("ABC"[number % 3], number, day=9) for number in range(30, 60)])
     run_to_end(job, spark)
     assert offsets(root, s3) == Counter(places)
-    report = kind_of(job).compact(job, CompactWish(), Environment(), None)
+    report = kind_of(job).compact(job, CompactRequest(), Environment(), None)
     assert report.files_removed > report.files_added > 0
     logs = ExportLogs(job_of(job, ExportSpec), Environment())
     vacuum(ExportTable(logs))

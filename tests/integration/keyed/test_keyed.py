@@ -12,7 +12,7 @@ import polars as pl
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
+from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from penstock.watch.status import status
@@ -91,8 +91,8 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     }
     assert totals == {"read": 18, "written": 12, "filtered": 2, "skipped": 1}
     assert (told["quarantine_rows"], told["keyed"]["rows"]) == (3, 9)
-    kind_of(spec).compact(spec, CompactWish(), Environment(), None)
-    kind_of(spec).vacuum(spec, VacuumWish(), Environment())
+    kind_of(spec).compact(spec, CompactRequest(), Environment(), None)
+    kind_of(spec).vacuum(spec, VacuumRequest(), Environment())
     assert len(pl.read_delta(str(table))) == 9
 
 

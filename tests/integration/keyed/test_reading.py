@@ -74,10 +74,10 @@ Wish = Callable[[SparkSession, str], DataFrame]
     ],
 )
 def test_lookups_by_key_read_few_files(
-    spark: SparkSession, filled: Keyed, wish: Wish, rows: int, files_max: int
+    spark: SparkSession, filled: Keyed, request: Wish, rows: int, files_max: int
 ) -> None:
     assert len(filled.files()) == 32
-    frame = wish(spark, filled.path)
+    frame = request(spark, filled.path)
     assert len(frame.inputFiles()) <= files_max
     found = values(frame)
     assert len(found) == rows and found.items() <= filled.values().items()

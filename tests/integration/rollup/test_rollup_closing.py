@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.files import active_files
 from penstock.reading import read
-from penstock.tables.kind import ReadWish, WindowsWish
+from penstock.tables.kind import ReadRequest, WindowsRequest
 from penstock.tables.rollup import closing
 from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.open_windows import open_windows as without_spark_of
@@ -66,12 +66,12 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
     lake.land([Point(host, 15_000, 4.0) for host in HOSTS[:5]])
     lake.land([Point(host, 70_000, 2.0) for host in HOSTS])
     lake.close_all(120_000)
-    assert seen(RollupKind().read(lake.job, spark, ReadWish()), "sum", "first", "last", "mean", "revision") == {
+    assert seen(RollupKind().read(lake.job, spark, ReadRequest()), "sum", "first", "last", "mean", "revision") == {
         **{("1m", host, 0): (6.0, 1.0, 1.0, 2.0, 1) for host in HOSTS[:5]},
         **{("1m", host, 0): (2.0, 1.0, 1.0, 1.0, 0) for host in HOSTS[5:]},
         **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
     }
-    without_spark = without_spark_of(lake.job, WindowsWish(limit=100)).windows
+    without_spark = without_spark_of(lake.job, WindowsRequest(limit=100)).windows
     assert {(each.tags["host"], each.values["sum"]) for each in without_spark if each.interval == "10m"} >= {
         *((host, 8.0) for host in HOSTS[:5]),
         *((host, 4.0) for host in HOSTS[5:]),
@@ -129,9 +129,9 @@ def test_a_disk_that_is_full_during_a_close_or_at_its_commit_costs_no_window(
     with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match="no space left"):
         lake.work()
     with no_room_for([os.getpid()], 0, later=True) as fill, pytest.raises(TransientError, match="no space left"):
-        lake.work(lake.another_process(reach=once_at("close_staged", fill)))
+        lake.work(lake.another_process(at_step=once_at("close_staged", fill)))
     assert (lake.number("close"), lake.number("closed")) == (1, 0), "begun, and still to be done"
     lake.work(lake.another_process())
-    assert seen(RollupKind().read(lake.job, spark, ReadWish()), "count", "revision") == {
+    assert seen(RollupKind().read(lake.job, spark, ReadRequest()), "count", "revision") == {
         ("1m", host, 0): (1, 0) for host in HOSTS
     }

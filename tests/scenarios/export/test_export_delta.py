@@ -57,7 +57,7 @@ def test_a_crash_between_the_commits_of_types_and_of_the_job_doubles_nothing(
     export.run_to_end()
     produce(name, [event("AB"[number % 2], number) for number in range(6, 12)])
     with pytest.raises(CrashError):
-        export.run_to_end(reach=crash_at(step))
+        export.run_to_end(at_step=crash_at(step))
     produce(name, [event("AB"[number % 2], number) for number in range(12, 15)])
     export.run_to_end()
     assert sorted(export.offsets("A") + export.offsets("B")) == list(range(15))
@@ -72,7 +72,7 @@ def test_bad_records_are_not_lost_by_a_crash_between_the_commits_of_types_and_of
     export.describe(name, types=[type_of("A"), type_of("B")], export="format: delta")
     produce(name, [event("A", 0), event("A", 1, id="one"), event("B", 2), event("A", 3)])
     with pytest.raises(CrashError):
-        export.run_to_end(reach=crash_at("type_committed"))
+        export.run_to_end(at_step=crash_at("type_committed"))
     export.run_to_end()
     assert offsets_of(export, "A", "B") == Counter((0, number) for number in (0, 2, 3))
     assert export.quarantined() == [(0, 1)]
@@ -88,7 +88,7 @@ def test_compact_and_vacuum_go_through_the_tables_of_all_types(
         produce(name, [event("AB"[each], 2 * number + each) for each in range(2)])
         if number == 1:
             with pytest.raises(CrashError):
-                export.run_to_end(reach=crash_at("staged"))
+                export.run_to_end(at_step=crash_at("staged"))
         export.run_to_end()
     done = json.loads(command("compact", str(export.path), "--json"))
     assert (done["files_removed"], done["files_added"], done["rows"]) == (6, 2, 6)

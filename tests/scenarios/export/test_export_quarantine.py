@@ -39,7 +39,7 @@ def test_a_replay_of_an_export_that_dies_is_finished_first_by_whoever_comes_next
 
     for step, rows in [("replay_staged", 1), ("type_committed", 1), ("renaming", 2)]:
         with pytest.raises(CrashError):
-            replay(export.job, None, one_by_one, environment=Environment(reach=crash_at(step)), spark=export.spark)
+            replay(export.job, None, one_by_one, environment=Environment(at_step=crash_at(step)), spark=export.spark)
         assert len(export.offsets("A")) == rows
         assert verify(export.job).ok
         # A start of the job is enough to finish what a replay owes.
@@ -50,7 +50,7 @@ def test_a_replay_of_an_export_that_dies_is_finished_first_by_whoever_comes_next
             export.job,
             None,
             one_by_one,
-            environment=Environment(reach=crash_at("replay_committed")),
+            environment=Environment(at_step=crash_at("replay_committed")),
             spark=export.spark,
         )
     assert export.everywhere() == everything | {(0, 3): 2}
@@ -87,7 +87,7 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     one_by_one = ReplayOptions(run_rows_max=1)
     for step, rows in [("replay_staged", 1), ("replay_begun", 1), ("type_committed", 2)]:
         with pytest.raises(CrashError):
-            replay(export.job, None, one_by_one, environment=Environment(reach=crash_at(step)), spark=export.spark)
+            replay(export.job, None, one_by_one, environment=Environment(at_step=crash_at(step)), spark=export.spark)
         assert len(export.rows("A", "id")) == rows
         assert verify(export.job).ok
     assert replay(export.job, spark=export.spark) == ReplayReport(runs=1, replayed=1, still_bad=1, remaining=1)

@@ -26,7 +26,7 @@ import pytest
 
 from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.flow.write.pool import PoolLimits
 from penstock.plan import GapError
 from penstock.tables.export.export import TypeLaggingError
@@ -43,16 +43,16 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
     return Story(export, topic(), produce)
 
 
-def crash_at_visit(step: str, visit: int) -> Reach:
+def crash_at_visit(step: str, visit: int) -> AtStep:
     """The process ends when it reaches the step for so many times."""
     visits: list[str] = []
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         visits.append(reached)
         if reached == step and visits.count(step) == visit:
             raise CrashError(step)
 
-    return reach
+    return at_step
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ def test_nothing_is_violated_at_any_step_of_a_running_job(export: ExportPipe, to
     for start in (0, 30):
         steps.clear()
         produce(name, mixed(30, start))
-        export.run_to_end(reach=look)
+        export.run_to_end(at_step=look)
     assert wrong == []
     assert {"type_committed", "renaming", "renamed", "quarantined"} <= set(steps)
     steps.clear()
     job = export.job
-    logs = ExportLogs(job_of(job, ExportSpec), Environment(reach=look))
+    logs = ExportLogs(job_of(job, ExportSpec), Environment(at_step=look))
     compact(ExportTable(logs), 1 << 20, all_days=True, progress=None, effort=EVERYTHING)
     assert wrong == []
     assert {"compact_committed", "removing", "removed", "renaming"} <= set(steps)
@@ -86,7 +86,7 @@ def test_a_job_that_died_at_any_step_is_proved_after_it_came_back(
             raise Crash(reached)
 
     with pytest.raises(Crash):
-        export.run_to_end(reach=die)
+        export.run_to_end(at_step=die)
     assert failed(verify(export.job)) == (["types"] if step in ("type_committed", "renaming") else [])
     export.run_to_end()
     report = verify(export.job)
@@ -162,7 +162,7 @@ def test_a_type_that_is_ahead_of_the_job_is_not_proven_until_it_is_counted(
             raise Crash(step)
 
     with pytest.raises(Crash):
-        export.run_to_end(reach=die)
+        export.run_to_end(at_step=die)
     ahead = verify(export.job)
     assert ahead.verdict is Verdict.NOT_PROVEN
     assert failed(ahead) == ["types"]

@@ -53,7 +53,7 @@ class Process:
         self.walk = walk
         self.agent: MemoryAgent = walk.group.join(client_id, [HOT])
         self.armed: dict[str, Callable[[], object]] = {}
-        environment = Environment(now=lambda: walk.group.now, reach=self._reach, listener=self)
+        environment = Environment(now=lambda: walk.group.now, at_step=self._reach, listener=self)
         self.rounds: Rounds[Any] = open_rounds(
             walk.job, local_session(), environment, GroupClaims(self.agent), lambda job: walk.log.view(job.log)
         )

@@ -102,7 +102,7 @@ def test_a_replay_that_crashed_is_finished_by_the_next_start_of_the_job(
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
     with pytest.raises(CrashError):
-        replay(mended(job), environment=Environment(reach=crash_at(step)), spark=spark)
+        replay(mended(job), environment=Environment(at_step=crash_at(step)), spark=spark)
     produce(job.log.topics[0], [BROKEN])
     run_once(mended(job), spark)
     assert quarantined(job) == [*left, (0, 2)]
@@ -125,7 +125,7 @@ def test_a_crash_in_a_later_run_keeps_what_earlier_runs_did(
 
     two = ReplayOptions(run_rows_max=2)
     with pytest.raises(CrashError):
-        replay(mended(job), options=two, environment=Environment(reach=second), spark=spark)
+        replay(mended(job), options=two, environment=Environment(at_step=second), spark=spark)
     assert quarantined(job) == [(0, number) for number in range(2, 8)]
     # Opening the job finishes the second run: four records are left.
     assert replay(mended(job), options=two, spark=spark) == ReplayReport(runs=2, replayed=4)
@@ -156,8 +156,10 @@ def test_two_replays_at_once_write_each_record_once(
     produce(job.log.topics[0], [EXTRA, BROKEN, EXTRA, EXTRA])
     run_once(job, spark)
     rival: list[ReplayReport] = []
-    reach = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
-    mine = replay(mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(reach=reach), spark=spark)
+    at_step = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
+    mine = replay(
+        mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(at_step=at_step), spark=spark
+    )
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
     assert quarantined(job) == [(0, 1)]
     assert mine.replayed + rival[0].replayed == 3
@@ -176,7 +178,7 @@ def test_a_running_job_and_a_replay_do_not_disturb_each_other(
         produce(job.log.topics[0], [GOOD, BROKEN])
         running.round(flush_now=True)
 
-    replay(mended(job), environment=Environment(reach=once_at(step, next_batch)), spark=spark)
+    replay(mended(job), environment=Environment(at_step=once_at(step, next_batch)), spark=spark)
     produce(job.log.topics[0], [BROKEN])
     running.round(flush_now=True)
     running.close()

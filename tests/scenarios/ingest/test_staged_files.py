@@ -23,7 +23,7 @@ def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_the
     name = topic()
     export.describe(name)
     produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
-    heard = export.run_to_end(reach=once_at("staged", lambda: lose(export.root)), retries=1)
+    heard = export.run_to_end(at_step=once_at("staged", lambda: lose(export.root)), retries=1)
     assert [each["reason"].split(":")[0] for each in heard.named("retrying")] == [
         "a staged file is not as its task wrote it"
     ]

@@ -56,7 +56,7 @@ def test_records_arrive_once_and_are_trimmed_after_their_commit(
     produce(TOPIC, ids(range(7)), partition=0)
     produce(TOPIC, [*ids(range(7, 9)), "broken", '{"id": 9}'], partition=1)
     kept: list[list[Bounds]] = []
-    pipe.run_to_end(reach=once_at("committed", lambda: kept.append(bounds(server))))
+    pipe.run_to_end(at_step=once_at("committed", lambda: kept.append(bounds(server))))
     assert kept == [[Bounds(0, 7), Bounds(0, 4)]], "until the commit is shown, nothing goes"
     assert pipe.rows("partition", "offset", "id") == [
         *((0, number, number) for number in range(7)),
@@ -89,7 +89,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 ) -> None:
     produce(TOPIC, ids(range(5)), partition=0)
     with pytest.raises(CrashError):
-        pipe.run_to_end(reach=crash_at(step))
+        pipe.run_to_end(at_step=crash_at(step))
     produce(TOPIC, ids(range(5, 8)), partition=0)
     pipe.run_to_end()
     assert pipe.column("id") == list(range(8))
@@ -167,6 +167,6 @@ def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, 
             if each.is_dir():
                 each.rename(tmp_path / f"old-{each.name}")
         held: list[object] = []
-        pipe.run_to_end(reach=once_at("planned", lambda: held.append(server.store.partitions(TOPIC)[0].positions)))
+        pipe.run_to_end(at_step=once_at("planned", lambda: held.append(server.store.partitions(TOPIC)[0].positions)))
         assert held == [{"pipe": 0}], "the server keeps everything from the new beginning on"
         assert pipe.column("id") == list(range(4))

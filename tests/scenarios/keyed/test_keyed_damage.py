@@ -25,7 +25,7 @@ from penstock.errors import UserError
 from penstock.flow.write.names import compacted_name
 from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
-from penstock.tables.kind import CompactWish, Loading, SaveMode
+from penstock.tables.kind import CompactRequest, Loading, SaveMode
 from penstock.tables.registry import kind_of
 from penstock.verify import Verdict
 from tests.scenarios.local_spark import local_session
@@ -87,7 +87,7 @@ def made(folder: Path, kind: Kind) -> Keyed:
 
 
 def compact(table: Keyed, environment: Environment | None = None) -> None:
-    kind_of(table.job).compact(table.job, CompactWish(), environment or Environment(), None)
+    kind_of(table.job).compact(table.job, CompactRequest(), environment or Environment(), None)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.status.model import Section
 from penstock.tables.keyed.merging.runs import RunWriter
-from penstock.tables.kind import CompactWish, VacuumWish
+from penstock.tables.kind import CompactRequest, VacuumRequest
 from penstock.tables.registry import kind_of
 from penstock.watch.status import status
 from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
@@ -59,7 +59,7 @@ def test_a_failed_write_fails_the_batch_and_moves_no_position(tmp_path: Path) ->
             raise TransientError("the disk is full")
 
     with pytest.raises(TransientError):
-        table.run(Environment(reach=fail))
+        table.run(Environment(at_step=fail))
     assert table.values() == {("a", 1): 10}
     assert table.table().state([ZERO]).of(ZERO).position == 1
     table.run()
@@ -77,7 +77,7 @@ def test_a_process_goes_on_after_a_failed_attempt_as_if_it_had_not_been(tmp_path
             failing.remove(reached)
             raise TransientError("the disk is full")
 
-    rounds = table.open(Environment(reach=fail))
+    rounds = table.open(Environment(at_step=fail))
     table.put(*(row(number, number) for number in range(9)))
     finish(rounds)
     table.put(row(1, 11), row(2, None, gone=True), row(20, 20))
@@ -131,11 +131,11 @@ def test_what_a_failed_attempt_left_is_taken_by_vacuum_and_nothing_else(tmp_path
             raise TransientError("killed")
 
     with pytest.raises(TransientError):
-        table.run(Environment(reach=fail))
+        table.run(Environment(at_step=fail))
     kind = kind_of(table.job)
-    assert kind.vacuum(table.job, VacuumWish(), Environment()).deleted == ()
+    assert kind.vacuum(table.job, VacuumRequest(), Environment()).deleted == ()
     table.run()
-    kind.vacuum(table.job, VacuumWish(), Environment())
+    kind.vacuum(table.job, VacuumRequest(), Environment())
     left = {str(each) for each in Path(table.path).rglob("*.pq")}
     assert left == table.files()
     assert len(list(Path(f"{table.path}_tombstones").rglob("*.pq"))) == 1
@@ -148,7 +148,7 @@ def test_many_small_files_of_a_bucket_are_put_together(tmp_path: Path) -> None:
         table.put(row(number, number))
         table.run()
     assert len(table.files()) == len(table.values()) == 30
-    report = kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    report = kind_of(table.job).compact(table.job, CompactRequest(), Environment(), None)
     assert report.rows == 30 and len(table.files()) == 1
     assert table.verified().ok
 
@@ -284,13 +284,13 @@ def test_a_column_that_another_process_adds_between_merge_and_commit_is_not_lost
     rival = table.open(None, ONE)
     done: list[str] = []
 
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         if step == "merged" and not done:
             done.append(step)
             for _ in range(5):
                 rival.round(flush_now=True)
 
-    table.run(Environment(reach=reach), ZERO)
+    table.run(Environment(at_step=at_step), ZERO)
     found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
     assert found == {1: (11, "red"), 2: (22, None)}
 

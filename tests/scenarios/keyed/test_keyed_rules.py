@@ -26,7 +26,7 @@ from penstock.tables.keyed.layout import OFFSET_BITS
 from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, encode_layout
-from penstock.tables.kind import CompactWish, Loading, SaveMode
+from penstock.tables.kind import CompactRequest, Loading, SaveMode
 from penstock.tables.registry import kind_of
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import ONE, ZERO, Keyed, finish, row
@@ -39,12 +39,12 @@ def once_at(step: str, act: Callable[[], Any]) -> Environment:
     """Acts when the step is reached for the first time."""
     done: list[str] = []
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         if reached == step and not done:
             done.append(reached)
             act()
 
-    return Environment(reach=reach)
+    return Environment(at_step=at_step)
 
 
 def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -96,7 +96,7 @@ def test_k1_every_commit_counts_in_the_buckets_that_it_touches(tmp_path: Path) -
         table.put(row(number, 0))
         table.run()
     assert table.table().transaction(commits_key("keyed", 0)) == 3
-    kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    kind_of(table.job).compact(table.job, CompactRequest(), Environment(), None)
     assert table.table().transaction(commits_key("keyed", 0)) == 4
 
 
@@ -195,11 +195,11 @@ def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
     table.put(row(2, None, gone=True), row(1, None, gone=True))
     table.run()
     kind = kind_of(table.job)
-    kind.compact(table.job, CompactWish(), Environment(), None)
+    kind.compact(table.job, CompactRequest(), Environment(), None)
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 2
     late = Environment()
     now = late.now
-    kind.compact(table.job, CompactWish(), Environment(now=lambda: now() + 7200), None)
+    kind.compact(table.job, CompactRequest(), Environment(now=lambda: now() + 7200), None)
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
 
 
@@ -208,7 +208,7 @@ def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Pat
     for number in range(30):
         table.put(row(number % 25, None, gone=True, seq=10 + number), row(100, number, seq=number))
         table.run()
-    kind_of(table.job).compact(table.job, CompactWish(effort=EFFORT), Environment(), None)
+    kind_of(table.job).compact(table.job, CompactRequest(effort=EFFORT), Environment(), None)
     assert len(DeltaTable(f"{table.path}_tombstones").file_uris()) == 1
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 25
     table.put(*(row(number, 1, seq=9) for number in range(25)), to=ONE)
@@ -230,7 +230,7 @@ def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path)
         table.run()
     table.put(row(8, None, gone=True, seq=5))
     with pytest.raises(CrashError):
-        table.run(Environment(reach=crash_at("tombstones_written")))
+        table.run(Environment(at_step=crash_at("tombstones_written")))
     assert table.values() == {("a", 8): 1}
     table.put(*(row(number, 2, seq=4) for number in range(9)), to=ONE)
     table.run(None, ONE)
@@ -263,7 +263,7 @@ def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_
         table.put(row(number, number))
         table.run()
     table.put(row(2, 22))
-    compact = lambda: kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)  # noqa: E731
+    compact = lambda: kind_of(table.job).compact(table.job, CompactRequest(), Environment(), None)  # noqa: E731
     table.run(once_at("checked", compact))
     assert table.values() == {("a", 0): 0, ("a", 1): 1, ("a", 2): 22, ("a", 3): 3}
     assert table.verified().ok
@@ -276,7 +276,7 @@ def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Pa
         table.run()
     table.put(row(1, 11))
     environment = once_at("compact_checked", lambda: table.run())
-    report = kind_of(table.job).compact(table.job, CompactWish(), environment, None)
+    report = kind_of(table.job).compact(table.job, CompactRequest(), environment, None)
     assert (report.files_removed, report.dropped) == (0, 1)
     assert table.values() == {("a", 0): 0, ("a", 1): 11, ("a", 2): 2}
     assert table.verified().ok

@@ -248,7 +248,7 @@ def test_processes_that_write_the_same_keys_come_to_the_same_rows(
         if reached == step:
             rival.round(flush_now=True)
 
-    table.run(Environment(reach=interfere), ZERO)
+    table.run(Environment(at_step=interfere), ZERO)
     finish(rival)
     assert table.values() == oracle.rows
     assert table.verified().ok

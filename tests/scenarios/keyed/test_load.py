@@ -11,7 +11,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.tables.keyed.loading.load import LoadReport
-from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
+from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import kind_of
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import SCHEMA, Keyed, row
@@ -126,7 +126,7 @@ def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
     parts = [frame(*(row(number, number) for number in range(first, first + 5))) for first in (0, 5)]
     for number, part in enumerate(parts):
         load(table, files(tmp_path / f"in{number}", part))
-    kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    kind_of(table.job).compact(table.job, CompactRequest(), Environment(), None)
     before = table.values()
     report = load(table, files(tmp_path / "again", parts[0]))
     assert (report.rows, report.unread) == (5, 0) and table.values() == before
@@ -147,7 +147,7 @@ def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pyt
                 raise CrashError
 
     with pytest.raises(CrashError):
-        load(table, folder, environment=Environment(reach=crash))
+        load(table, folder, environment=Environment(at_step=crash))
     report = load(table, folder)
     assert report.files + report.files_known == 4 and report.files_known in (2, 3)
     assert table.values() == {("a", number): number for number in range(4)}
@@ -232,7 +232,7 @@ def test_nothing_to_load_is_told(tmp_path: Path) -> None:
 
 def committable(table: Keyed) -> int:
     """Files that vacuum has to keep because a commit may still name them."""
-    report = kind_of(table.job).vacuum(table.job, VacuumWish(), Environment())
+    report = kind_of(table.job).vacuum(table.job, VacuumRequest(), Environment())
     assert report.deleted == ()
     return report.kept.get("may still be committed", 0)
 
@@ -253,7 +253,7 @@ def test_runs_of_a_load_that_died_stay_while_a_commit_could_name_its_files(tmp_p
             raise CrashError
 
     with pytest.raises(CrashError):
-        load(table, files(tmp_path / "in", frame(row(1, 1))), environment=Environment(reach=crash))
+        load(table, files(tmp_path / "in", frame(row(1, 1))), environment=Environment(at_step=crash))
     assert committable(table) == 1
 
 

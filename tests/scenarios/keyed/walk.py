@@ -23,7 +23,7 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.subject import Sample
 from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.keyed.proof import OPEN
-from penstock.tables.kind import CompactWish, Loading, SaveMode, VacuumWish
+from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify
 from tests.scenarios.local_spark import local_session
@@ -145,11 +145,11 @@ class Walk:
         waiting = [self.chance.choice(rivals)]
         step = self.chance.choice(RUN_STEPS)
 
-        def reach(reached: str) -> None:
+        def at_step(reached: str) -> None:
             if reached == step and waiting:
                 waiting.pop()()
 
-        self._run(Environment(reach=reach), ZERO)
+        self._run(Environment(at_step=at_step), ZERO)
 
     def load(self) -> None:
         """Rows of a file; a load that dies is repeated until it has come to its end."""
@@ -168,12 +168,12 @@ class Walk:
     def compact(self) -> None:
         self._created()
         compact = kind_of(self.job).compact
-        self._dying(self.decks.of_compact, lambda environment: compact(self.job, CompactWish(), environment, None))
+        self._dying(self.decks.of_compact, lambda environment: compact(self.job, CompactRequest(), environment, None))
 
     def vacuum(self) -> None:
         self._created()
         vacuum = kind_of(self.job).vacuum
-        self._dying(self.decks.of_vacuum, lambda environment: vacuum(self.job, VacuumWish(), environment))
+        self._dying(self.decks.of_vacuum, lambda environment: vacuum(self.job, VacuumRequest(), environment))
 
     def settled(self) -> None:
         """Let a process come to the end: the table is the dictionary, and proves itself against the log."""
@@ -203,7 +203,7 @@ class Walk:
         """Whether the act came to its end."""
         step = deck.step
         try:
-            act(Environment(reach=crash_at(step)))
+            act(Environment(at_step=crash_at(step)))
         except CrashError:
             self.died_at.add(step)
             deck.turn()

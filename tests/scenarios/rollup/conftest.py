@@ -16,6 +16,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     monkeypatch.setitem(
         OUTPUTS,
         "kafka",
-        lambda job, spec, bucket, environment: MemoryOutput(made, spec.topic, bucket, environment.reach),
+        lambda job, spec, bucket, environment: MemoryOutput(made, spec.topic, bucket, environment.at_step),
     )
     return made

@@ -19,7 +19,7 @@ from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
 from penstock.proof.subject import Sample
-from penstock.tables.kind import CompactWish, VacuumWish
+from penstock.tables.kind import CompactRequest, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from tests.scenarios.local_spark import local_session
@@ -145,10 +145,10 @@ class Rollup:
         return {each.name: each.verdict.value for each in self.verify(values).checks}
 
     def compact(self) -> None:
-        kind_of(self.job).compact(self.job, CompactWish(), self.environment(), None)
+        kind_of(self.job).compact(self.job, CompactRequest(), self.environment(), None)
 
     def vacuum(self) -> None:
-        kind_of(self.job).vacuum(self.job, VacuumWish(), self.environment())
+        kind_of(self.job).vacuum(self.job, VacuumRequest(), self.environment())
 
     def verify(self, values: bool = False, topic: MemoryLog | None = None) -> VerifyReport:
         """With `topic` also what is published to it."""

@@ -214,7 +214,7 @@ def test_7_a_batch_that_is_read_again_counts_once(rollup: Rollup) -> None:
             raise ConnectionError(step)
 
     with pytest.raises(ConnectionError):
-        rollup.run(reach=crash)
+        rollup.run(at_step=crash)
     silence(rollup)
     rollup.run()
     assert sum(rollup.counts("10m").values()) == 200

@@ -34,7 +34,7 @@ def published_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     cluster.create("rollups")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
-            OUTPUTS, "kafka", lambda job, spec, bucket, env: MemoryOutput(cluster, spec.topic, bucket, env.reach)
+            OUTPUTS, "kafka", lambda job, spec, bucket, env: MemoryOutput(cluster, spec.topic, bucket, env.at_step)
         )
         more = f"{UPDATE}publish: {{topic: rollups, format: {request.param}, buckets: 2}}\n"
         rollup = Rollup(tmp_path_factory.mktemp("published"), more)

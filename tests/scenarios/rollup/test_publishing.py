@@ -85,7 +85,7 @@ def test_switched_off_inside_a_close_whose_rows_are_updated_every_row_is_publish
             raise CrashError(step)
 
     with pytest.raises(CrashError):
-        rollup.run(reach=crash)
+        rollup.run(at_step=crash)
     assert len(cluster.topics["rollups"]) == 2
     rollup.more = UPDATE
     rollup.send(0, point(START + 30, 5.0, "a"))
@@ -110,7 +110,7 @@ def test_windows_close_while_the_topic_is_away_and_are_published_once_when_it_is
             raise CrashError(step)
 
     with pytest.raises(CrashError):
-        rollup.run(reach=crash)
+        rollup.run(at_step=crash)
     with away(cluster, monkeypatch):
         rounds = rollup.open()
         for first in (3, 6, 9):
@@ -236,7 +236,7 @@ def away(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, *buckets: int)
             "kafka",
             lambda job, spec, bucket, environment: (
                 Failing if bucket.number in buckets or not buckets else MemoryOutput
-            )(cluster, spec.topic, bucket, environment.reach),
+            )(cluster, spec.topic, bucket, environment.at_step),
         )
         yield
 

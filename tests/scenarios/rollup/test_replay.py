@@ -29,7 +29,7 @@ def replayed(rollup: Rollup, step: str = "") -> None:
         if reached == step:
             raise ConnectionError(step)
 
-    replay(rollup.job, environment=rollup.environment(reach=crash), spark=local_session())
+    replay(rollup.job, environment=rollup.environment(at_step=crash), spark=local_session())
 
 
 @pytest.mark.parametrize("step", ["replay_staged", "replay_committed", "replay_removed"])

@@ -262,7 +262,7 @@ def test_maintenance_inside_a_close_changes_nothing(
     rollup.send(0, point(START + 7, 30.0), point(START + 8, 40.0, "c"))
     points += [each for host in "abc" for each in minutes(rollup, 3, 6, host)]
     with pytest.raises(CrashError):
-        rollup.run(reach=crash_at(step))
+        rollup.run(at_step=crash_at(step))
     rollup.compact()
     rollup.vacuum()
     ended(rollup)
@@ -282,7 +282,7 @@ def test_a_compaction_while_an_update_rewrites_makes_it_begin_again(tmp_path: Pa
     rollup.send(0, point(START + 7, 30.0))
     points += [(SERIES, START + 7, 30.0), *minutes(rollup, 5, 7)]
     with pytest.raises(WindowsRewrittenError):
-        rollup.run(reach=once_at("close_staged", rollup.compact))
+        rollup.run(at_step=once_at("close_staged", rollup.compact))
     ended(rollup)
     assert rollup.windows() == expected(points, BOTH)
     assert violated(rollup) == []

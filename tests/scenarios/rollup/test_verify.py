@@ -20,6 +20,6 @@ def test_records_that_a_commit_lists_for_quarantine_are_no_points_that_partials_
             raise ConnectionError(step)
 
     with pytest.raises(ConnectionError):
-        rollup.run(reach=crash)
+        rollup.run(at_step=crash)
     verdicts = {each.name: each.verdict for each in rollup.verify(values=True).checks}
     assert Verdict.VIOLATED not in verdicts.values(), verdicts

@@ -153,7 +153,7 @@ class Walk:
             return False
 
     def _open(self, process: int) -> Rounds[Any]:
-        return self.rollup.open(Sharing(self.ownership, process), reach=self._reach)
+        return self.rollup.open(Sharing(self.ownership, process), at_step=self._reach)
 
     def _reach(self, step: str) -> None:
         if isinstance(self.fuse, int):

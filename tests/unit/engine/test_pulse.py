@@ -21,9 +21,9 @@ class Watched(StaticClaims):
 
 def test_every_named_step_is_a_sign_of_life_and_is_still_reached() -> None:
     claims, steps = Watched(), list[str]()
-    environment = with_signs(Environment(reach=steps.append), claims)
+    environment = with_signs(Environment(at_step=steps.append), claims)
     for step in ("planned", "staged", "committed"):
-        environment.reach(step)
+        environment.at_step(step)
     assert claims.signs == 3
     assert steps == ["planned", "staged", "committed"]
 

@@ -309,7 +309,7 @@ def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], la
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
     with pytest.raises(CrashError):
-        discard(lake.job, listings(lake), Environment(reach=crash_at(step)))
+        discard(lake.job, listings(lake), Environment(at_step=crash_at(step)))
     assert rows_of(lake) == left
     discard(lake.job, listings(lake), Environment())
     assert rows_of(lake) == []

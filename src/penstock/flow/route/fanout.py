@@ -68,7 +68,7 @@ class Fanout:
         self._refuse(key, routed.bad)
         gathered: Gathered = {}
         if not routed.sure:
-            routed = self._router.settle(self._proved(key, routed, gathered))
+            routed = self._router.route_rest(self._proved(key, routed, gathered))
             self._refuse(key, routed.bad)
         for code, rows in groups(routed.codes):
             self._sort(key, code, routed, rows, gathered)
@@ -102,7 +102,7 @@ class Fanout:
     def _type_of(self, record: pa.RecordBatch) -> str | None:
         """The type of one record; None if it belongs to none, or if that cannot be told."""
         try:
-            routed = self._router.settle(self._router.route(record).batch)
+            routed = self._router.route_rest(self._router.route(record).batch)
         except Exception:  # noqa: BLE001, that it breaks something is why the record is set aside
             return None
         if not len(routed.codes) or int(routed.codes[0]) == UNKNOWN:

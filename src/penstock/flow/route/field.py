@@ -60,7 +60,7 @@ class FieldRouter:
         unknown = pa.nulls(opened.num_rows, pa.string())
         return Routed(opened, codes, unknown, unreadable, sure=False, rest=rest)
 
-    def settle(self, batch: pa.RecordBatch) -> Routed:
+    def route_rest(self, batch: pa.RecordBatch) -> Routed:
         if batch.num_rows <= SINGLY_RECORDS_MAX:
             return _sorted([self._settle_singly(batch)])
         guessed = self._guessed(batch.column("value"))

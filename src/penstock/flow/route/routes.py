@@ -59,7 +59,7 @@ class Router(Protocol):
     def route(self, batch: pa.RecordBatch) -> Routed:
         """Takes records whose values are not null, unless they are routed by what stands beside the value."""
 
-    def settle(self, batch: pa.RecordBatch) -> Routed:
+    def route_rest(self, batch: pa.RecordBatch) -> Routed:
         """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
 
 
@@ -96,7 +96,7 @@ class PlainRouter:
             opened, values = take(opened, kept), values.take(pa.array(kept, pa.int64()))
         return Routed(opened, self._codes.of(values), values, bad, sure=True, rest=rest)
 
-    def settle(self, batch: pa.RecordBatch) -> Routed:
+    def route_rest(self, batch: pa.RecordBatch) -> Routed:
         return self.route(batch)
 
     def _values_of(self, batch: pa.RecordBatch) -> tuple[pa.Array, Mapping[int, str]]:

@@ -105,10 +105,10 @@ def _compact_portion(table: Table, groups: Sequence[Group[F]], merge: Merge[F], 
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
     merged = [merge(files, schema, version_max) for files in groups]
-    table.environment.reach("compact_staged")
+    table.environment.at_step("compact_staged")
     landed = commit_merged(table, merged, schema, version_max, numbers)
     if landed:
-        table.environment.reach("compact_committed")
+        table.environment.at_step("compact_committed")
     return CompactReport.of(len(groups), landed)
 
 

@@ -154,7 +154,7 @@ class Table:
             checked = check(proposal, state)
             if not checked.accepted:
                 return Outcome(None, (), checked.refused)
-            self.environment.reach("checked")
+            self.environment.at_step("checked")
             self._check_staged(proposal, checked.accepted)
             prepare()
             wanted = effect(proposal, checked.accepted, state)
@@ -179,7 +179,7 @@ class Table:
             if change is None:
                 return False
             if step:
-                self.environment.reach(step)
+                self.environment.at_step(step)
             try:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
             except TransientError as error:
@@ -350,7 +350,7 @@ def open_or_create(
     except MissingTableError:
         _create(spec, job, schema)
         table = open_table(spec, job, environment)
-        table.environment.reach("created")
+        table.environment.at_step("created")
     if len(fit(table.schema, schema, policy, spec.path, always)):
         table.add_columns(schema)
         table.refresh()

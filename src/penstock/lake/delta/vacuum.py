@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.names import (
     ClosedName,
@@ -109,14 +109,14 @@ def classify_all(
     return Classified(url, storage, tuple(dead), kept)
 
 
-def delete_dead(folders: Sequence[Classified], reach: Reach, *, dry_run: bool = False) -> VacuumReport:
+def delete_dead(folders: Sequence[Classified], at_step: AtStep, *, dry_run: bool = False) -> VacuumReport:
     """Delete the dead files one after the other; a dry run only reports them."""
     deleted: list[Deleted] = []
     for folder in folders:
         for entry, reason in folder.dead:
             deleted.append(Deleted(folder.url, entry.path, entry.size_bytes, str(reason)))
             if not dry_run:
-                reach("vacuum_deleting")
+                at_step("vacuum_deleting")
                 folder.storage.delete(entry.path)
     kept = sum((folder.kept for folder in folders), Counter[str]())
     return VacuumReport(tuple(deleted), dict(kept), dry_run)

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import structlog
 
 from penstock.errors import InvariantError, UserError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.logs.wal.records import WalDamagedError, WalFullError
 
 VERSION = 3
@@ -81,13 +81,13 @@ class WalDatabase:
         folder: Path,
         limits: WalLimits | None = None,
         now: Callable[[], float] = time.time,
-        reach: Reach = noop,
+        at_step: AtStep = noop,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or WalLimits()
         self._folder = folder
         self._reserve = folder / "reserve"
-        self._now, self._reach, self._monotonic = now, reach, monotonic
+        self._now, self._reach, self._monotonic = now, at_step, monotonic
         self._readers = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()

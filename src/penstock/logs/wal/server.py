@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.errors import PenstockError, UserError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.logs.log import SliceShrankError
 from penstock.logs.wal.records import Appended, Positions, WalFullError, WalRefusedError, read_body
 from penstock.logs.wal.store import Append, WalStore
@@ -78,13 +78,13 @@ class WalServer:
         store: WalStore,
         host: str,
         port: int,
-        reach: Reach = noop,
+        at_step: AtStep = noop,
         tokens: Collection[str] = (),
         hosts: Collection[str] = (),
         certificate: tuple[str, str] | None = None,
     ) -> None:
         self.store = store
-        self._reach = reach
+        self._reach = at_step
         self._tokens = [token.encode() for token in tokens]
         """If there are any, every request but that for health has to bring one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts, None}

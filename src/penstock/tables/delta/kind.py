@@ -21,7 +21,7 @@ from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.section import DeltaSection, DeltaSpec
-from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
+from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
 from penstock.tables.single.vacuum import vacuum
@@ -45,17 +45,17 @@ class DeltaKind(SingleKind):
         return table_status(job, open_log, now)
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        wish.refuse_all_days(f"the table of {job.name} has no days")
-        size = wish.target_bytes or job.flush.min_bytes_per_file
-        return compact(existing_table(job, environment), size, progress, wish.effort)
+        request.refuse_all_days(f"the table of {job.name} has no days")
+        size = request.target_bytes or job.flush.min_bytes_per_file
+        return compact(existing_table(job, environment), size, progress, request.effort)
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum(existing_table(job, environment), dry_run=wish.dry_run)
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
+        return vacuum(existing_table(job, environment), dry_run=request.dry_run)
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
-        wish.refuse_all(f"the table of {job.name}")
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
+        request.refuse_all(f"the table of {job.name}")
         return delta_frame(spark, job.table.path)
 
 

@@ -163,7 +163,7 @@ class Commits:
         except PenstockError as error:
             result.failed[name] = error.primary
         else:
-            self._logs.environment.reach("type_committed")
+            self._logs.environment.at_step("type_committed")
             accepted = {part.partition for part in outcome.accepted}
             result.moved.update(partitions - accepted)
             result.landed[name] = outcome.accepted

@@ -82,7 +82,7 @@ class ExportTable:
         self.finishing = Finishing(logs, self.markers)
         self.commits = Commits(logs, self.markers)
 
-    def finish_pending(self, names: Collection[str] | None = None) -> dict[str, str]:
+    def finish_renames(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
         failed = self.finishing.finish(self.finishing.pending(names))
         return {name: why for name, why in self.logs.unreadable.items() if names is None or name in names} | failed
@@ -139,12 +139,12 @@ class Export(ExportTable):
             self._owned |= new
             self._is_finished = False
 
-    def settle(self, partitions: Iterable[Partition]) -> None:
+    def finish_pending(self, partitions: Iterable[Partition]) -> None:
         """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
         if self._is_finished:
             return
         self.logs.refresh_types()
-        self._fail(self.finish_pending())
+        self._fail(self.finish_renames())
         self.quarantine.append_missing(self.logs.job_log, partitions)
         for name, log in self.logs.type_logs():
             self.quarantine.append_missing(log, partitions, name)
@@ -238,7 +238,7 @@ class Export(ExportTable):
         for name in names:
             try:
                 self.logs.reopen(name)
-                reason = self.finishing.probe(name) or self.finish_pending([name]).get(name)
+                reason = self.finishing.probe(name) or self.finish_renames([name]).get(name)
             except PenstockError as error:
                 reason = error.primary
             if reason is not None:
@@ -290,7 +290,7 @@ class Export(ExportTable):
         failed = {name: share.failed for part in parts for name, share in part.shares.items() if share.failed}
         failed |= self._unwritable(parts, failed)
         parts = _without(parts, failed)
-        self.environment.reach("checked")
+        self.environment.at_step("checked")
         landed = self.commits.land_types(batch.id, parts)
         parts = _without(parts, landed.failed)
         failed |= landed.failed
@@ -305,12 +305,12 @@ class Export(ExportTable):
             self.logs.job_log.refresh()
             refused = (*refused, *self.commits.refusals(moved))
         outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
-        self.environment.reach("committed")
+        self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))
         if outcome.version is None:
             return Landed(outcome)
-        self.environment.reach("quarantined")
+        self.environment.at_step("quarantined")
         self._is_finished = True
         self._retry(sorted(written & self.failing.keys()))
         self._put_own_markers()

@@ -131,16 +131,16 @@ class Finishing:
                 reasons = list(pool.map(self._finish, ready))
         failed |= {rename.type: reason for rename, reason in zip(ready, reasons, strict=True) if reason is not None}
         if renames:
-            self.logs.environment.reach("renamed")
+            self.logs.environment.at_step("renamed")
         return failed
 
     def _finish(self, rename: Rename) -> str | None:
         """Rename one file; None once it is done, by whichever process."""
-        reach, storage = self.logs.environment.reach, self.logs.storage
+        at_step, storage = self.logs.environment.at_step, self.logs.storage
         try:
             if parse_compacted_name(rename.source) is not None:
                 self._delete_replaced(rename)
-            reach("renaming")
+            at_step("renaming")
             if not storage.rename_if_absent(rename.source, rename.target):
                 source_bytes, target_bytes = storage.size_bytes(rename.source), storage.size_bytes(rename.target)
                 if source_bytes != target_bytes:
@@ -158,9 +158,9 @@ class Finishing:
         """Delete what a compacted file replaces, before it becomes visible."""
         storage = self.logs.storage
         for path in read_footer(storage, rename.source).facts["inputs"]:
-            self.logs.environment.reach("removing")
+            self.logs.environment.at_step("removing")
             storage.delete(path)
-        self.logs.environment.reach("removed")
+        self.logs.environment.at_step("removed")
 
     # probes
 

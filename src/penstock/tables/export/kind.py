@@ -33,7 +33,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportWriter
-from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
+from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
 
 
 class ExportKind:
@@ -69,20 +69,20 @@ class ExportKind:
         return day_answers(job_of(job, ExportSpec), day, types)
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
         """Merge small files; plain ones of complete days, or of all days but the newest."""
         table = existing(job_of(job, ExportSpec), environment)
-        target_bytes = wish.target_bytes or job.flush.min_bytes_per_file
-        return compact(table, target_bytes, all_days=wish.all_days, progress=progress, effort=wish.effort)
+        target_bytes = request.target_bytes or job.flush.min_bytes_per_file
+        return compact(table, target_bytes, all_days=request.all_days, progress=progress, effort=request.effort)
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum(existing(job_of(job, ExportSpec), environment), dry_run=wish.dry_run)
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
+        return vacuum(existing(job_of(job, ExportSpec), environment), dry_run=request.dry_run)
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         """All days of a type, each row with its day."""
-        wish.refuse_keys(f"the export {job.name}")
-        export, name = job_of(job, ExportSpec).table, wish.type
+        request.refuse_keys(f"the export {job.name}")
+        export, name = job_of(job, ExportSpec).table, request.type
         if name not in export.types:
             asked = "needs a type" if name is None else f"has no type {name}"
             hint = did_you_mean(name or "", export.types) or f"types: {', '.join(export.types)}"

@@ -119,7 +119,7 @@ class DayMarkers:
         body = json.dumps({"type": name, "day": day, "version": version, "watermark": mark}).encode()
         created = self.logs.storage.put_if_absent(self.logs.places.marker(name, day), body)
         self._marked.add((name, day))
-        self.logs.environment.reach("marked")
+        self.logs.environment.at_step("marked")
         if created:
             self.logs.environment.listener.event(DayComplete(type=name, day=day))
 

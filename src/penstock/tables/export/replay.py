@@ -106,7 +106,7 @@ class ExportTarget(Target[RunShares]):
 
     def refresh(self) -> None:
         self._logs.refresh_types()
-        self._export.finish_pending()
+        self._export.finish_renames()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._logs.state()
@@ -170,7 +170,7 @@ class ExportTarget(Target[RunShares]):
 
         if not log.swap(begin) and not _has_run(log, run):
             return False
-        self.environment.reach("replay_begun")
+        self.environment.at_step("replay_begun")
         for name in sorted({name for named in staged.files.values() for name in named}):
             self._land_type(
                 name, run, {partition: named[name] for partition, named in staged.files.items() if name in named}
@@ -199,7 +199,7 @@ class ExportTarget(Target[RunShares]):
 
         if not log.swap(decide) and not _has_run(log, run):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
-        self.environment.reach("type_committed")
+        self.environment.at_step("type_committed")
         markers.report_late(name, before)
         if self._logs.is_plain:
             self._export.finishing.finish(renames)

@@ -59,7 +59,7 @@ def compact(
 
     A type that cannot be compacted does not keep the others from it: it is named in the report.
     """
-    failed = table.finish_pending()
+    failed = table.finish_renames()
     report = CompactReport()
     logs = dict(table.logs.type_logs())
     failed |= table.logs.unreadable
@@ -86,7 +86,7 @@ def _compact_type(
     if groups and (reason := table.finishing.probe(name, {_day(group.files[0]) for group in groups})) is not None:
         return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
-    failed = table.finish_pending([name])
+    failed = table.finish_renames([name])
     table.put_markers([name])
     return report + CompactReport(failed=tuple(f"{name}: {reason}" for reason in failed.values()))
 
@@ -181,19 +181,19 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
             return state.of(partition).position_of()
 
         found.append(listed_quarantine.classify(lambda opened: quarantine_rules(opened, marks, lowest, by_end)))
-    report = delete_dead(found, environment.reach, dry_run=dry_run)
+    report = delete_dead(found, environment.at_step, dry_run=dry_run)
     return replace(report, failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
 
 
 def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
     """The folder in which files of a type are staged, listed before its log is read."""
-    logs, reach = table.logs, table.environment.reach
+    logs, at_step = table.logs, table.environment.at_step
     if not logs.is_plain:
         listed = ListedTable.of(log)
-        reach("vacuum_listed")
+        at_step("vacuum_listed")
         return listed.classify(data_rules)
     staged = list(logs.storage.list(f"{logs.places.staged}/{name}"))
-    reach("vacuum_listed")
+    at_step("vacuum_listed")
     log.refresh()
     by_name = data_rules(log)
     pending = {table.finishing.source_of(name, file) for file in log.active_files()}

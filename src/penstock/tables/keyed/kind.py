@@ -38,7 +38,7 @@ from penstock.tables.keyed.proof import prove_keyed
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSection, KeyedSpec, decode_layout, encode_layout, is_value
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
-from penstock.tables.kind import CompactWish, ReadWish, SaveMode, VacuumWish
+from penstock.tables.kind import CompactRequest, ReadRequest, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.writer import row_columns
@@ -86,25 +86,25 @@ class KeyedKind(SingleKind):
         return replace(status, sections=(*status.sections, Section("keyed", values, lines=(line,))))
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        wish.refuse_all_days(f"the table of {job.name} has no days")
-        return compact_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish, progress)
+        request.refuse_all_days(f"the table of {job.name} has no days")
+        return compact_keyed(job_of(job, KeyedSpec), existing_table(job, environment), request, progress)
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish.dry_run)
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
+        return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), request.dry_run)
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         # The table's own word: with other keys a lookup would search the wrong buckets.
         path = job.table.path
         marked = table_properties(spark, path).get(self.mark)
         if marked is None:
             raise UserError(f"the table at {path} has no keys", hint="was it made by another writer?")
-        return self.read_table(path, marked, spark, wish)
+        return self.read_table(path, marked, spark, request)
 
-    def read_table(self, path: str, marked: str, spark: SparkSession, wish: ReadWish) -> DataFrame:
-        wish.refuse_type(f"the table at {path}")
-        return keyed_frame(spark, path, decode_layout(marked), wish.keys)
+    def read_table(self, path: str, marked: str, spark: SparkSession, request: ReadRequest) -> DataFrame:
+        request.refuse_type(f"the table at {path}")
+        return keyed_frame(spark, path, decode_layout(marked), request.keys)
 
 
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:

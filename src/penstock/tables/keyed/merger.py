@@ -118,7 +118,7 @@ class Merge:
         """Commit tombstones, before the deletes that they stand for (RULES K2)."""
         added = [file for report in self.reports for file in report.tombstones]
         self._tombstones.append(added, self._data.schema)
-        self._data.environment.reach("tombstones_written")
+        self._data.environment.at_step("tombstones_written")
 
     def _active(self) -> tuple[ActiveFile, ...]:
         return self._data.active_files(self._job.table.layout.keys)

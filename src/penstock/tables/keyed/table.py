@@ -117,12 +117,12 @@ class KeyedWriter(SingleWriter):
         written = super()._written(flow, found, started_at)
         if written is None:
             return None
-        self.data.environment.reach("runs_staged")
+        self.data.environment.at_step("runs_staged")
         self.data.refresh()
         job, tombstones = self._keyed_job, self.table.tombstones
         merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow))
         merge.bring_up()
-        self.data.environment.reach("merged")
+        self.data.environment.at_step("merged")
         return KeyedWritten(written.found, written.staged_at, written.schema, merge)
 
 

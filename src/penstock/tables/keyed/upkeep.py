@@ -24,17 +24,17 @@ from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_n
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones, find_tombstones
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactRequest
 from penstock.tables.single.vacuum import vacuum
 
 
 def compact_keyed(
-    job: JobSpec[KeyedSpec], table: Table, wish: CompactWish, progress: Progress | None = None
+    job: JobSpec[KeyedSpec], table: Table, request: CompactRequest, progress: Progress | None = None
 ) -> CompactReport:
     """Put small chunks together; rows, positions and totals stay."""
     table.refresh()
     refuse_deletion_vectors(table.handle, table.spec.path)
-    groups = list(_groups(job.table, table, wish.target_bytes or job.flush.min_bytes_per_file, wish.effort))
+    groups = list(_groups(job.table, table, request.target_bytes or job.flush.min_bytes_per_file, request.effort))
 
     def merge(files: FileGroup, schema: pa.Schema, version_max: int) -> Merged[ActiveFile]:
         store = chunk_store(job.table, table)
@@ -47,7 +47,7 @@ def compact_keyed(
         after = [file for done in merged for file in done.outputs]
         return touching_numbers(table, files_by_bucket(before), after, before)
 
-    report = compact_groups(table, groups, merge, progress, numbers, wish.effort)
+    report = compact_groups(table, groups, merge, progress, numbers, request.effort)
     Tombstones(job, table).expire()
     return report
 

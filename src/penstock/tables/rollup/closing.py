@@ -153,17 +153,17 @@ class Closing:
             return Change([], numbers, begun.metadata)
 
         self._partials.swap(change)
-        self._environment.reach("close_begun")
+        self._environment.at_step("close_begun")
 
     def _complete(self, chore: CompleteClose) -> None:
         """Steps 2 and 3: aggregate what the close took, and make its rows visible."""
         started_at = self._environment.now()
         active = {file.path: file for file in self._windows.active_files(SPANNED)}
         report = self._stage(chore, active)
-        self._environment.reach("close_staged")
+        self._environment.at_step("close_staged")
         if not self._land(chore, report, [active[path] for path in report.replaced]):
             return
-        self._environment.reach("close_landed")
+        self._environment.at_step("close_landed")
         self._environment.listener.event(
             WindowsClosed(
                 close=chore.close,

@@ -22,7 +22,7 @@ from penstock.quarantine.table import Listings
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
-from penstock.tables.kind import CompactWish, OpenWindows, ReadWish, VacuumWish, WindowsWish
+from penstock.tables.kind import CompactRequest, OpenWindows, ReadRequest, VacuumRequest, WindowsRequest
 from penstock.tables.rollup.closing import windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
@@ -65,24 +65,24 @@ class RollupKind(SingleKind):
         return rollup_status(job_of(job, RollupSpec), open_log, now)
 
     def compact(
-        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+        self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        wish.refuse_all_days(f"{job.name} is a rollup: run without it")
-        rollup, target_bytes = job_of(job, RollupSpec), wish.target_bytes or job.flush.min_bytes_per_file
-        report = compact(_windows_table(job, environment), target_bytes, progress, wish.effort)
+        request.refuse_all_days(f"{job.name} is a rollup: run without it")
+        rollup, target_bytes = job_of(job, RollupSpec), request.target_bytes or job.flush.min_bytes_per_file
+        report = compact(_windows_table(job, environment), target_bytes, progress, request.effort)
         partials = existing_table(partials_job(rollup), environment)
-        return report + compact_partials(partials, rollup.table, wish.effort.after(report.size_bytes_before))
+        return report + compact_partials(partials, rollup.table, request.effort.after(report.size_bytes_before))
 
-    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)
-        return vacuum(partials, dry_run=wish.dry_run, beside=[(_windows_table(job, environment), windows_rules)])
+        return vacuum(partials, dry_run=request.dry_run, beside=[(_windows_table(job, environment), windows_rules)])
 
-    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
-        wish.refuse_all(f"the table of {job.name}")
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
+        request.refuse_all(f"the table of {job.name}")
         return delta_frame(spark, job.table.path)
 
-    def open_windows(self, job: JobSpec, wish: WindowsWish) -> OpenWindows:
-        return open_windows(job_of(job, RollupSpec), wish)
+    def open_windows(self, job: JobSpec, request: WindowsRequest) -> OpenWindows:
+        return open_windows(job_of(job, RollupSpec), request)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

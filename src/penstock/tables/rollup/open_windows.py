@@ -15,7 +15,7 @@ from penstock.errors import UserError
 from penstock.flow.points.series import BUCKETS
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
-from penstock.tables.kind import OpenWindow, OpenWindows, WindowsWish
+from penstock.tables.kind import OpenWindow, OpenWindows, WindowsRequest
 from penstock.tables.rollup.aggregate import merge_partials
 from penstock.tables.rollup.decide import Span, spans_of
 from penstock.tables.rollup.files import cut, partials_files, scan, starting_in, window_bounds
@@ -29,7 +29,7 @@ PASS_ROWS_MAX = 1_000_000
 _ORDER = ("metric", "tags", "interval_ms", "window_start")
 
 
-def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
+def open_windows(job: JobSpec[RollupSpec], request: WindowsRequest) -> OpenWindows:
     """The first open windows by series, interval and start, and how many there are.
 
     `UserError` if there are no partials yet.
@@ -41,14 +41,16 @@ def open_windows(job: JobSpec[RollupSpec], wish: WindowsWish) -> OpenWindows:
     until_ms = close_state(job.name, partials.transactions(), closed).closed_until_ms
     aggregates = replace(job.table.aggregates, quantiles=())
     spans = {span.window.name: span for span in spans_of(job.table.windows, until_ms, until_ms)}
-    if wish.interval is not None:
-        if wish.interval not in spans:
-            raise UserError(f"the job has no windows of {wish.interval}", hint=f"it has {', '.join(spans)}")
-        spans = {wish.interval: spans[wish.interval]}
+    if request.interval is not None:
+        if request.interval not in spans:
+            raise UserError(f"the job has no windows of {request.interval}", hint=f"it has {', '.join(spans)}")
+        spans = {request.interval: spans[request.interval]}
     first, total = pl.DataFrame(), 0
-    for rows in _merged(partials, list(spans.values()), aggregates, wish.metrics):
+    for rows in _merged(partials, list(spans.values()), aggregates, request.metrics):
         total += rows.height
-        first = pl.concat([first, rows.sort(*_ORDER).head(wish.limit)], how="diagonal").sort(*_ORDER).head(wish.limit)
+        first = (
+            pl.concat([first, rows.sort(*_ORDER).head(request.limit)], how="diagonal").sort(*_ORDER).head(request.limit)
+        )
     names = {span.window.millis: name for name, span in spans.items()}
     return OpenWindows(tuple(_window(row, names, aggregates) for row in first.iter_rows(named=True)), total)
 

@@ -49,7 +49,7 @@ RETRY_SECONDS_MAX = 60.0
 
 OpenOutput = Callable[[PublishBucket], Output]
 OUTPUTS: dict[str, Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], Output]] = {
-    "kafka": lambda job, spec, bucket, environment: KafkaOutput(spec, job.log, bucket, environment.reach)
+    "kafka": lambda job, spec, bucket, environment: KafkaOutput(spec, job.log, bucket, environment.at_step)
 }
 """How the output of a bucket is made; a test puts another one in its place."""
 

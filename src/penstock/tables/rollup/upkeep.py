@@ -56,7 +56,7 @@ def clean(partials: Table, chore: Clean) -> None:
         )
 
     landed = partials.swap(decide)
-    partials.environment.reach("cleaned")
+    partials.environment.at_step("cleaned")
     if landed:
         partials.environment.listener.event(PartialsCleaned(len(chore.files), points))
 

@@ -79,11 +79,11 @@ class SingleTable:
 
     def landed(self, outcome: Outcome) -> Landed:
         """What became of a batch, once its bad records are in quarantine."""
-        self.environment.reach("committed")
+        self.environment.at_step("committed")
         if outcome.version is None:
             return Landed(outcome)
         self.quarantine.append(outcome.accepted)
-        self.environment.reach("quarantined")
+        self.environment.at_step("quarantined")
         landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
         files = [file for part in landed for file in part.files]
         counts = sum((part.counts for part in landed), Counts())
@@ -96,7 +96,7 @@ class SingleTable:
     def own(self, partitions: Iterable[Partition]) -> None:
         """Staged names have a random part: there is nothing to reserve."""
 
-    def settle(self, partitions: Iterable[Partition]) -> None:
+    def finish_pending(self, partitions: Iterable[Partition]) -> None:
         self.quarantine.append_missing(self.data, partitions)
 
     def shown_position(self, partition: Partition) -> int:

@@ -22,9 +22,9 @@ def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()
     further = [*beside] if quarantine is None else [(quarantine, _rules_from(table)), *beside]
     data = ListedTable.of(table)
     others = [(ListedTable.of(other), rules) for other, rules in further]
-    table.environment.reach("vacuum_listed")
+    table.environment.at_step("vacuum_listed")
     found = [data.classify(data_rules), *(listed.classify(rules) for listed, rules in others)]
-    return delete_dead(found, table.environment.reach, dry_run=dry_run)
+    return delete_dead(found, table.environment.at_step, dry_run=dry_run)
 
 
 def _rules_from(data: Table) -> Callable[[Table], NameRules]:

@@ -168,7 +168,7 @@ def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]
 ) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).settle(backwards)
+    settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
     assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
     together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
     together.update(

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.failpoints import Reach, noop
+from penstock.failpoints import AtStep, noop
 from penstock.logs.log import Bounds
 from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import Appended, WalRecord, decode_appends
@@ -36,10 +36,10 @@ class Folder:
     limits: WalLimits = LIMITS
     clock: Clock = field(default_factory=Clock)
     monotonic: Clock = field(default_factory=Clock)
-    reach: Reach = noop
+    at_step: AtStep = noop
 
     def open(self) -> WalStore:
-        return WalStore(self.path, self.limits, self.clock, self.reach, self.monotonic)
+        return WalStore(self.path, self.limits, self.clock, self.at_step, self.monotonic)
 
     def with_topic(self, partitions: int = 1) -> WalStore:
         store = self.open()

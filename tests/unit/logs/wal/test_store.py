@@ -100,7 +100,7 @@ def test_a_clock_that_jumps_forward_and_back_forgets_no_key(tmp_path: Path) -> N
 
 def test_appends_of_one_group_share_a_transaction_and_a_refused_one_harms_none(tmp_path: Path) -> None:
     steps: list[str] = []
-    store = Folder(tmp_path, reach=steps.append).with_topic()
+    store = Folder(tmp_path, at_step=steps.append).with_topic()
     append(store, b"a", client_key="one")
     steps.clear()
     appends = [made(b"%d" % number, client_key=key) for number, key in enumerate(["x", "one", "y"])]
@@ -144,13 +144,13 @@ def test_a_process_that_ends_at_any_step_loses_and_repeats_nothing(tmp_path: Pat
         read: list[bytes | None] = []
         visits = 0
 
-        def reach(at: str, visit: int = visit) -> None:
+        def at_step(at: str, visit: int = visit) -> None:
             nonlocal visits
             visits += at == step
             if at == step and visits == visit:
                 raise KilledError("killed")
 
-        folder.reach = reach
+        folder.at_step = at_step
         store = None
         acked: dict[int, tuple[int, int]] = {}
         number = 0

@@ -148,7 +148,7 @@ class Lake:
 
     def crashing(self, step: str) -> Export:
         """A process that dies at a step."""
-        return self.root.open(Environment(sleep=lambda _: None, reach=crash_at(step)))
+        return self.root.open(Environment(sleep=lambda _: None, at_step=crash_at(step)))
 
     def compact(self, table: Export | None = None) -> None:
         report = compact(table or self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=Effort())

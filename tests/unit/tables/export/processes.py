@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.environment import Environment
-from penstock.failpoints import Reach
+from penstock.failpoints import AtStep
 from penstock.lake.compaction import EVERYTHING, Effort
 from penstock.lake.reports import CompactReport
 from penstock.tables.export.export import ExportTable
@@ -14,11 +14,11 @@ from tests.support.export_root import ONE, ZERO, ExportRoot
 from tests.support.pipes import CrashError, once_at
 
 
-def quiet(reach: Reach | None = None, now: Callable[[], float] | None = None) -> Environment:
+def quiet(at_step: AtStep | None = None, now: Callable[[], float] | None = None) -> Environment:
     """An environment in which nothing waits."""
     environment = Environment(sleep=lambda _: None)
-    if reach is not None:
-        environment.reach = reach
+    if at_step is not None:
+        environment.at_step = at_step
     if now is not None:
         environment.now = now
     return environment
@@ -28,13 +28,13 @@ def dying_at(step: str, visit: int = 1) -> Environment:
     """Of a process that ends when it reaches a step for the n-th time."""
     visits = 0
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         nonlocal visits
         visits += reached == step
         if reached == step and visits == visit:
             raise CrashError(step)
 
-    return quiet(reach)
+    return quiet(at_step)
 
 
 def acting_at(step: str, act: Callable[[], object]) -> Environment:
@@ -45,7 +45,7 @@ def acting_at(step: str, act: Callable[[], object]) -> Environment:
 def restarted(root: ExportRoot) -> ExportRoot:
     """The root as the next process finds it, which has finished what others left."""
     root.table = root.open(quiet())
-    root.table.settle([ZERO, ONE])
+    root.table.finish_pending([ZERO, ONE])
     return root
 
 

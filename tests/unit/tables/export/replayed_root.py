@@ -69,5 +69,5 @@ def finish_runs(root: ExportRoot) -> int:
     """What the next process of the job does first; returns the rows that it takes out of quarantine."""
     root.table = root.open()
     removed = finish_replay(ExportRuns(root.logs), open_quarantine(root.job, export_quarantine(root.job)))
-    root.table.settle([ZERO])
+    root.table.finish_pending([ZERO])
     return removed

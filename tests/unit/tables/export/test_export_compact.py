@@ -240,7 +240,7 @@ def test_a_plain_reader_sees_no_row_twice_at_any_moment(tmp_path: Path) -> None:
 
 def test_another_process_finishes_a_compaction_while_it_removes_files(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    slow = root.open(acting_at("removing", lambda: root.open().finish_pending()))
+    slow = root.open(acting_at("removing", lambda: root.open().finish_renames()))
     assert compacted(slow).files_removed == 12
     assert rows_in(root.lake) == root.expected
 
@@ -373,7 +373,7 @@ def test_a_process_that_slept_before_its_rename_brings_no_compacted_file_back(tm
 
     def overtake() -> None:
         other = root.open(quiet(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS))
-        assert other.finish_pending() == {}
+        assert other.finish_renames() == {}
         assert compacted(other, all_days=True).files_removed == 13
 
     root.table = root.open(acting_at("renaming", overtake))

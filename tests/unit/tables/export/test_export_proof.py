@@ -99,7 +99,7 @@ def test_a_type_that_is_ahead_of_the_job_is_not_proven(tmp_path: Path, kind: Kin
     assert "a batch is half landed" in check_of(report, "types").unproven[0].what
     # The next process begins with what the types list for the quarantine.
     following = lake.root.open()
-    following.settle([ZERO, ONE])
+    following.finish_pending([ZERO, ONE])
     assert not_proven(lake.verify(values=True)) == ["types"]
     lake.run(ZERO, table=following)
     lake.prove()
@@ -122,7 +122,7 @@ def test_rows_missing_from_a_type_that_was_ahead_are_found(tmp_path: Path, kind:
     lake = started(make_job(tmp_path, kind), kind)
     lake.write(ZERO, ORDER, CLICK)
     half_landed(lake, ORDER, ORDER)
-    lake.root.open().settle([ZERO, ONE])
+    lake.root.open().finish_pending([ZERO, ONE])
     rewritten(lake.files()[0], lambda rows: rows[1:])
     assert not_proven(lake.verify(deep=False)) == ["types"]
     lake.run(ZERO, table=lake.root.open())
@@ -225,7 +225,7 @@ def test_a_compaction_that_was_cut_short_is_proved_at_every_step(tmp_path: Path,
     with pytest.raises(CrashError):
         lake.compact(lake.crashing(step))
     lake.prove()
-    lake.root.open().finish_pending()
+    lake.root.open().finish_renames()
     lake.prove()
 
 

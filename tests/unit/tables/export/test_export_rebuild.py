@@ -259,12 +259,12 @@ def test_killed_at_any_commit_a_rebuild_is_run_again(tmp_path: Path, lose: Lose)
     for deaths in range(1, 20):
         steps = iter(range(1, 1000))
 
-        def reach(step: str, last: int = deaths, steps: Iterator[int] = steps) -> None:
+        def at_step(step: str, last: int = deaths, steps: Iterator[int] = steps) -> None:
             if next(steps) == last:
                 raise CrashError(step)
 
         try:
-            assert rebuilt(told.root, environment=Environment(reach=reach, sleep=lambda _: None)).ok
+            assert rebuilt(told.root, environment=Environment(at_step=at_step, sleep=lambda _: None)).ok
             break
         except CrashError:
             with pytest.raises(UserError):
@@ -337,7 +337,7 @@ def test_a_type_that_was_ahead_of_the_job_takes_the_rest(tmp_path: Path) -> None
     told = story(tmp_path)
     rows = {("order", TUESDAY): [34, 36], ("click", TUESDAY): [35, 37]}
     shares = told.root.stage(ZERO, (34, 40), rows, pieces=(34,))
-    crashed = told.root.open(Environment(reach=crash_at_first("renamed"), sleep=lambda _: None))
+    crashed = told.root.open(Environment(at_step=crash_at_first("renamed"), sleep=lambda _: None))
     with pytest.raises(CrashError):
         told.root.land(Slice(ZERO, 34, 40, 34), {"order": shares["order"]}, {"order": 34, "click": 34}, table=crashed)
     told.know(ZERO, rows)
@@ -355,11 +355,11 @@ def test_a_type_that_was_ahead_of_the_job_takes_the_rest(tmp_path: Path) -> None
 
 
 def crash_at_first(wanted: str) -> Callable[[str], None]:
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         if step == wanted:
             raise CrashError(step)
 
-    return reach
+    return at_step
 
 
 def test_an_incarnation_of_a_topic_stays_apart_from_the_one_before(tmp_path: Path) -> None:
@@ -529,7 +529,7 @@ def test_records_that_were_quarantined_before_are_named_and_do_not_stop_the_job(
     (note,) = rebuilt(told.root).notes
     assert note.startswith("records that were quarantined before are not replayed")
     told.go_on()
-    told.root.open().settle([ZERO, ONE])
+    told.root.open().finish_pending([ZERO, ONE])
     assert in_quarantine(told.root) == []
 
 

@@ -135,7 +135,7 @@ def test_an_exporter_goes_on_beside_a_run_that_died(root: ExportRoot) -> None:
     with pytest.raises(CrashError):
         replay(root, RUN, environment=dying_at("type_committed"))
     root.table = root.open()
-    root.table.settle([ZERO])
+    root.table.finish_pending([ZERO])
     root.write(ZERO, 14, 18, {("order", WEDNESDAY): [14, 15], ("click", WEDNESDAY): [16, 17]})
     assert finish_runs(root) == 1
     root.expected["click", 0, 4] += 1

@@ -165,7 +165,7 @@ def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tm
     log.write_text("in the way")
     heard = Recorder()
     root.table = root.open(Environment(listener=heard, sleep=lambda _: None))
-    root.table.settle([ZERO, ONE])
+    root.table.finish_pending([ZERO, ONE])
     assert [event["type"] for event in heard.named("type cannot be written")] == ["order"]
     assert ("click", 0, 36) in plain_rows(root.lake)
     root.write(ZERO, 34, 37, {("click", MONDAY): [36]}, left={"order": [34, 35]})

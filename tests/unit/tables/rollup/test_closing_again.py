@@ -26,13 +26,13 @@ HOSTS = [f"host-{number}" for number in range(12)]
 def fail_at(lake: RollupLake, step: str) -> None:
     """The process ends when it reaches the step; another one goes on."""
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         if reached == step:
             raise TransientError(f"failpoint {step}")
 
     process = lake.another_process()
-    process._environment.reach = reach
-    process._partials.environment.reach = process._windows.environment.reach = reach
+    process._environment.at_step = at_step
+    process._partials.environment.at_step = process._windows.environment.at_step = at_step
     with pytest.raises(TransientError, match=step):
         lake.work(process)
 
@@ -121,12 +121,12 @@ def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_not
         lake.land([Point("a", 0, 1.0)])
     lake.land([Point("clock", 60_000, 0.0)])
 
-    def reach(reached: str) -> None:
+    def at_step(reached: str) -> None:
         if reached == step:
             assert compact_partials(lake.partials, lake.job.table, EVERYTHING).files_removed > 1
 
     process = lake.another_process()
-    process._environment.reach = reach
+    process._environment.at_step = at_step
     lake.work(process)
     assert lake.values("count") == {("1m", "a", 0): (3,)}
     assert lake.partial_points() + lake.number("points_removed") == 4
@@ -196,13 +196,13 @@ def test_a_compaction_between_staging_and_commit_of_an_update_doubles_nothing(tm
     lake.land([Point("a", 1_000, 1.0)])
     lake.land([Point("clock", 240_000, 0.0)])
 
-    def reach(step: str) -> None:
+    def at_step(step: str) -> None:
         if step == "close_staged":
             lake.windows.refresh()
             assert compact(lake.windows, 10**9).files_removed > 1
 
     process = lake.another_process()
-    process._environment.reach = reach
+    process._environment.at_step = at_step
     with pytest.raises(WindowsRewrittenError):
         lake.work(process)
     lake.work()

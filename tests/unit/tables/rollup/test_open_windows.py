@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.tables.kind import WindowsWish
+from penstock.tables.kind import WindowsRequest
 from penstock.tables.rollup import open_windows as module
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.spec import Aggregates
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, rollup_job
 
-ALL = WindowsWish(limit=10_000)
+ALL = WindowsRequest(limit=10_000)
 HOSTS = ("a", "b", "c", "d")
 Key = tuple[str, str, int]
 """Host, interval and start in milliseconds."""
 
 
-def shown(lake: RollupLake, wish: WindowsWish = ALL) -> dict[Key, dict[str, float | None]]:
-    found = open_windows(lake.job, wish)
+def shown(lake: RollupLake, request: WindowsRequest = ALL) -> dict[Key, dict[str, float | None]]:
+    found = open_windows(lake.job, request)
     values = {
         (each.tags["host"], each.interval, round(each.start.timestamp() * 1000)): dict(each.values)
         for each in found.windows
@@ -81,7 +81,7 @@ def test_the_first_windows_by_series_interval_and_start_are_shown_and_all_are_co
 ) -> None:
     monkeypatch.setattr(module, "PASS_ROWS_MAX", pass_rows_max)
     lake = filled(tmp_path)
-    found = open_windows(lake.job, WindowsWish(limit=4))
+    found = open_windows(lake.job, WindowsRequest(limit=4))
     assert found.total == len(expected(lake)) == 4 * (3 + 1 + 1)
     assert [(each.tags["host"], each.interval, round(each.start.timestamp())) for each in found.windows] == [
         ("a", "1m", 12 * 60),
@@ -89,16 +89,16 @@ def test_the_first_windows_by_series_interval_and_start_are_shown_and_all_are_co
         ("a", "1m", 14 * 60),
         ("a", "10m", 600),
     ]
-    assert open_windows(lake.job, WindowsWish(limit=0)).windows == ()
+    assert open_windows(lake.job, WindowsRequest(limit=0)).windows == ()
 
 
 def test_an_interval_or_a_metric_can_be_chosen(tmp_path: Path) -> None:
     lake = filled(tmp_path)
     hours = {key: values for key, values in expected(lake).items() if key[1] == "1h"}
-    assert shown(lake, WindowsWish(("load",), "1h")) == hours
-    assert open_windows(lake.job, WindowsWish(("memory",))).total == 0
+    assert shown(lake, WindowsRequest(("load",), "1h")) == hours
+    assert open_windows(lake.job, WindowsRequest(("memory",))).total == 0
     with pytest.raises(UserError, match="no windows of 2h"):
-        open_windows(lake.job, WindowsWish(interval="2h"))
+        open_windows(lake.job, WindowsRequest(interval="2h"))
 
 
 def test_before_the_first_close_all_windows_are_open_and_without_a_table_the_error_says_so(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.publish.output import PublishPosition
 from penstock.publish.spec import PublishSpec
-from penstock.tables.kind import CompactWish, View
+from penstock.tables.kind import CompactRequest, View
 from penstock.tables.rollup import pages, publishing
 from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.publishing import Publishing
@@ -121,7 +121,7 @@ def compacted(publishers: Publishers, closes: int) -> list[str]:
     """The few files that hold the rows of many closes, which nobody has published."""
     for minute in range(closes):
         publishers.close(minute * 60_000)
-    RollupKind().compact(publishers.lake.job, CompactWish(), publishers.lake.environment, None)
+    RollupKind().compact(publishers.lake.job, CompactRequest(), publishers.lake.environment, None)
     publishers.lake.windows.refresh()
     files = active_files(publishers.lake.windows.handle, ("close",))
     assert [file.spans["close"] for file in files] == [(1, closes)]

@@ -129,7 +129,7 @@ class Loader:
         runs = [run for report in reports for run in report.runs]
         try:
             _check_readable(reports)
-            self.data.environment.reach("runs_staged")
+            self.data.environment.at_step("runs_staged")
             modes = {"ties_replace": not self._overwrites, "overwrites": self._overwrites}
             tombstones = Tombstones(self.job, self.data)
             merge = Merge(self.job, self.data, tombstones, self.spark, runs, name, **modes)
@@ -189,7 +189,7 @@ class Loader:
             return Change(actions, numbers, record.metadata)
 
         self.data.swap(decide)
-        self.data.environment.reach("committed")
+        self.data.environment.at_step("committed")
 
 
 def _check_readable(reports: Sequence[LoadTaskReport]) -> None:

@@ -49,7 +49,7 @@ def watched(root: ExportRoot, watch: Callable[[str, str], None] | None = None) -
     """The next processes of the job use a storage that reports each act before it happens."""
     storage = root.storage = WatchedStorage(open_storage(str(root.lake), {}), watch)
     root.table = root.open()
-    root.table.settle([ZERO])
+    root.table.finish_pending([ZERO])
     return storage
 
 
@@ -216,7 +216,7 @@ def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path
         root.logs.storage.delete(path)
         root.storage = WatchedStorage(open_storage(str(root.lake), {}), refuse_markers)
         root.table = root.open()
-        root.table.settle([ZERO])
+        root.table.finish_pending([ZERO])
         root.logs.storage.put(path, body)
     storage = root.storage if isinstance(root.storage, WatchedStorage) else watched(root)
     storage.watch = refuse
@@ -273,7 +273,7 @@ def test_a_clock_that_was_a_year_ahead_keeps_no_day_open_for_a_year(tmp_path: Pa
     root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark="2027-03-02")
     assert marker(root) is not None
     root.table = root.open(quiet(now=lambda: noon))
-    root.table.settle([ZERO])
+    root.table.finish_pending([ZERO])
     assert marker(root) is None, "by the right clock Monday is not over"
     root.write(ZERO, 5, 10, {("order", MONDAY): range(5, 10)})
     assert marker(root) is None
