@@ -121,7 +121,7 @@ def lookups(
     files, answers = bench_lookups(rows, _say)
     if not json:
         print(f"lookups: {rows:,} rows in {files} files")
-    shown = [asdict(each) for each in answers]
+    shown = [asdict(answer) for answer in answers]
     _print_rows({"bench": "lookups", "rows": rows, "files": files, "answers": shown}, "answers", json)
 
 
@@ -132,7 +132,7 @@ def wal(
     json: Json = False,
 ) -> None:
     """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
-    rates = [asdict(each) for each in bench_wal(seconds, _say, folder)]
+    rates = [asdict(item) for item in bench_wal(seconds, _say, folder)]
     _print_rows({"bench": "wal", "rates": rates}, "rates", json)
 
 

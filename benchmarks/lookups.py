@@ -66,7 +66,7 @@ def bench_lookups(rows: int, say: Say) -> tuple[int, list[Answer]]:
         say(f"loading {rows:,} rows in {COMMITS} commits")
         path = _loaded(spark, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
-        answers = [_answer(spark, path, each, say) for each in _cases(rows // DEVICES)]
+        answers = [_answer(spark, path, case, say) for case in _cases(rows // DEVICES)]
     spark.stop()
     return files, answers
 

@@ -90,11 +90,13 @@ def outcome(table: Path) -> dict[str, Any]:
 
 
 def _look(points: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
-    found = outcome(folder / _TABLE)
+    result = outcome(folder / _TABLE)
     # Every point is in one window of each length.
-    if found["window_points"] != points * len(WINDOWS):
-        raise SystemExit(f"{side}: {found['window_points']} points in windows of {len(WINDOWS)} lengths, read {points}")
-    return {"outcome": found}
+    if result["window_points"] != points * len(WINDOWS):
+        raise SystemExit(
+            f"{side}: {result['window_points']} points in windows of {len(WINDOWS)} lengths, read {points}"
+        )
+    return {"outcome": result}
 
 
 def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -106,9 +106,9 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
                 outcomes.append(measured.get("outcome", {}))
                 say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    ours, theirs = (median([Spent(each["wall_s"], each["cpu_s"]) for each in found]) for found in runs.values())
+    ours, theirs = (median([Spent(item["wall_s"], item["cpu_s"]) for item in found]) for found in runs.values())
     memory = {side: max(round(each["memory_bytes"] / MIB) for each in found) for side, found in runs.items()}
-    further = [each.get("further", {}) for each in runs["penstock"]]
+    further = [run.get("further", {}) for run in runs["penstock"]]
     medians = {name: round(statistics.median(each[name] for each in further), 3) for name in further[0]}
     shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians, **extra}
     return BenchResult(of.bench, of.records, ours, of.baseline_name, theirs, shown)
@@ -138,9 +138,9 @@ def measure_side(of: Comparison, side: str, bootstrap: str, folder: Path) -> dic
         meter = Meter()
         run(spark, bootstrap, measured)
         spent = meter.spent()
-    found = of.look(spark, side, measured)
+    result = of.look(spark, side, measured)
     spark.stop()
-    return {**asdict(spent), "memory_bytes": memory.peak_bytes, **found}
+    return {**asdict(spent), "memory_bytes": memory.peak_bytes, **result}
 
 
 def check_rows(side: str, found: int, expected: int) -> None:

@@ -55,7 +55,7 @@ def make_history(path: Path, commits: int) -> None:
     """Commit one row at a time, as a job at the head of its log does, and compact now and then, as its owner does."""
     spec = TablePlace(str(path))
     table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
-    table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(each, 0, 1) for each in PARTITIONS)))
+    table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(partition, 0, 1) for partition in PARTITIONS)))
     for number in range(commits):
         turn, place = divmod(number, len(PARTITIONS))
         table.commit(Proposal(_JOB, new_batch_id(), (_part(table, PARTITIONS[place], turn),)))
@@ -81,6 +81,6 @@ def start_up(path: Path) -> None:
     table = open_table(TablePlace(str(path)), _JOB)
     state = table.state(PARTITIONS)
     table.handle.history(20)
-    positions = {each: state.of(each).position or 0 for each in PARTITIONS}
-    lanes = tuple(Lane(each, position, Bounds(0, position + 1), None) for each, position in positions.items())
+    positions = {partition: state.of(partition).position or 0 for partition in PARTITIONS}
+    lanes = tuple(Lane(item, position, Bounds(0, position + 1), None) for item, position in positions.items())
     plan(lanes, Terms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())

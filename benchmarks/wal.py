@@ -35,15 +35,15 @@ class WalRate:
 
 def bench_wal(seconds: float, say: Say, folder: Path | None = None) -> list[WalRate]:
     """Each number of clients with each size of append, for so long each; the folder is on the disk in question."""
-    found = []
+    result = []
     with tempfile.TemporaryDirectory(dir=folder) as place, _served(Path(place) / "wal") as url:
         for clients in CLIENTS:
             for batch in BATCHES:
                 disk = _fsync_rate(Path(place) / "probe", len(RECORD) * batch, seconds)
                 say(f"{clients} clients, {batch} records per append")
                 appends = _append_rate(url, clients, batch, seconds)
-                found.append(WalRate(clients, batch, round(appends), round(appends * batch), round(disk)))
-    return found
+                result.append(WalRate(clients, batch, round(appends), round(appends * batch), round(disk)))
+    return result
 
 
 @contextmanager

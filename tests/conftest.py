@@ -121,7 +121,7 @@ def cluster() -> Cluster:
     with exclusive(folder / "starting", wait_seconds_max=BROKER_SECONDS_MAX):
         known = Cluster.open(folder)
         # One that failed to start for another process is tried again, and not waited for by every test.
-        running = known is not None and all(each.running for each in known.status())
+        running = known is not None and all(item.running for item in known.status())
         return known if known is not None and running else Cluster.start(folder, settings=BROKER_SETTINGS)
 
 

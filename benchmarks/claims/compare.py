@@ -110,8 +110,8 @@ def _cores(bench: ClaimsBench) -> float:
 
 def _changes(crew: _Crew, say: Say) -> dict[str, Any]:
     starts = [crew.start_up(number) for number in range(STARTS)]
-    startup_s = round(statistics.median(each[0] for each in starts), 3)
-    startup_records = int(statistics.median(each[1] for each in starts))
+    startup_s = round(statistics.median(partition[0] for partition in starts), 3)
+    startup_records = int(statistics.median(item[1] for item in starts))
     say(f"start-up: {startup_s} s, {startup_records} records")
     join_s = crew.join_one()
     say(f"one more member had its share after {join_s} s")
@@ -163,7 +163,7 @@ class _Crew(Threads[Agent]):
         members = [*self.members, *newcomers]
         # First by the word of one member: to ask each of them all the time would slow them down.
         wait_until(lambda: len(held := self._counts()) == len(members) and fair(held.values(), partitions), UNFAIR)
-        wait_until(lambda: fair([len(each.held()) for each in members], partitions), UNFAIR)
+        wait_until(lambda: fair([len(member.held()) for member in members], partitions), UNFAIR)
 
     def _counts(self) -> Counter[str]:
         """How many partitions each member holds, as the first member sees it."""
@@ -196,4 +196,4 @@ def _records(bootstrap: str) -> int:
     """How many records the coordination topic holds."""
     places = [TopicPartition(DEFAULT_TOPIC, place) for place in range(DEFAULT_PARTITIONS)]
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})) as consumer:
-        return sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in places)
+        return sum(consumer.get_watermark_offsets(item, timeout=30)[1] for item in places)

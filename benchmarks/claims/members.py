@@ -77,7 +77,7 @@ class Consuming:
         self._consumer.subscribe([self._topic])
         while not self._stopping.is_set():
             self._consumer.poll(_POLL_SECONDS)
-            self._held = frozenset(each.partition for each in self._consumer.assignment())
+            self._held = frozenset(item.partition for item in self._consumer.assignment())
         self._consumer.close()
 
 
@@ -124,8 +124,8 @@ class Threads(Generic[M]):
         meter = Meter()
         self.bootstrap = bootstrap
         self.members = [self._recruit(number, bootstrap) for number in range(self._count)]
-        for each in self.members:
-            each.start()
+        for member in self.members:
+            member.start()
         self.wait_fair(partitions)
         return meter.spent()
 
@@ -133,12 +133,12 @@ class Threads(Generic[M]):
         wait_until(lambda: self._is_fair(partitions), UNFAIR)
 
     def _is_fair(self, partitions: int) -> bool:
-        held = [each.held() for each in self.members]
+        held = [member.held() for member in self.members]
         return fair(list(map(len, held)), partitions) and len(set[object]().union(*held)) == partitions
 
     def close(self) -> None:
         with ThreadPoolExecutor(self._count) as pool:
-            list(pool.map(lambda each: each.close(), self.members))
+            list(pool.map(lambda item: item.close(), self.members))
 
 
 class Processes:

@@ -48,7 +48,7 @@ class _Hall:
                 participant.read(offset, decode(self.log[offset], _GROUP)[0], self.now, self.now)
             self._members[index] = (participant, len(self.log))
             participant.begin(self.now)
-            said += [encode(each, _GROUP, 8) for each in participant.decide(self.now)]
+            said += [encode(item, _GROUP, 8) for item in participant.decide(self.now)]
         self.log += said
 
     @property

@@ -56,12 +56,12 @@ def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
     write_files(rows, folder / "files", FILES)
     load = sides.loader(spark, sides.written_job(folder, job_text("nowhere:9092", 1, folder / "loaded")))
     shutil.copytree(folder / "files", folder / "copies")
-    found = {}
+    result = {}
     for name, source in zip(LOADS, ("files", "files", "copies"), strict=True):
         meter = Meter()
         load(folder / source)
-        found[name] = meter.spent().wall_s
-    return found
+        result[name] = meter.spent().wall_s
+    return result
 
 
 def baseline(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -44,9 +44,9 @@ def _measure_all(bootstrap: str, batch: int, folder: Path) -> list[dict[str, Any
     spark = open_spark(SparkSpec(), "bench growth", light=True)
     # Once for nothing: a running job is measured, not the JVM's start.
     sizes = [SIZES[0], *SIZES]
-    found = [_measure(spark, bootstrap, batch, size, folder / f"{number}") for number, size in enumerate(sizes)]
+    result = [_measure(spark, bootstrap, batch, size, folder / f"{number}") for number, size in enumerate(sizes)]
     spark.stop()
-    return found[1:]
+    return result[1:]
 
 
 def _measure(spark: SparkSession, bootstrap: str, batch: int, size: int, folder: Path) -> dict[str, Any]:

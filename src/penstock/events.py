@@ -33,8 +33,8 @@ class Event:
 
     def facts(self) -> dict[str, object]:
         """The fields by name, without those that do not apply."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: fact for name, fact in found.items() if fact is not None}
+        result = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: fact for name, fact in result.items() if fact is not None}
 
     def in_short(self) -> str:
         """What live progress shows as the state of the job: the words, where a fact matters with it."""

@@ -157,4 +157,4 @@ def _slices(ready: tuple[Lane, ...], records_max: int) -> tuple[Slice, ...]:
         end = min(lane.bounds.end, lane.read_from + share)
         left = max(0, left - (end - lane.read_from))
         slices.append(Slice(lane.partition, lane.position, end, lane.read_from))
-    return tuple(sorted(slices, key=lambda each: each.partition))
+    return tuple(sorted(slices, key=lambda item: item.partition))

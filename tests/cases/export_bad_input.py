@@ -109,15 +109,15 @@ def deep_export(top: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
 
 def nothing_escaped(export: ExportPipe, top: Path, *types: str) -> bool:
     """Whether the folders of the types are all that stands below the root, and the job all that stands below `top`."""
-    outside = [each for each in top.rglob("*") if not each.is_relative_to(export.folder)]
+    outside = [item for item in top.rglob("*") if not item.is_relative_to(export.folder)]
     beside = {each.name for each in export.folder.iterdir()}
     inside = {each.name for each in export.root.iterdir()}
-    below = [each for each in export.folder.parents if each.is_relative_to(top) and each != top]
+    below = [parent for parent in export.folder.parents if parent.is_relative_to(top) and parent != top]
     return sorted(outside) == sorted(below) and beside == {"job.yaml", "root"} and inside == {"_penstock", *types}
 
 
 def totals(export: ExportPipe) -> Totals:
-    return sum((each.totals for each in export.state.partitions.values()), Totals())
+    return sum((partition.totals for partition in export.state.partitions.values()), Totals())
 
 
 def reasons(export: ExportPipe) -> dict[tuple[int, int], str]:

@@ -120,20 +120,20 @@ class Fan:
         return self.status().as_json()
 
     def types(self) -> dict[str, dict[str, Any]]:
-        return {each["type"]: each for each in self.told()["types"]}
+        return {item["type"]: item for item in self.told()["types"]}
 
     def partition(self, number: int) -> PartitionStatus:
         return self.status().partitions[number]
 
     def global_position(self, number: int) -> int | None:
-        [found] = [each.value for each in self.partition(number).further if each.heading == "global"]
+        [found] = [item.value for item in self.partition(number).further if item.heading == "global"]
         return found
 
     def kinds(self) -> list[StrEnum]:
-        return [each.kind for each in self.status().alerts]
+        return [alert.kind for alert in self.status().alerts]
 
     def texts(self, kind: StrEnum) -> list[str]:
-        return [each.text for each in self.status().alerts if each.kind is kind]
+        return [alert.text for alert in self.status().alerts if alert.kind is kind]
 
     def mirror(self, zero: int, one: int) -> None:
         with closing(open_log(self.job)) as log:

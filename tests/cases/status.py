@@ -36,8 +36,8 @@ def filled(job: JobSpec) -> SmallTable:
 
 def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
     with closing(open_log(job)) as log:
-        log.show({each: offsets[each.number] for each in log.partitions()})
+        log.show({partition: offsets[partition.number] for partition in log.partitions()})
 
 
 def kinds(found: JobStatus) -> list[StrEnum]:
-    return [each.kind for each in found.alerts]
+    return [alert.kind for alert in found.alerts]

@@ -16,7 +16,7 @@ def job_of_twenty(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Pat
     """Two partitions of ten records, and a job that has not started."""
     name = topic(2)
     for number in range(2):
-        produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=number)
+        produce(name, [f'{{"id": {item}}}' for item in range(10)], partition=number)
     return small_job(bootstrap, name, tmp_path)
 
 
@@ -31,11 +31,11 @@ def filled(job: JobSpec) -> SmallTable:
 
 
 def check_of(report: VerifyReport, name: str) -> Check:
-    return next(each for each in report.checks if each.name == name)
+    return next(check for check in report.checks if check.name == name)
 
 
 def failed(report: VerifyReport) -> list[str]:
-    return [each.name for each in report.checks if each.verdict is Verdict.VIOLATED]
+    return [check.name for check in report.checks if check.verdict is Verdict.VIOLATED]
 
 
 def violation(job: JobSpec, partition: int, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
@@ -45,4 +45,4 @@ def violation(job: JobSpec, partition: int, offset: int, kind: ViolationKind, en
 def recreated(job: JobSpec, topic: Topics, produce: Produce) -> None:
     name = job.log.topics[0]
     topic.recreate(name, 2)
-    produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=0)
+    produce(name, [f'{{"id": {number}}}' for number in range(10)], partition=0)

@@ -69,8 +69,8 @@ def point(partition: Partition, number: int) -> MemoryRecord:
 
 
 def totals_of_table(table: Any, partition: Partition) -> Totals:
-    found: Totals = table.state([partition]).of(partition).totals
-    return found
+    totals: Totals = table.state([partition]).of(partition).totals
+    return totals
 
 
 def totals_of_export(table: Any, partition: Partition) -> Totals:
@@ -89,9 +89,9 @@ class Subject:
     totals: Callable[[Any, Partition], Totals] = totals_of_table
 
     def fill(self, count: int = 6) -> None:
-        for each in (ZERO, ONE):
-            start = self.log.bounds([each])[each].end
-            self.log.append(each, *(self.content(each, number) for number in range(start, start + count)))
+        for item in (ZERO, ONE):
+            start = self.log.bounds([item])[item].end
+            self.log.append(item, *(self.content(item, number) for number in range(start, start + count)))
 
     def open(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
         return open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
@@ -107,7 +107,7 @@ class Subject:
 
     @property
     def wanted(self) -> list[Place]:
-        return sorted((each.number, offset) for each, values in self.log.values.items() for offset in values)
+        return sorted((key.number, offset) for key, values in self.log.values.items() for offset in values)
 
 
 def toy(folder: Path) -> Subject:
@@ -134,7 +134,7 @@ def export(folder: Path) -> Subject:
 
 def export_as_delta(folder: Path) -> Subject:
     def read() -> list[Place]:
-        there = [each for each in ("A", "B") if (folder / "table" / each / "_delta_log").exists()]
+        there = [text for text in ("A", "B") if (folder / "table" / text / "_delta_log").exists()]
         return sorted(place for name in there for place in _places(pl.read_delta(str(folder / "table" / name))))
 
     return Subject(_loaded(folder, EXPORT, format="delta"), read, totals=totals_of_export)

@@ -44,16 +44,16 @@ def claims(request: pytest.FixtureRequest) -> Iterator[Claims]:
 def held(claims: Claims, floor: int = 0) -> dict[Partition, int]:
     """Both partitions, once they are claimed."""
     deadline = time.monotonic() + SECONDS_MAX
-    while len(found := claims.held([ZERO, ONE], {ZERO: floor, ONE: floor})) < 2:
+    while len(result := claims.held([ZERO, ONE], {ZERO: floor, ONE: floor})) < 2:
         assert time.monotonic() < deadline, "partitions that nobody else wants were not claimed"
         time.sleep(0.05)
-    return found
+    return result
 
 
 def test_the_only_process_holds_everything_under_a_token(claims: Claims) -> None:
     tokens = held(claims)
     assert all(token >= 1 for token in tokens.values())
-    assert all(claims.keeps(each, token) for each, token in tokens.items())
+    assert all(claims.keeps(partition, token) for partition, token in tokens.items())
     assert held(claims) == tokens
 
 

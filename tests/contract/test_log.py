@@ -77,9 +77,9 @@ def filled(world: World) -> Iterator[tuple[World, str, Log, Partition]]:
 
 def test_partitions_have_the_identity_of_their_topic(filled: tuple[World, str, Log, Partition]) -> None:
     _, name, log, _ = filled
-    found = log.partitions()
-    [topic_id] = {each.topic_id for each in found}
-    assert [(each.topic, each.number) for each in found] == [(name, 0), (name, 1)]
+    partitions = log.partitions()
+    [topic_id] = {item.topic_id for item in partitions}
+    assert [(partition.topic, partition.number) for partition in partitions] == [(name, 0), (name, 1)]
     assert log.topic_ids([name, "no-such-topic"]) == {name: topic_id}
 
 
@@ -164,16 +164,16 @@ def test_a_recreated_topic_has_another_identity(filled: tuple[World, str, Log, P
     world, name, log, partition = filled
     world.topics.recreate(name)
     deadline = time.monotonic() + SECONDS_MAX
-    while (found := log.topic_ids([name]).get(name)) in (None, partition.topic_id):
+    while (result := log.topic_ids([name]).get(name)) in (None, partition.topic_id):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert found != partition.topic_id
+    assert result != partition.topic_id
 
 
 def test_the_age_of_the_oldest_unread_record_is_told(filled: tuple[World, str, Log, Partition]) -> None:
     _, _, log, partition = filled
-    found = log.record_times({partition: 2}, SECONDS_MAX)
-    assert abs(found[partition] - time.time()) < 300
+    record_times = log.record_times({partition: 2}, SECONDS_MAX)
+    assert abs(record_times[partition] - time.time()) < 300
 
 
 def test_a_topic_that_does_not_exist_is_the_users_to_mend(world: World) -> None:

@@ -196,10 +196,10 @@ def test_ten_thousand_records_in_one_transaction_keep_the_order_of_each_key(worl
 
 
 def by_key(records: Sequence[OutputRecord]) -> dict[bytes, list[bytes]]:
-    found: dict[bytes, list[bytes]] = defaultdict(list)
+    result: dict[bytes, list[bytes]] = defaultdict(list)
     for record in records:
-        found[record.key].append(record.value)
-    return found
+        result[record.key].append(record.value)
+    return result
 
 
 def test_a_record_that_is_too_large_fails_its_transaction_and_is_named(world: World) -> None:

@@ -114,7 +114,7 @@ def test_a_listing_can_begin_after_a_path(storage: Storage) -> None:
         storage.put(path, b"")
 
     def after(path: str) -> list[str]:
-        return sorted(each.path for each in storage.list("a", path))
+        return sorted(item.path for item in storage.list("a", path))
 
     assert after("a/day=2") == ["a/day=2/x", "a/day=2/y", "a/day=3/x", "a/other"]
     assert after("a/day=2/x") == ["a/day=2/y", "a/day=3/x", "a/other"]

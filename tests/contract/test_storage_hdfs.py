@@ -38,8 +38,8 @@ def paths(storage: Storage, prefix: str = "") -> list[str]:
 
 def everything_in(hdfs: HdfsCluster, folder: str) -> list[str]:
     """The names as HDFS itself lists them, hidden ones too."""
-    found = Client(hdfs.address, {}).list_status(folder, True)
-    return sorted(each.path.removeprefix(f"{folder}/") for each in found if not each.isdir)
+    status = Client(hdfs.address, {}).list_status(folder, True)
+    return sorted(item.path.removeprefix(f"{folder}/") for item in status if not item.isdir)
 
 
 def test_it_travels_to_another_process(root: Storage) -> None:

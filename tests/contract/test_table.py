@@ -54,10 +54,10 @@ def staged(subject: Subject, token: int, end: int) -> tuple[Batch, dict[Partitio
     partitions = rounds.log.partitions()
     tokens, _ = rounds.starter.begin(rounds.claim(partitions), partitions, rounds.log.bounds(partitions))
     rounds.table.own(tokens)
-    batch = Batch(new_batch_id(), tuple(Slice(each, 0, end, 0) for each in partitions), flush=True)
-    found = rounds.writer.stage(batch)
-    assert not isinstance(found, SchemaChanged)
-    return batch, tokens, found
+    batch = Batch(new_batch_id(), tuple(Slice(partition, 0, end, 0) for partition in partitions), flush=True)
+    result = rounds.writer.stage(batch)
+    assert not isinstance(result, SchemaChanged)
+    return batch, tokens, result
 
 
 def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
@@ -67,11 +67,11 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
     table = subject.run().table
     state = table.state([ZERO, ONE])
     assert subject.read() == subject.wanted
-    for each in (ZERO, ONE):
-        here = state.of(each)
-        totals = subject.totals(table, each)
+    for item in (ZERO, ONE):
+        here = state.of(item)
+        totals = subject.totals(table, item)
         assert (here.origin, here.position, totals.written, totals.conserved) == (0, 12, 12, True)
-        assert table.shown_position(each) == 12
+        assert table.shown_position(item) == 12
     assert not table.lags([ZERO, ONE])
     assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
 
@@ -103,7 +103,7 @@ def test_an_older_token_writes_nothing_however_late_it_comes(subject: Subject) -
     subject.fill()
     batch, tokens, found = staged(subject, token=1, end=4)
     newer = subject.open()
-    fences = tuple(FencePart(each, 2) for each in (ZERO, ONE))
+    fences = tuple(FencePart(item, 2) for item in (ZERO, ONE))
     newer.table.commit(Proposal("contract", new_batch_id(), fences))
     landed = subject.open(claims=Holding(1)).table.land(batch, tokens, found)
     assert (landed.outcome.version, len(landed.outcome.refused)) == (None, 2)
@@ -129,7 +129,7 @@ def test_a_slice_lands_without_the_other_that_is_refused_or_the_batch_not_at_all
     landed = table.land(batch, tokens, found)
     accepted = [ZERO] if table.divisible else []
     assert [part.partition for part in landed.outcome.accepted] == accepted
-    assert ONE in {each.partition for each in landed.outcome.refused}
+    assert ONE in {item.partition for item in landed.outcome.refused}
     assert subject.read() == [(each.number, offset) for each in accepted for offset in range(6)]
 
 
@@ -194,10 +194,10 @@ def test_its_kind_proves_compacts_cleans_and_shows_it(subject: Subject) -> None:
     kind.vacuum(subject.job, VacuumRequest(), Environment())
     assert subject.read() == subject.wanted
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
-    found = _status(subject)
-    assert {each.partition: each.position for each in found.partitions} == {ZERO: 18, ONE: 18}
-    assert {each.lag_records for each in found.partitions} == {0}
-    assert found.as_json()["job"] == "contract"
+    result = _status(subject)
+    assert {partition.partition: partition.position for partition in result.partitions} == {ZERO: 18, ONE: 18}
+    assert {item.lag_records for item in result.partitions} == {0}
+    assert result.as_json()["job"] == "contract"
     assert kind.summary(subject.job)
 
 

@@ -59,12 +59,12 @@ def test_a_compaction_killed_in_the_middle_shows_every_row_once(subject: Subject
 def test_a_damage_is_found_and_the_status_tells_of_the_lag(subject: Subject) -> None:
     subject.run()
     subject.fill(2)
-    found = status(subject.job, open_log=lambda job: subject.log.view(job.log))
-    assert {each.lag_records for each in found.partitions} == {2}
+    result = status(subject.job, open_log=lambda job: subject.log.view(job.log))
+    assert {partition.lag_records for partition in result.partitions} == {2}
     printed = io.StringIO()
-    print_status(found, Console(file=printed, width=200))
-    assert f"files of the toy: {found.as_json()['files']}" in printed.getvalue()
-    for each in Path(subject.job.table.path).glob("*.json"):
-        each.write_text(each.read_text().replace('["events", 0, 3', '["events", 0, 4'))
+    print_status(result, Console(file=printed, width=200))
+    assert f"files of the toy: {result.as_json()['files']}" in printed.getvalue()
+    for item in Path(subject.job.table.path).glob("*.json"):
+        item.write_text(item.read_text().replace('["events", 0, 3', '["events", 0, 4'))
     assert not verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
     assert len(ToyTable(subject.job, Environment()).rows()) == 16

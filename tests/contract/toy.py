@@ -84,9 +84,9 @@ class ToyTable:
 
     def commits(self) -> list[dict[str, Any]]:
         """From the newest merged one on, which holds those before it."""
-        found = [json.loads(each.read_text()) for each in sorted(self.folder.glob("*.json"))]
-        merged = [index for index, each in enumerate(found) if each["kind"] == "merged"]
-        return found[merged[-1] :] if merged else found
+        loadss = [json.loads(item.read_text()) for item in sorted(self.folder.glob("*.json"))]
+        merged = [index for index, each in enumerate(loadss) if each["kind"] == "merged"]
+        return loadss[merged[-1] :] if merged else loadss
 
     def rows(self) -> list[Row]:
         return [(row[0], row[1], row[2], row[3]) for commit in self.commits() for row in commit["rows"]]
@@ -108,7 +108,7 @@ class ToyTable:
         for commit in self.commits():
             for part in map(_decoded, commit["parts"]):
                 state = _after(state, part, commit["version"])
-        fingerprints = {each.topic: None for each in partitions} | dict(state.fingerprints)
+        fingerprints = {partition.topic: None for partition in partitions} | dict(state.fingerprints)
         return replace(state, fingerprints=fingerprints)
 
     def commit(self, proposal: Proposal) -> Outcome:
@@ -116,7 +116,7 @@ class ToyTable:
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: ToyStaged) -> Landed:
         parts = tuple(
-            SlicePart(each, tokens[each.partition], _counts(staged.rows[each.partition])) for each in batch.slices
+            SlicePart(item, tokens[item.partition], _counts(staged.rows[item.partition])) for item in batch.slices
         )
         rows = [row for each in batch.slices for row in staged.rows[each.partition]]
         outcome = self._committed(Proposal(self.job.name, batch.id, parts), rows)
@@ -220,9 +220,9 @@ class ToyKind:
             job.table.path,
             len(commits) or None,
             tuple(
-                PartitionStatus(each, here.position, here.token, here.totals, held.first, held.end)
-                for each, held in bounds.items()
-                if (here := state.of(each)) is not None
+                PartitionStatus(partition, here.position, here.token, here.totals, held.first, held.end)
+                for partition, held in bounds.items()
+                if (here := state.of(partition)) is not None
             ),
             committed_at=datetime.fromtimestamp(now(), UTC),
             sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
@@ -239,14 +239,14 @@ class ToyKind:
         commits = table.commits()
         if len(commits) < 2:
             return CompactReport()
-        parts = [part for each in commits for part in each["parts"]]
+        parts = [part for commit in commits for part in commit["parts"]]
         merged = {**commits[-1], "kind": "merged", "rows": table.rows(), "parts": parts}
         (table.folder / "staged").write_text(json.dumps(merged))
         (table.folder / "staged").rename(table.folder / f"{merged['version']:08}.json")
         environment.at_step("toy_merged")
-        for each in sorted(table.folder.glob("*.json")):
-            if int(each.stem) < merged["version"]:
-                each.unlink()
+        for item in sorted(table.folder.glob("*.json")):
+            if int(item.stem) < merged["version"]:
+                item.unlink()
         return CompactReport(files_removed=len(commits), files_added=1, rows=len(merged["rows"]))
 
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:

@@ -14,9 +14,9 @@ from tests.contract.toy import ToyKind
 
 def filled(folder: Path) -> Subject:
     """The same log in every process."""
-    found = toy(folder)
-    found.fill(8)
-    return found
+    result = toy(folder)
+    result.fill(8)
+    return result
 
 
 def main(command: str, folder: str) -> None:

@@ -114,29 +114,29 @@ class Rollup:
         """The windows that can be closed, from the points of the first stages."""
         records = [each for stage in self.stages[:stages] for each in stage]
         windows = expected_windows(records, SECONDS)
-        return {each: values for each, values in windows.items() if each.start + SECONDS[each.interval] <= self.until}
+        return {key: values for key, values in windows.items() if key.start + SECONDS[key.interval] <= self.until}
 
     def closed(self) -> dict[Window, tuple[Aggregate, int]]:
         """The rows of the table with their revisions; each window is there once."""
-        found: dict[Window, tuple[Aggregate, int]] = {}
+        result: dict[Window, tuple[Aggregate, int]] = {}
         for row in pl.read_delta(str(self.folder / "windows")).to_dicts():
             tags = tuple(sorted(row["tags"].items()))
             window = Window(row["metric"], tags, row["interval"], int(row["window_start"].timestamp()))
-            assert window not in found, f"{window} is there twice"
+            assert window not in result, f"{window} is there twice"
             values = Aggregate(row["count"], row["sum"], row["min"], row["max"])
-            found[window] = (values, row["revision"])
-        return found
+            result[window] = (values, row["revision"])
+        return result
 
     def published(self) -> dict[Window, list[Aggregate]]:
         """What a reader of committed records sees of each window, in its order."""
-        found = defaultdict[Window, list[Aggregate]](list)
+        result = defaultdict[Window, list[Aggregate]](list)
         for record in read_topic(self.bootstrap, self.output, committed=True):
-            parts = {each["aggregator"]: each for each in json.loads(record.value)}
+            parts = {load["aggregator"]: load for load in json.loads(record.value)}
             one = parts["SUM"]
             window = Window(one["metric"], tuple(sorted(one["tags"].items())), one["interval"], one["timestamp"])
             count, *others = (parts[name]["value"] for name in ("COUNT", "SUM", "MIN", "MAX"))
-            found[window].append(Aggregate(count, *others))
-        return dict(found)
+            result[window].append(Aggregate(count, *others))
+        return dict(result)
 
     def done(self) -> bool:
         """Whether everything that can be closed is closed and published."""
@@ -144,16 +144,16 @@ class Rollup:
             return False
         table = DeltaTable(str(self.folder / "windows"))
         closed = table.transaction_version(f"{NAME}#closed")
-        published = [table.transaction_version(f"{NAME}#published/{each}") for each in range(self.partitions)]
+        published = [table.transaction_version(f"{NAME}#published/{number}") for number in range(self.partitions)]
         until = (table.transaction_version(f"{NAME}#closed_until") or 0) / 1000
-        return until >= self.until and all(each == closed for each in published)
+        return until >= self.until and all(item == closed for item in published)
 
     def assert_right_and_published(self) -> None:
         """Windows are those of all points, and the topic has each of them once per revision, in order."""
         closed = self.closed()
         assert {window: values for window, (values, _) in closed.items()} == self.expected()
         published = self.published()
-        assert {window: len(each) for window, each in published.items()} == {
+        assert {window: len(item) for window, item in published.items()} == {
             window: revision + 1 for window, (_, revision) in closed.items()
         }
         assert {window: each[-1] for window, each in published.items()} == self.expected()
@@ -163,9 +163,9 @@ class Rollup:
         """Each revision has what some more stages came to: records of a stage are committed together."""
         by_stage = [self.expected(count) for count in range(1, len(self.stages) + 1)]
         for window, revisions in published.items():
-            seen = [each[window] for each in by_stage if window in each]
+            seen = [item[window] for item in by_stage if window in item]
             grown = [values for number, values in enumerate(seen) if number == 0 or values != seen[number - 1]]
-            at = [grown.index(each) for each in revisions]
+            at = [grown.index(revision) for revision in revisions]
             assert at == sorted(set(at)), f"{window}: {revisions}"
 
 

@@ -27,5 +27,5 @@ class StopsSpark(JsonLines):
 
 
 if __name__ == "__main__":
-    jobs = load_jobs([Path(each) for each in sys.argv[1:]])
+    jobs = load_jobs([Path(item) for item in sys.argv[1:]])
     run_jobs(jobs, lambda job: StopsSpark(job.name), RunOptions(once=True))

@@ -38,4 +38,4 @@ def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_cos
         assert_every_record_once(tmp_path / "table", places)
         assert verify(load_job(job)).ok
         # The consumer group follows too: its coordinator was lost with the broker.
-        assert "mirror_lagging" not in [each["kind"] for each in command_json("status", str(job))[0]["alerts"]]
+        assert "mirror_lagging" not in [item["kind"] for item in command_json("status", str(job))[0]["alerts"]]

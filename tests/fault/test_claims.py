@@ -26,14 +26,14 @@ ALL_SECONDS_MAX = 300.0
 
 
 def mirror_lagging(job: Path) -> bool:
-    return any(each["kind"] == "mirror_lagging" for each in command_json("status", str(job))[0]["alerts"])
+    return any(item["kind"] == "mirror_lagging" for item in command_json("status", str(job))[0]["alerts"])
 
 
 def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and_goes_on_as_a_member(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
-    one, other = (shared_job(tmp_path, bootstrap, name, client_id=each) for each in ("one", "other"))
+    one, other = (shared_job(tmp_path, bootstrap, name, client_id=text) for text in ("one", "other"))
     places = produce(name, numbered(range(300)))
     # Commits of the sleeper: the start of both partitions, then the batch, checked and not yet made.
     with penstock("run", str(one), "--json", failpoint="checked:stop:2") as sleeper:
@@ -55,7 +55,7 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
 ) -> None:
     """The engine's own loop, in a thread: its agent is well, and would renew the claims for ever."""
     name, heard = topic(partitions=1), Recorder()
-    one, other = (shared_job(tmp_path, bootstrap, name, client_id=each, heartbeat="1s") for each in ("one", "other"))
+    one, other = (shared_job(tmp_path, bootstrap, name, client_id=text, heartbeat="1s") for text in ("one", "other"))
     spec = load_job(one)
     assert spec.claims is not None
     # Shorter than a job file may say: Spark is warm, and the batch small.
@@ -82,7 +82,7 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
         thread.join(ALL_SECONDS_MAX)
     claims.close()
     assert not thread.is_alive()
-    refused = [each["reason"] for each in heard.named("slice refused")]
+    refused = [item["reason"] for item in heard.named("slice refused")]
     assert refused and all("older than the table" in each for each in refused)
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(one))["ok"]
@@ -96,7 +96,7 @@ def test_m4_a_paused_group_stops_cleanly_writes_nothing_and_goes_on_when_it_is_r
     places = produce(name, numbered(range(100)))
     with penstock("run", str(job), "--json") as process:
         process.wait_for("batch committed")
-        assert {each["owner"] for each in command_json("status", str(job))[0]["partitions"]} == {"one"}
+        assert {item["owner"] for item in command_json("status", str(job))[0]["partitions"]} == {"one"}
         paused = command_json("claims", "pause", "--job", str(job), "--reason", "maintenance")
         assert paused["holders"] == []
         assert process.wait_for("claim released")["reason"] == "the group is paused"

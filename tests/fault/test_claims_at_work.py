@@ -54,12 +54,12 @@ def won_after(process: PenstockProcess, count: int) -> None:
 def tokens_by_partition(job: Path) -> dict[int, list[int]]:
     """The tokens of the committed slices of each partition, oldest first."""
     spec = load_job(job)
-    found: dict[int, list[int]] = defaultdict(list)
+    result: dict[int, list[int]] = defaultdict(list)
     for record in reversed(open_table(spec.table, spec.name).handle.history()):
         ours = record.get("penstock")
         for piece in ours.get("slices", []) if isinstance(ours, dict) else []:
-            found[piece["partition"]].append(piece["token"])
-    return found
+            result[piece["partition"]].append(piece["token"])
+    return result
 
 
 def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_there_once(tmp_path: Path) -> None:
@@ -68,16 +68,16 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
         name = topics(partitions=12)
         flow = Flow(cluster.bootstrap, name)
         first, second, third = (
-            shared_job(tmp_path, cluster.bootstrap, name, client_id=each, heartbeat=f"{HEARTBEAT_SECONDS}s")
-            for each in ("first", "second", "third")
+            shared_job(tmp_path, cluster.bootstrap, name, client_id=text, heartbeat=f"{HEARTBEAT_SECONDS}s")
+            for text in ("first", "second", "third")
         )
         with penstock("run", str(first), "--json") as a:
             won_after(a, 12)
             flow.more(20_000)
             a.wait_for("batch committed")
             with penstock("run", str(second), "--json") as b, penstock("run", str(third), "--json") as c:
-                for each in (b, c):
-                    won_after(each, 4)
+                for item in (b, c):
+                    won_after(item, 4)
                 flow.more(20_000)
                 for each in (b, c):
                     each.wait_for("batch committed")

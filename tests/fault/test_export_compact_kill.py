@@ -43,10 +43,10 @@ def test_killed_at_a_step_of_compaction_the_next_process_finishes_it(tmp_path: P
     root = filled(tmp_path)
     with penstock("compact", str(root.job_path), failpoint=failpoint(step)) as process:
         assert process.exit_code() == KILLED, process.last_words
-    found = rows_in(root.lake)
-    assert set(found.values()) <= {1}, "a reader sees a row twice"
+    rows = rows_in(root.lake)
+    assert set(rows.values()) <= {1}, "a reader sees a row twice"
     if step in BEFORE_THE_COMMIT:
-        assert found == root.expected
+        assert rows == root.expected
     assert compact(root).failed == ()
     assert rows_in(root.lake) == root.expected
     assert sum(path.startswith(f"order/day={MONDAY}") for path in root.files()) == 1
@@ -94,9 +94,9 @@ def test_a_reader_during_compaction_may_miss_rows_but_never_sees_one_twice(tmp_p
     looks = 0
     with penstock("compact", str(root.job_path), "--json") as process:
         while not process.ended(0):
-            found = rows_in(root.lake)
-            assert set(found.values()) <= {1}
-            assert not found - root.expected
+            rows = rows_in(root.lake)
+            assert set(rows.values()) <= {1}
+            assert not rows - root.expected
             looks += 1
         assert process.exit_code() == 0, process.last_words
     assert looks > 1

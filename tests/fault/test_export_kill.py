@@ -128,7 +128,7 @@ def test_four_processes_on_the_same_partitions_with_growing_tokens(tmp_path: Pat
 
 def write_job(folder: Path, bootstrap: str, topic: str, more: str = "", **sections: str) -> Path:
     path = folder / "job.yaml"
-    types = [type_of(each) for each in TYPES]
+    types = [type_of(item) for item in TYPES]
     path.write_text(export_job(bootstrap, folder / "root", topic, types=types, more=MORE + more, **sections))
     return path
 

@@ -40,27 +40,27 @@ class Oracle:
 
     def records(self, count: int) -> list[str]:
         """Inserts, updates of earlier keys and deletes, each newer than all before."""
-        found = []
+        result = []
         for place in range(count):
             self._sequence += 1
             number = self._sequence // 2 if place % 3 else self._sequence // 7
             record = {"number": number, "value": self._sequence, "gone": place % 11 == 5, "seq": self._sequence}
             self._newest[number] = record
-            found.append(json.dumps(record))
-        return found
+            result.append(json.dumps(record))
+        return result
 
     @property
     def rows(self) -> dict[int, int]:
-        return {number: each["value"] for number, each in self._newest.items() if not each["gone"]}
+        return {number: item["value"] for number, item in self._newest.items() if not item["gone"]}
 
 
 def rows_in(table: Path) -> dict[int, int]:
     if not (table / "_delta_log").exists():
         return {}
     frame = pl.read_delta(str(table))
-    found = dict(frame.select("number", "value").rows())
-    assert len(found) == len(frame), "a key is there twice"
-    return found
+    rows = dict(frame.select("number", "value").rows())
+    assert len(rows) == len(frame), "a key is there twice"
+    return rows
 
 
 def test_killed_at_every_step_of_a_batch_and_of_a_compaction(

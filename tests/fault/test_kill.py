@@ -24,8 +24,8 @@ def test_killed_at_every_step_of_start_write_and_commit_in_turn(
     for number, step in enumerate([*START_STEPS, *BATCH_STEPS]):
         places += produce(name, numbered(range(number * 100, number * 100 + 100)))
         assert run_once(job, failpoint=f"{step}:kill") == KILLED, step
-        found = offsets_in(tmp_path / "table")
-        assert set(found.values()) <= {1}, f"rows twice after a kill at {step}"
+        offsets = offsets_in(tmp_path / "table")
+        assert set(offsets.values()) <= {1}, f"rows twice after a kill at {step}"
     run_here(job, spark)
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(job))["ok"]

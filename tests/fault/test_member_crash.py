@@ -44,7 +44,7 @@ def finished(member: Member, ends: dict[int, int]) -> list[Place]:
     """Work until the position of every partition is at its end; what was seen on the way."""
     seen: list[Place] = []
     deadline = time.monotonic() + SECONDS_MAX
-    while {each.number: position for each, position in member.positions().items()} != ends:
+    while {key.number: position for key, position in member.positions().items()} != ends:
         assert time.monotonic() < deadline, f"positions {member.positions()}, wanted {ends}"
         for work in member.poll(0.2):
             seen += places([work])
@@ -145,7 +145,7 @@ def test_a_broker_that_is_away_for_longer_than_a_lease_costs_time_and_no_records
         wanted += produce(name, [str(number) for number in range(100)], partition=1)
         with Members(cluster.bootstrap, name) as members:
             both = [members.join("anna", in_flight_max=50), members.join("bert", in_flight_max=50)]
-            until(lambda: [len(each.held()) for each in both] == [1, 1], "fair shares")
+            until(lambda: [len(item.held()) for item in both] == [1, 1], "fair shares")
             under_way = [(each, work) for each in both for work in each.poll(10.0)]
             assert under_way
             cluster.kill()

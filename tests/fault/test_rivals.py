@@ -38,8 +38,8 @@ def test_a_second_process_started_by_mistake_is_refused_and_the_first_goes_on(
     job = numbered_job(tmp_path, bootstrap, name)
     places = produce(name, numbered(range(100)))
     with penstock("run", str(job), "--json") as first, penstock("run", str(job), "--json") as second:
-        for each in (first, second):
-            each.wait_for("job started")
+        for item in (first, second):
+            item.wait_for("job started")
 
         def one_ends() -> bool:
             places.extend(produce(name, numbered(range(100))))

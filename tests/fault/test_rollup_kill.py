@@ -46,7 +46,7 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
         die_at(job, step)
     die_while_compacting(job)
     run_here(job, spark)
-    assert not [each for each in rollup.closed() if each.interval == "24h"]
+    assert not [item for item in rollup.closed() if item.interval == "24h"]
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
 
@@ -158,7 +158,7 @@ def assert_proven(rollup: Rollup, job: Path, *options: str) -> None:
 
 def assert_totals(rollup: Rollup, job: Path) -> None:
     (found,) = command_json("status", str(job))
-    assert sum(each["quarantined"] for each in found["partitions"]) == rollup.bad
+    assert sum(item["quarantined"] for item in found["partitions"]) == rollup.bad
     assert sum(each["read"] for each in found["partitions"]) == rollup.points + rollup.bad
     assert found["rollup"]["points"] == rollup.points
     assert {each["late"] for each in found["rollup"]["windows"]} == {0}

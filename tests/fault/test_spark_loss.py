@@ -24,7 +24,7 @@ def family_of(pid: int) -> list[psutil.Process]:
 
 
 def jvm_of(pid: int) -> psutil.Process:
-    [jvm] = [each for each in family_of(pid) if each.name() == "java"]
+    [jvm] = [item for item in family_of(pid) if item.name() == "java"]
     return jvm
 
 
@@ -48,7 +48,7 @@ def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that
         assert len(family) > 1
         process.send(signal.SIGKILL)
         assert process.exit_code() == KILLED
-        wait_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family))
+        wait_until(lambda: not any(item.is_running() and item.status() != psutil.STATUS_ZOMBIE for item in family))
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(job))["ok"]
 
@@ -69,8 +69,8 @@ def test_a_signal_to_the_whole_group_ends_a_process_as_one_to_the_process_does(
     ) as process:
         process.wait_stopped()
         os.killpg(process.pid, signal.SIGTERM)
-        for each in family_of(process.pid):
-            each.send_signal(signal.SIGTERM)
+        for item in family_of(process.pid):
+            item.send_signal(signal.SIGTERM)
         process.send(signal.SIGCONT)
         assert process.exit_code() == 0, process.last_words
         assert "Traceback" not in process.errors
@@ -85,7 +85,7 @@ def test_a_stopped_context_is_opened_again_and_costs_no_record(
     names = [topic(2), topic(2)]
     jobs = []
     for number, name in enumerate(names):
-        produce(name, [b'{"number": %d, "day": "d"}' % each for each in range(300)])
+        produce(name, [b'{"number": %d, "day": "d"}' % item for item in range(300)])
         folder = tmp_path / f"job{number}"
         folder.mkdir()
         path = numbered_job(folder, bootstrap, name)

@@ -81,7 +81,7 @@ class World:
         with WalClient(self.url, tries_max=1) as client:
             sequence = 0
             while not self.stopping.is_set():
-                values = [b"%d-%d-%d" % (number, sequence, each) for each in range(rng.choice([1, 1, 3, 40]))]
+                values = [b"%d-%d-%d" % (number, sequence, item) for item in range(rng.choice([1, 1, 3, 40]))]
                 key = f"client-{number}:{sequence}"
                 partition = rng.randrange(PARTITIONS)
                 answer = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
@@ -94,7 +94,7 @@ class World:
         with WalClient(self.url, tries_max=1) as client:
             ended = False
             while not ended:
-                ended = not any(each.is_alive() for each in self.threads[:CLIENTS])
+                ended = not any(thread.is_alive() for thread in self.threads[:CLIENTS])
                 for number in range(PARTITIONS):
                     self._insisting(partial(self._read_on, client, number))
 
@@ -122,8 +122,8 @@ class World:
         """Clients and job run in threads until `finish`."""
         acts: list[Callable[[], None]] = [*(partial(self.append, number) for number in range(CLIENTS)), self.job]
         self.threads = [threading.Thread(target=self._guarded, args=(act,), daemon=True) for act in acts]
-        for each in self.threads:
-            each.start()
+        for thread in self.threads:
+            thread.start()
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -139,8 +139,8 @@ class World:
     def finish(self) -> None:
         """Let the clients end, then the job, which reads all that was appended; a server must be there."""
         self.stopping.set()
-        for each in self.threads:
-            each.join(SECONDS_MAX)
+        for thread in self.threads:
+            thread.join(SECONDS_MAX)
         assert not self.failed, self.failed
 
     def assert_every_acknowledged_record_once(self) -> None:

@@ -68,7 +68,7 @@ class MemoryProduce:
         transactional: bool = False,
         timestamp_ms: int | None = None,
     ) -> list[tuple[int, int]]:
-        partitions = [each for each in self.log.partitions() if each.topic == topic]
+        partitions = [item for item in self.log.partitions() if item.topic == topic]
         at = time.time() if timestamp_ms is None else timestamp_ms / 1000
         places = []
         for value in values:

@@ -55,9 +55,9 @@ def checksum(body: object) -> int:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         members = {key: _plain(each) for key, each in value.items()}
-        return {key: each for key, each in members.items() if each is not None and each != {}}
+        return {key: member for key, member in members.items() if member is not None and member != {}}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -96,7 +96,7 @@ def _own(rng: Random, newest: int) -> dict[str, Any]:
     """Fields that nobody stated: nested ones may be absent, and every day brings one that was not there before."""
     inner: dict[str, Any] = {"name": f"name-{rng.randrange(1000)}"}
     optional: dict[str, Any] = {"count": rng.randrange(1000), "flag": rng.random() < 0.5}
-    optional |= {f"since_{each}": f"value-{rng.randrange(50)}" for each in range(1, newest + 1)}
+    optional |= {f"since_{number}": f"value-{rng.randrange(50)}" for number in range(1, newest + 1)}
     inner |= {key: value for key, value in optional.items() if rng.random() < 0.5}
     detail = {"inner": inner, "total": rng.randrange(10**9), "note": f"note-{rng.randrange(50)}"}
     kept = {key: value for key, value in detail.items() if rng.random() < 0.7}

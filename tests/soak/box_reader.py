@@ -54,20 +54,20 @@ def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) ->
     """Compare the files of these types with what was sent, row by row."""
     wanted = set(types)
     expected = Counter(
-        (place, Row(each.type, each.day, each.id, each.checksum))
-        for place, each in sent.items()
-        if each.type is not None and each.type in wanted
+        (place, Row(item.type, item.day, item.id, item.checksum))
+        for place, item in sent.items()
+        if item.type is not None and item.type in wanted
     )
-    found: Counter[tuple[Place, Row]] = Counter()
+    counter: Counter[tuple[Place, Row]] = Counter()
     for name in wanted:
-        found.update(_rows(root, name))
-    return Difference(tuple((expected - found).elements()), tuple((found - expected).elements()))
+        counter.update(_rows(root, name))
+    return Difference(tuple((expected - counter).elements()), tuple((counter - expected).elements()))
 
 
 def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
     """As `docs/reading-exports.md` says: list first, then open; again if a listed file is gone."""
     for attempt in range(READS_MAX):
-        files = [str(each) for each in (root / name).glob("day=*/*.parquet")]
+        files = [str(item) for item in (root / name).glob("day=*/*.parquet")]
         try:
             return _read(name, files) if files else []
         except duckdb.IOException:
@@ -81,13 +81,13 @@ def _read(name: str, files: list[str]) -> list[tuple[Place, Row]]:
         answer = connection.execute(
             "SELECT * FROM read_parquet(?, hive_partitioning = true, union_by_name = true)", [files]
         )
-        columns = [each[0] for each in answer.description or ()]
+        columns = [item[0] for item in answer.description or ()]
         bodies = [dict(zip(columns, values, strict=True)) for values in answer.fetchall()]
-    found = []
+    result = []
     for body in bodies:
         place = (body.pop("kafka_topic"), body.pop("kafka_partition"), body.pop("kafka_offset"))
-        found.append((place, Row(name, body.pop("day"), body["id"], checksum(body))))
-    return found
+        result.append((place, Row(name, body.pop("day"), body["id"], checksum(body))))
+    return result
 
 
 def visible(root: Path, name: str) -> int:
@@ -108,7 +108,7 @@ def _count(path: str, written_ns: int) -> int:
 
 def quarantined(root: Path) -> Counter[Place]:
     """How often each record stands in quarantine."""
-    found: Counter[Place] = Counter()
+    counter: Counter[Place] = Counter()
     for folder in export_quarantines(root):
-        found.update(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())
-    return found
+        counter.update(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())
+    return counter

@@ -148,7 +148,7 @@ def _disturbance(rng: Random, broken: list[str]) -> Action:
         return Maintain(("vacuum",), _failpoint(rng, VACUUM_STEPS, visits=3) if rng.random() < 0.5 else "")
     if broken and (len(broken) == BROKEN_MAX or rng.random() < 0.5):
         return Heal(broken.pop(rng.randrange(len(broken))))
-    broken.append(rng.choice([each for each in TYPES if each not in broken]))
+    broken.append(rng.choice([item for item in TYPES if item not in broken]))
     return Break(broken[-1])
 
 

@@ -99,8 +99,8 @@ class World:
             self.exporters.append(Exporter(path, _run(path), armed=False))
 
     def close(self) -> None:
-        for each in self.exporters:
-            each.process.close()
+        for exporter in self.exporters:
+            exporter.process.close()
 
     def act(self, action: Action) -> None:
         """Carry out one action; exporters that died at an armed step are replaced first."""
@@ -134,7 +134,7 @@ class World:
     def settle(self) -> None:
         """Wait until the types that can be written are whole, then compare every row."""
         whole = self._whole_types()
-        expected = Counter(each.type for each in self.sent.values())
+        expected = Counter(item.type for item in self.sent.values())
 
         def there() -> bool:
             self._tend()
@@ -145,25 +145,25 @@ class World:
 
     def compare(self) -> None:
         """Compare what another engine reads with what was sent; types that are broken just now are left out."""
-        found = difference(self.root, self.sent, self._whole_types())
-        assert not found, f"{found}\n{self._words()}"
+        result = difference(self.root, self.sent, self._whole_types())
+        assert not result, f"{result}\n{self._words()}"
 
     def compare_quarantine(self) -> None:
         """Each bad record is in quarantine; a second time only if a rebuilt ledger had its type read again."""
-        found = quarantined(self.root)
-        bad = {place for place, each in self.sent.items() if each.type is None}
-        assert set(found) == bad, f"missing {list(bad - set(found))[:5]}, not bad {list(set(found) - bad)[:5]}"
-        twice = [place for place, count in found.items() if count > 1]
+        result = quarantined(self.root)
+        bad = {place for place, item in self.sent.items() if item.type is None}
+        assert set(result) == bad, f"missing {list(bad - set(result))[:5]}, not bad {list(set(result) - bad)[:5]}"
+        twice = [place for place, count in result.items() if count > 1]
         assert not twice or self.losses, f"twice in quarantine: {twice[:5]}"
 
     def stop(self) -> None:
         """A stop in order, each exporter unarmed, so that it ends by itself."""
-        for each in self.exporters:
-            if each.armed:
-                self._kill(each, "")
-        for each in self.exporters:
-            _wait_for_work(each.process)
-            each.process.send(signal.SIGTERM)
+        for exporter in self.exporters:
+            if exporter.armed:
+                self._kill(exporter, "")
+        for item in self.exporters:
+            _wait_for_work(item.process)
+            item.process.send(signal.SIGTERM)
         for each in self.exporters:
             assert each.process.exit_code() == 0, each.process.last_words
 
@@ -198,17 +198,17 @@ class World:
         self.settle()
 
     def _start(self) -> None:
-        for each in self.exporters:
-            each.process, each.armed = _run(each.job), False
+        for exporter in self.exporters:
+            exporter.process, exporter.armed = _run(exporter.job), False
 
     def _tend(self) -> None:
         """An exporter that died at its armed step, or by a passing fault, is replaced; no other end is right."""
-        for each in self.exporters:
-            if each.process.ended(0):
-                code = each.process.exit_code()
+        for exporter in self.exporters:
+            if exporter.process.ended(0):
+                code = exporter.process.exit_code()
                 self.ended[f"run {code}"] += 1
-                assert code in (KILLED if each.armed else 0, TransientError.exit_code), each.process.last_words
-                each.process, each.armed = _run(each.job), False
+                assert code in (KILLED if exporter.armed else 0, TransientError.exit_code), exporter.process.last_words
+                exporter.process, exporter.armed = _run(exporter.job), False
 
     def _kill(self, exporter: Exporter, failpoint: str) -> None:
         _wait_for_work(exporter.process)
@@ -223,7 +223,7 @@ class World:
         places = [(rng.choice(self.topics), rng.randrange(PARTITIONS)) for _ in new]
         for topic, partition in sorted(set(places)):
             here = [each for each, place in zip(new, places, strict=True) if place == (topic, partition)]
-            landed = Produce(self.bootstrap)(topic, [each.value for each in here], partition=partition)
+            landed = Produce(self.bootstrap)(topic, [item.value for item in here], partition=partition)
             self.sent |= {(topic, *place): each for place, each in zip(landed, here, strict=True)}
 
     def _add_topic(self) -> None:
@@ -275,7 +275,7 @@ class World:
     def _words(self) -> str:
         files = len(data_files(self.root))
         return "\n".join(
-            [f"{files} files, broken: {self.broken}", *(each.process.last_words for each in self.exporters)]
+            [f"{files} files, broken: {self.broken}", *(exporter.process.last_words for exporter in self.exporters)]
         )
 
 

@@ -53,12 +53,15 @@ class Timeline:
 
     def owner(self, partition: Partition, at: float) -> str | None:
         """Whose a partition was at that time."""
-        return next((each.client_id for each in reversed(self.changes[partition]) if each.at <= at), None)
+        return next((change.client_id for change in reversed(self.changes[partition]) if change.at <= at), None)
 
     def unowned_seconds(self, client_id: str, killed_at: float) -> list[float]:
         """How long each partition of a process that was killed had nobody: up to the next owner, whoever it is."""
         return [
-            next((each.at for each in changes if each.at > killed_at and each.client_id is not None), float("inf"))
+            next(
+                (change.at for change in changes if change.at > killed_at and change.client_id is not None),
+                float("inf"),
+            )
             - killed_at
             for partition, changes in self.changes.items()
             if self.owner(partition, killed_at) == client_id

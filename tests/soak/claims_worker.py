@@ -48,10 +48,10 @@ def work(member: Member, group: str, file: int, stop: threading.Event) -> None:
     try:
         with member:
             while not stop.is_set():
-                for each in member.poll(0.05, count_max=50):
-                    os.write(file, f"x {group} {each.partition.number} {each.offset}\n".encode())
+                for item in member.poll(0.05, count_max=50):
+                    os.write(file, f"x {group} {item.partition.number} {item.offset}\n".encode())
                     try:
-                        member.done(each)
+                        member.done(item)
                     except LostClaimError:
                         continue
     except PenstockError as error:
@@ -76,7 +76,7 @@ def main(bootstrap: str, topic: str, client_id: str, heartbeat_seconds: str, pat
         )
         for group in (AT_LEAST_ONCE, AT_MOST_ONCE)
     }
-    threads = [threading.Thread(target=work, args=(each, group, file, stop)) for group, each in members.items()]
+    threads = [threading.Thread(target=work, args=(item, group, file, stop)) for group, item in members.items()]
     for thread in threads:
         thread.start()
     pauses = {group: Pauses(file) for group in members}

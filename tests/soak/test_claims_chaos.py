@@ -255,7 +255,7 @@ def executions_failed(told: Told, places: set[tuple[int, int]], losses: set[tupl
     ]
     twice = sorted(place for place, count in most.items() if count > 1)
     failures.append(f"at most once executed {twice[:5]} twice" if twice else "")
-    return [each for each in failures if each]
+    return [failure for failure in failures if failure]
 
 
 def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, settled_at: float) -> list[str]:
@@ -266,7 +266,7 @@ def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, settled_at: f
         for at, seconds in timeline.handovers()
         if at > settled_at and not chaos.excuses(EVERYBODY, at, at + seconds)
     ]
-    slept = [each for each in chaos.excused if each[0] != EVERYBODY]
+    slept = [item for item in chaos.excused if item[0] != EVERYBODY]
     slow = [
         (round(at - settled_at), seconds)
         for at, seconds in handovers
@@ -289,7 +289,7 @@ def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, settled_at: f
         f"{group}: handed over slowly: {slow}" if slow else "",
         f"{group}: living processes were taken for dead: {wrongly}" if wrongly else "",
     ]
-    return [each for each in failures if each]
+    return [failure for failure in failures if failure]
 
 
 def pauses_failed(chaos: Chaos, told: Told, settled_at: float) -> list[str]:
@@ -301,7 +301,7 @@ def pauses_failed(chaos: Chaos, told: Told, settled_at: float) -> list[str]:
     ]
     longest = max((seconds for _, _, seconds in pauses), default=0.0)
     print(f"actions {dict(chaos.actions)}; {len(pauses)} pauses without an excuse, the longest {longest:.2f} s")
-    long = [each for each in pauses if each[2] > PAUSE_SECONDS_MAX]
+    long = [pause for pause in pauses if pause[2] > PAUSE_SECONDS_MAX]
     return [f"paused without an excuse: {long}"] if long else []
 
 

@@ -61,11 +61,11 @@ def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
         three.send(signal.SIGSTOP)
         wait_until(lambda: rows_in(root) >= RECORDS, SECONDS_MAX, lambda: one.last_words)
         three.send(signal.SIGCONT)
-        for each in (one, three):
-            each.send(signal.SIGTERM)
+        for item in (one, three):
+            item.send(signal.SIGTERM)
         assert one.exit_code() == 0, one.last_words
         three.exit_code()
     assert places_in(root) == Counter(places)
-    found = {path.name for path in root.iterdir() if not path.name.startswith("_")}
-    assert found == set(type_names(TYPES))
+    names = {path.name for path in root.iterdir() if not path.name.startswith("_")}
+    assert names == set(type_names(TYPES))
     assert command_json("verify", str(jobs[0]))["ok"]

@@ -101,7 +101,7 @@ class ChangeData:
         source = {"connector": "postgresql", "db": "shop", "table": "customers", "txId": lsn // 10, "lsn": lsn}
         envelope = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1_770_000_000_000}
         told = {"schema": {"type": "struct", "fields": []}, "payload": envelope} if self.wrapped else envelope
-        [number] = {each["id"] for each in (before, after) if each is not None}
+        [number] = {item["id"] for item in (before, after) if item is not None}
         return self._key(number), json.dumps(told).encode()
 
     def _key(self, number: int) -> bytes:

@@ -106,7 +106,7 @@ class Crew:
     def shared(self, *counts: int) -> bool:
         """Whether the members hold so many partitions each, in the order of their ids, none of them twice."""
         held = self.held()
-        seen = [partition for each in held.values() for partition in each]
+        seen = [partition for item in held.values() for partition in item]
         return len(seen) == len(set(seen)) and [len(held[client_id]) for client_id in sorted(held)] == list(counts)
 
     def names(self, client_id: str) -> list[str]:
@@ -115,19 +115,19 @@ class Crew:
 
     def described(self) -> CoordinationTopic:
         """The coordination topic as the broker knows it; it may hear of a new one a little later than its maker."""
-        found: list[CoordinationTopic] = []
+        result: list[CoordinationTopic] = []
         topics = KafkaTopics(self.spec)
 
         def known() -> bool:
             with suppress(UserError):
-                found.append(find_topic(topics, self.topic))
-            return bool(found)
+                result.append(find_topic(topics, self.topic))
+            return bool(result)
 
         try:
             wait_until(known)
         finally:
             topics.close()
-        return found[0]
+        return result[0]
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:

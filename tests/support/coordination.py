@@ -72,7 +72,7 @@ class Log:
 
     def claim(self, who: Who, *partitions: Partition, floor: int = 0) -> str | None:
         """Claim partitions by somebody who has read everything."""
-        wishes = tuple(Wish(each, self.claim_of(each).token, floor) for each in partitions or (WEB,))
+        wishes = tuple(Wish(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,))
         return self.say(ClaimingPartition, who, wishes=wishes)
 
     def release(self, who: Who, token: int, position: int | None = None, **content: Any) -> str | None:

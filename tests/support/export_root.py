@@ -101,32 +101,32 @@ def job_file(
 
 def footer_of(path: Path) -> dict[str, Any]:
     """What a data file says of itself."""
-    found: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"penstock"])
-    return found
+    loads: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"penstock"])
+    return loads
 
 
 def rows_in(lake: Path) -> Counter[Place]:
     """How often a plain reader finds each row; a file that is gone between listing and reading is missed."""
-    found: Counter[Place] = Counter()
+    counter: Counter[Place] = Counter()
     for path in sorted(lake.glob("[!_]*/day=*/*.parquet")):
         with suppress(FileNotFoundError):
             table = pq.ParquetFile(path).read(columns=["kafka_partition", "kafka_offset"])
-            columns = (each.to_pylist() for each in table.columns)
-            found.update((path.parent.parent.name, *place) for place in zip(*columns, strict=True))
-    return found
+            columns = (column.to_pylist() for column in table.columns)
+            counter.update((path.parent.parent.name, *place) for place in zip(*columns, strict=True))
+    return counter
 
 
 def rows_stored(storage: Storage) -> Counter[Place]:
     """The same for any storage."""
-    found: Counter[Place] = Counter()
+    counter: Counter[Place] = Counter()
     for entry in storage.list():
         if entry.path.startswith("_") or not entry.path.endswith(".parquet"):
             continue
         with storage.open_reader(entry.path) as source:
             rows = pq.ParquetFile(source).read().to_pylist()
         name = entry.path.split("/")[0]
-        found.update((name, row["kafka_partition"], row["kafka_offset"]) for row in rows)
-    return found
+        counter.update((name, row["kafka_partition"], row["kafka_offset"]) for row in rows)
+    return counter
 
 
 class CopyingStorage(MemoryStorage):
@@ -181,11 +181,11 @@ class ExportRoot:
 
     def files(self) -> list[str]:
         """What readers see, sorted."""
-        return sorted(str(each.relative_to(self.lake)) for each in self.lake.glob("[!_]*/day=*/*.parquet"))
+        return sorted(str(item.relative_to(self.lake)) for item in self.lake.glob("[!_]*/day=*/*.parquet"))
 
     def staged(self) -> list[str]:
         folder = self.lake / "_penstock" / self.job.name / "staged"
-        return sorted(str(each.relative_to(self.lake)) for each in folder.rglob("*") if each.is_file())
+        return sorted(str(item.relative_to(self.lake)) for item in folder.rglob("*") if item.is_file())
 
     def start(self, *partitions: Partition, offset: int = 0, token: int = TOKEN) -> None:
         parts = tuple(StartPart(partition, offset, token) for partition in partitions)
@@ -225,10 +225,10 @@ class ExportRoot:
     def _there(self, partition: Partition, takes: Mapping[str, int], rows: Rows) -> tuple[Rows, dict[str, Share]]:
         """The rows that types lack, and shares of those that they have because a process died after their commit."""
         starts = {name: self.logs.taken_from(name, partition, start) for name, start in takes.items()}
-        lacking = {key: [each for each in of if each >= starts.get(key[0], 0)] for key, of in rows.items()}
+        lacking = {key: [item for item in of if item >= starts.get(key[0], 0)] for key, of in rows.items()}
         shares: dict[str, Share] = {}
         for (name, _), offsets in rows.items():
-            there = [each for each in offsets if each < starts.get(name, 0)]
+            there = [offset for offset in offsets if offset < starts.get(name, 0)]
             if there:
                 counts = Counts(read=len(there), skipped=len(there))
                 share = Share(counts, min(there), sums={THERE: len(there)})
@@ -264,9 +264,9 @@ class ExportRoot:
         key = (piece.partition.topic, piece.partition.number)
         taken_from = {name: table.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
         roles = {piece.partition: Roles(takes, taken_from, lagging or {})}
-        found = Gathered({key: dict(shares)}, "", (), {})
+        gathered = Gathered({key: dict(shares)}, "", (), {})
         batch = Batch(new_batch_id(), (piece,))
-        return table.land(batch, {piece.partition: token}, WrittenShares(found, roles, main, 0.0)).outcome
+        return table.land(batch, {piece.partition: token}, WrittenShares(gathered, roles, main, 0.0)).outcome
 
     def stage(
         self,
@@ -281,7 +281,7 @@ class ExportRoot:
         batch = new_batch_id()
         shares: dict[str, Share] = {}
         for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
-            here = {key: [each for each in of if piece[0] <= each < piece[1]] for key, of in rows.items()}
+            here = {key: [item for item in of if piece[0] <= item < piece[1]] for key, of in rows.items()}
             wanted = {key: of for key, of in here.items() if of}
             for (name, day), offsets in wanted.items():
                 facts = {
@@ -351,12 +351,12 @@ class ExportRoot:
             {
                 "type": name,
                 "at": day,
-                "id": each,
+                "id": offset,
                 "kafka_partition": partition.number,
-                "kafka_offset": each,
+                "kafka_offset": offset,
                 "kafka_topic": partition.topic,
             }
-            for each in offsets
+            for offset in offsets
         ]
         table = pa.Table.from_pylist(listed, self.columns)
         sink = io.BytesIO()

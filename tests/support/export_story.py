@@ -80,7 +80,7 @@ class Story:
 
     @property
     def partition(self) -> Partition:
-        [found] = [each for each in self.export.state.partitions if (each.topic, each.number) == (self.topic, 0)]
+        [found] = [item for item in self.export.state.partitions if (item.topic, item.number) == (self.topic, 0)]
         return found
 
     @property

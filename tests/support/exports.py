@@ -102,12 +102,12 @@ def data_files(root: Path) -> list[Path]:
 
 def places_in(root: Path) -> Counter[tuple[int, int]]:
     """How often each (partition, offset) stands in the files of any type and in quarantine."""
-    found: Counter[tuple[int, int]] = Counter()
+    counter: Counter[tuple[int, int]] = Counter()
     for path in data_files(root):
-        found.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
+        counter.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
     for quarantine in export_quarantines(root):
-        found.update(pl.read_delta(str(quarantine)).select("partition", "offset").rows())
-    return found
+        counter.update(pl.read_delta(str(quarantine)).select("partition", "offset").rows())
+    return counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,11 @@ class ExportView:
         state = logs.state()
         places = {state.partition_of(key): here for key, here in state.partitions.items()}
         return cls(
-            state, {each: replace(here, totals=here.totals + type_totals(logs, each)) for each, here in places.items()}
+            state,
+            {
+                partition: replace(here, totals=here.totals + type_totals(logs, partition))
+                for partition, here in places.items()
+            },
         )
 
     def of(self, partition: Partition) -> JobPartition:
@@ -212,7 +216,7 @@ class ExportPipe:
         if (self.root / name / "_delta_log").exists():
             frame = pl.read_delta(str(self.root / name))
         else:
-            files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
+            files = [pl.read_parquet(file, hive_partitioning=True) for file in data_files(self.root / name)]
             # Files that are older than a column do not have it.
             frame = pl.concat(files, how="diagonal")
         return frame.sort("kafka_partition", "kafka_offset").select(columns).rows()
@@ -223,12 +227,12 @@ class ExportPipe:
 
     def paths(self, name: str = "") -> list[str]:
         """The data files below the root, or of one type, as a plain glob sees them."""
-        return [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
+        return [str(file.relative_to(self.root)) for file in data_files(self.root / name)]
 
     def files(self, name: str = "") -> list[str]:
         """The same without the topic that their names begin with, if the job reads no other."""
         topics = self.job.log.topics if self.path.exists() else ()
-        return [each.replace(f"/{topics[0]}.", "/") if len(topics) == 1 else each for each in self.paths(name)]
+        return [path.replace(f"/{topics[0]}.", "/") if len(topics) == 1 else path for path in self.paths(name)]
 
     def file(self, path: str) -> Path:
         """A data file by its path without the job's only topic."""

@@ -90,12 +90,12 @@ class Filter:
 
     def holds(self, row: Row) -> bool:
         """As SQL sees it."""
-        found = row[self.column]
+        result = row[self.column]
         if self.operator == "is null":
-            return found is None
+            return result is None
         if self.operator == "is not null":
-            return found is not None
-        return found is not None and OPERATORS[self.operator](found, self.value)
+            return result is not None
+        return result is not None and OPERATORS[self.operator](result, self.value)
 
     def sql(self, literal: Callable[[str, Any], str]) -> str:
         if self.operator.startswith("is"):
@@ -159,8 +159,8 @@ def filters(table: Filtered, seed: int, count: int) -> Iterator[Filter]:
 
 def with_deltalake(path: str, each: Filter) -> list[int]:
     query = f"select n from t where {each.sql(_datafusion)}"
-    found = QueryBuilder().register("t", DeltaTable(path)).execute(query).read_all()
-    return sorted(pa.table(found).column("n").to_pylist())
+    result = QueryBuilder().register("t", DeltaTable(path)).execute(query).read_all()
+    return sorted(pa.table(result).column("n").to_pylist())
 
 
 def with_polars(path: str, each: Filter) -> list[int]:
@@ -169,8 +169,8 @@ def with_polars(path: str, each: Filter) -> list[int]:
         chosen = column.is_null() if each.operator == "is null" else column.is_not_null()
     else:
         chosen = OPERATORS[each.operator](column, pl.lit(each.value, dtype=_POLARS[each.column]))  # type: ignore[assignment]
-    found = pl.scan_delta(path).filter(chosen).select("n").collect()
-    return sorted(found.get_column("n").to_list())
+    result = pl.scan_delta(path).filter(chosen).select("n").collect()
+    return sorted(result.get_column("n").to_list())
 
 
 def with_duckdb(path: str, each: Filter) -> list[int]:
@@ -280,5 +280,5 @@ def _append(table: Table, rows: list[Row], number: int) -> None:
     options = WriteOptions(table.spec.path, SCHEMA, row_group_rows_max=5)
     writer = StagedWriter(options, lambda: staged_name("t", 0, number, number + 1, uuid.uuid4().hex), "t", 0)
     writer.write(pa.RecordBatch.from_pylist(rows, SCHEMA))
-    table.commit_actions([table.add_action(each) for each in writer.finish()], {}, {})
+    table.commit_actions([table.add_action(item) for item in writer.finish()], {}, {})
     table.refresh()

@@ -68,8 +68,8 @@ class Forked:
         server = start()
         server.settimeout(_START_SECONDS_MAX)
         socket.send_fds(server, [json.dumps(request).encode()], passed)
-        for each in passed:
-            os.close(each)
+        for item in passed:
+            os.close(item)
         self.pid = int(server.recv(64))
         self.stdout, self.stderr, self._ended = (os.fdopen(read) for read, _ in pipes)
         self.returncode: int | None = None
@@ -151,8 +151,8 @@ def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | 
                     request: dict[str, Any] = json.loads(text)
                     return request
                 *standard, ended = pipes
-                for each in standard:
-                    os.close(each)
+                for item in standard:
+                    os.close(item)
                 waited.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, ended))
                 if asked is requests:
                     requests.send(str(pid).encode())
@@ -179,10 +179,10 @@ def _let_go(waited: selectors.BaseSelector) -> None:
 
 def _take(pipes: Sequence[int]) -> None:
     """Make the pipes of a request this process's own."""
-    for number, each in enumerate(pipes[:3]):
-        os.dup2(each, number)
-    for each in pipes:
-        os.close(each)
+    for number, item in enumerate(pipes[:3]):
+        os.dup2(item, number)
+    for pipe in pipes:
+        os.close(pipe)
 
 
 def main(descriptor: str, listening: str) -> None:

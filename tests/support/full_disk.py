@@ -14,10 +14,10 @@ from tests.support import worker_daemon
 def spark_workers() -> list[int]:
     """The daemon that Spark forks its Python workers from, and those that there are."""
     family = psutil.Process().children(recursive=True)
-    living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
-    found = [each.pid for each in living if each.name() == worker_daemon.NAME]
-    assert found, "no Python worker runs yet"
-    return found
+    living = [item for item in family if item.status() != psutil.STATUS_ZOMBIE]
+    pids = [each.pid for each in living if each.name() == worker_daemon.NAME]
+    assert pids, "no Python worker runs yet"
+    return pids
 
 
 @contextmanager
@@ -36,6 +36,6 @@ def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterat
     finally:
         # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
         limits = before[pids[0]]
-        for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        for child in (psutil.Process(), *psutil.Process().children(recursive=True)):
             with suppress(ProcessLookupError):
-                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, limits)
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)

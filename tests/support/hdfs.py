@@ -49,7 +49,7 @@ class HdfsCluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = free_port()
-        self._classes = ":".join(str(each) for each in (folder / "conf", *resolve(JarSet.HDFS)))
+        self._classes = ":".join(str(item) for item in (folder / "conf", *resolve(JarSet.HDFS)))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -139,10 +139,10 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for each in (self._listener, *self._open):
+        for item in (self._listener, *self._open):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -169,9 +169,9 @@ class Wire:
                     self.cuts += 1
                     break
                 near.sendall(data)
-        for each in (near, far):
+        for item in (near, far):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

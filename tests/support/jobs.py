@@ -99,8 +99,8 @@ def offsets_in(table: Path) -> Counter[tuple[int, int]]:
 def assert_every_record_once(table: Path, places: Iterable[tuple[int, int]]) -> None:
     """Each produced record is in the table or in quarantine, once, and nothing else is."""
     expected = Counter(places)
-    found = sum(map(offsets_in, (table, *quarantine_folders(table))), Counter[tuple[int, int]]())
-    missing, extra = expected - found, found - expected
+    result = sum(map(offsets_in, (table, *quarantine_folders(table))), Counter[tuple[int, int]]())
+    missing, extra = expected - result, result - expected
     assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"
 
 

@@ -183,6 +183,6 @@ class _Delivered:
         left = self._producer.flush(REQUEST_SECONDS_MAX)
         assert not self._errors, self._errors[0]
         assert left == 0, f"{left} records were not delivered"
-        found = [place for place in self._places if place is not None]
-        assert sorted(found, key=itemgetter(0)) == sorted(found), "records did not keep their order"
-        return found
+        result = [place for place in self._places if place is not None]
+        assert sorted(result, key=itemgetter(0)) == sorted(result), "records did not keep their order"
+        return result

@@ -53,7 +53,11 @@ class Holding(StaticClaims):
         self._partitions = partitions
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: max(1, table_tokens.get(each, 0)) for each in partitions if each in self._partitions}
+        return {
+            partition: max(1, table_tokens.get(partition, 0))
+            for partition in partitions
+            if partition in self._partitions
+        }
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ class Keyed:
         return load_job(file)
 
     def put(self, *records: Mapping[str, Any] | bytes | None, to: Partition = ZERO, key: bytes | None = None) -> None:
-        values = [json.dumps(each).encode() if isinstance(each, Mapping) else each for each in records]
+        values = [json.dumps(record).encode() if isinstance(record, Mapping) else record for record in records]
         self.log.append(to, *(MemoryRecord(value, key, at=1_770_000_000.0) for value in values))
 
     def open(self, environment: Environment | None = None, *partitions: Partition) -> Rounds[Any]:
@@ -106,18 +110,18 @@ class Keyed:
     def values(self) -> dict[tuple[Any, Any], Any]:
         """The values by device and number."""
         rows = self.rows()
-        found = {(row["device"], row["number"]): row["value"] for row in rows}
-        assert len(found) == len(rows), "a key is there twice"
-        return found
+        result = {(row["device"], row["number"]): row["value"] for row in rows}
+        assert len(result) == len(rows), "a key is there twice"
+        return result
 
     def files(self) -> set[str]:
-        return {str(each) for each in DeltaTable(self.path).file_uris()}
+        return {str(item) for item in DeltaTable(self.path).file_uris()}
 
     def totals(self, partition: Partition = ZERO) -> tuple[int, int, int, int]:
         """Read, written, quarantined, skipped."""
-        found = self.table().state([partition]).of(partition).totals
-        assert found.conserved
-        return found.read, found.written, found.quarantined, found.skipped
+        result = self.table().state([partition]).of(partition).totals
+        assert result.conserved
+        return result.read, result.written, result.quarantined, result.skipped
 
     def verified(self, *, values: bool = True) -> VerifyReport:
         sample = Sample(None) if values else None

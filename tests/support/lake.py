@@ -119,7 +119,7 @@ table:
     def start(self, *partitions: Partition, offset: int = 0) -> Table:
         """The table with positions for these partitions."""
         table = self.open()
-        table.commit(Proposal(JOB, new_batch_id(), tuple(StartPart(each, offset, 1) for each in partitions)))
+        table.commit(Proposal(JOB, new_batch_id(), tuple(StartPart(partition, offset, 1) for partition in partitions)))
         return table
 
     def stage(self, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)) -> SlicePart:

@@ -36,24 +36,24 @@ def until(holds: Callable[[], bool], what: str = "it", seconds: float = SECONDS_
 
 def taken(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Work]:
     """Poll until that many records came; none of them is done."""
-    found: list[Work] = []
+    result: list[Work] = []
     deadline = time.monotonic() + seconds
-    while len(found) < count and time.monotonic() < deadline:
-        found += member.poll(0.2)
-    assert len(found) == count, f"{len(found)} of {count} records came in {seconds} s"
-    return found
+    while len(result) < count and time.monotonic() < deadline:
+        result += member.poll(0.2)
+    assert len(result) == count, f"{len(result)} of {count} records came in {seconds} s"
+    return result
 
 
 def worked(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Work]:
     """Poll until that many records came; all of them are done."""
-    found: list[Work] = []
+    result: list[Work] = []
     deadline = time.monotonic() + seconds
-    while len(found) < count and time.monotonic() < deadline:
+    while len(result) < count and time.monotonic() < deadline:
         for work in member.poll(0.2):
             member.done(work)
-            found.append(work)
-    assert len(found) == count, f"{len(found)} of {count} records came in {seconds} s"
-    return found
+            result.append(work)
+    assert len(result) == count, f"{len(result)} of {count} records came in {seconds} s"
+    return result
 
 
 def places(found: Iterable[Work]) -> list[Place]:
@@ -103,7 +103,7 @@ class Members:
 
     def claim(self, number: int = 0) -> Claim:
         """What the log says of a partition of the first topic."""
-        [partition] = [each for each in self.partitions() if (each.topic, each.number) == (self.topics[0], number)]
+        [partition] = [item for item in self.partitions() if (item.topic, item.number) == (self.topics[0], number)]
         with LogReader(self.coordinated()) as reader:
             reader.catch_up()
             return reader.view.claim(partition)

@@ -171,16 +171,16 @@ class Pipe:
         return status(self.job)
 
     def positions(self) -> list[int | None]:
-        return [each.position for each in self.status().partitions]
+        return [partition.position for partition in self.status().partitions]
 
     def totals(self) -> Totals:
         """Of all partitions together."""
-        return sum((each.totals for each in self.status().partitions), Totals())
+        return sum((partition.totals for partition in self.status().partitions), Totals())
 
     def verified(self) -> bool:
         """Whether `verify` proves the table against the log."""
         report = verify(self.job)
-        assert report.ok, [each for each in report.checks if not each.ok]
+        assert report.ok, [check for check in report.checks if not check.ok]
         return report.ok
 
 

@@ -24,8 +24,8 @@ def read_topic(bootstrap: str, topic: str, committed: bool) -> list[OutputRecord
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     numbers = admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic].partitions
     request = {TopicPartition(topic, number): latest for number in numbers}
-    found = admin.list_offsets(request, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    ends = {place.partition: future.result(SECONDS_MAX).offset for place, future in found.items()}
+    offsets = admin.list_offsets(request, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    ends = {place.partition: future.result(SECONDS_MAX).offset for place, future in offsets.items()}
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "readers",

@@ -106,9 +106,9 @@ def _crc32c(data: bytes) -> int:
 
 
 def _received(connection: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        part = connection.recv(count - len(found))
+    result = b""
+    while len(result) < count:
+        part = connection.recv(count - len(result))
         assert part, "the broker closed the connection"
-        found += part
-    return found
+        result += part
+    return result

@@ -41,8 +41,8 @@ class Relay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for each in self._sockets:
-            each.close()
+        for item in self._sockets:
+            item.close()
         self.mend()
 
     def _accept(self) -> None:

@@ -56,7 +56,7 @@ def _words(node: ast.AST) -> list[str]:
         case ast.Constant(value=str() as text):
             return [text]
         case ast.Import(names=names):
-            return [each.name for each in names]
+            return [item.name for item in names]
         case ast.ImportFrom(module=str() as module, names=names):
             return [module, *(f"{module}.{each.name}" for each in names)]
         case ast.Attribute(attr=word) | ast.Name(id=word) | ast.arg(arg=word) | ast.keyword(arg=str() as word):
@@ -67,10 +67,10 @@ def _words(node: ast.AST) -> list[str]:
             return []
 
 
-@pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*item, id=item[0]) for item in modules()])
 def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> None:
-    found = [] if module in NOT_THE_KIND else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
-    assert found == []
+    result = [] if module in NOT_THE_KIND else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
+    assert result == []
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class StaticClaims:
     shared = False
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        return {each: max(self.FIRST_TOKEN, table_tokens.get(each, 0)) for each in partitions}
+        return {partition: max(self.FIRST_TOKEN, table_tokens.get(partition, 0)) for partition in partitions}
 
     def keeps(self, partition: Partition, token: int) -> bool:
         return True
@@ -96,7 +96,7 @@ class GroupClaims:
         wanted = tuple(partitions)
         self.agent.want(wanted, table_tokens)
         held = self.agent.held()
-        tokens = {each: held[each] for each in wanted if each in held}
+        tokens = {item: held[item] for item in wanted if item in held}
         self.agent.using(tokens)
         return tokens
 

@@ -59,15 +59,15 @@ def show(
 ) -> None:
     """Show one quarantined record in full."""
     spec = load_job(job)
-    found = _PLACE.fullmatch(place)
-    if found is None:
+    match = _PLACE.fullmatch(place)
+    if match is None:
         raise UserError(f"{place} is no place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
     table = _table_of(spec)
     if table is None:
         # With --raw standard output is for the record's bytes alone.
         typer.echo(_nothing(spec), err=raw or json)
         return
-    rows = find_rows(table, found["topic"], int(found["partition"]), int(found["offset"]))
+    rows = find_rows(table, match["topic"], int(match["partition"]), int(match["offset"]))
     if not rows:
         raise UserError(f"{place} is not in quarantine", hint="`penstock quarantine list` shows what is")
     if raw:

@@ -51,14 +51,14 @@ def status(
         return
     if types:
         raise UserError("--type goes with --day")
-    found = [status_of(each) for each in specs]
+    statuses = [status_of(spec) for spec in specs]
     if json:
-        typer.echo(json_text.dumps([each.as_json() for each in found]))
+        typer.echo(json_text.dumps([item.as_json() for item in statuses]))
     else:
         console = status_console()
-        for each in found:
+        for each in statuses:
             print_status(each, console)
-    worst = max((each.exit_code for each in found), default=0)
+    worst = max((each.exit_code for each in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
 
@@ -69,25 +69,25 @@ def status_console() -> Console:
 
 
 def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
-    found = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
+    result = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
     if json:
         told = [
             {"job": job, "day": day, "complete": _all_complete(each), "types": [one.as_json() for one in each]}
-            for job, each in found.items()
+            for job, each in result.items()
         ]
         typer.echo(json_text.dumps(told))
     else:
         console = status_console()
-        for job, each in found.items():
+        for job, each in result.items():
             console.print(Text.assemble((job, "bold"), f"  {day}"))
             for one in each:
                 console.print(Text(f"{one.type}  {one.state.value}: {one.reason}"), soft_wrap=True)
-    if not all(_all_complete(each) for each in found.values()):
+    if not all(_all_complete(item) for item in result.values()):
         raise typer.Exit(EXIT_NOT_COMPLETE)
 
 
 def _all_complete(answers: Iterable[DayAnswer]) -> bool:
-    return all(each.complete for each in answers)
+    return all(answer.complete for answer in answers)
 
 
 def print_status(job: JobStatus, console: Console) -> None:
@@ -110,7 +110,7 @@ def print_status(job: JobStatus, console: Console) -> None:
 
 
 def _partitions(job: JobStatus) -> Table:
-    rows = [_cells(each, reachable=job.log_error is None) for each in job.partitions]
+    rows = [_cells(partition, reachable=job.log_error is None) for partition in job.partitions]
     return table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
 
 
@@ -132,11 +132,11 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
         "gap": str(totals.gap),
         "group": cell(each.mirrored, none),
     }
-    found = {}
+    result = {}
     for heading, content in cells.items():
-        found[heading] = content
-        found.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
-    return found
+        result[heading] = content
+        result.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
+    return result
 
 
 def windows(
@@ -151,12 +151,12 @@ def windows(
     kind = kind_of(spec)
     if not isinstance(kind, Windowed):
         raise UserError(f"the table of {spec.name} has no windows", hint="windows are for metrics")
-    found = kind.open_windows(spec, WindowsRequest(tuple(metric or ()), interval, limit))
+    result = kind.open_windows(spec, WindowsRequest(tuple(metric or ()), interval, limit))
     if json:
-        rows = [_window_json(window) for window in found.windows]
-        typer.echo(json_text.dumps({"job": spec.name, "total": found.total, "windows": rows}))
+        rows = [_window_json(window) for window in result.windows]
+        typer.echo(json_text.dumps({"job": spec.name, "total": result.total, "windows": rows}))
     else:
-        _print_windows(found)
+        _print_windows(result)
 
 
 def _print_windows(found: OpenWindows) -> None:

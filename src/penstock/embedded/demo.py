@@ -72,7 +72,7 @@ class RollupReport:
         return self.verified.ok and bool(counted) and set(counted.values()) == {self.points}
 
     def as_json(self) -> dict[str, object]:
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "verified"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "verified"}
         return {"ok": self.ok, **values, "verify": self.verified.as_json()}
 
 
@@ -132,7 +132,7 @@ class DemoReport:
         return read_back and self.verified.ok and self.metrics.ok
 
     def as_json(self) -> dict[str, object]:
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "verified"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "verified"}
         return {"ok": self.ok, **values, "verify": self.verified.as_json(), "metrics": self.metrics.as_json()}
 
 

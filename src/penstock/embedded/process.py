@@ -59,9 +59,9 @@ def kill(process: ProcessId) -> None:
 
 def _find(process: ProcessId) -> psutil.Process | None:
     try:
-        found = psutil.Process(process.pid)
-        same = abs(found.create_time() - process.started_at) < _STARTED_TOLERANCE_SECONDS
-        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        result = psutil.Process(process.pid)
+        same = abs(result.create_time() - process.started_at) < _STARTED_TOLERANCE_SECONDS
+        return result if same and result.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
 

@@ -72,7 +72,7 @@ class Starter:
             for part in outcome.accepted:
                 if part.partition in tokens:
                     self._correct(part.partition, part.token, state)
-        return {each: token for each, token in tokens.items() if self._owns(each, token, state)}, state
+        return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
         """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
@@ -86,7 +86,7 @@ class Starter:
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}
-        parts: list[Part] = [StartPart(each, offsets[each], tokens.get(each, 0)) for each in new]
+        parts: list[Part] = [StartPart(item, offsets[item], tokens.get(item, 0)) for item in new]
         for partition, token in tokens.items():
             if state.of(partition).position is not None and token > state.of(partition).token:
                 parts.append(FencePart(partition, token))
@@ -97,8 +97,8 @@ class Starter:
 
         Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
         """
-        ours = [each for each in tokens if state.of(each).position is None]
-        topics = {each.topic for each in ours if state.fingerprints.get(each.topic) is None}
+        ours = [partition for partition in tokens if state.of(partition).position is None]
+        topics = {item.topic for item in ours if state.fingerprints.get(item.topic) is None}
         others = [
             each
             for each in partitions
@@ -134,7 +134,7 @@ class Starter:
                     raise TopicRecreatedError(partition.topic)
             elif known is None and not (began and self.job.log.topic_pattern):
                 fresh.append(partition)
-        missing = [each for each in new if each not in bounds]
+        missing = [item for item in new if item not in bounds]
         bounds = {**bounds, **self.log.bounds(missing)} if missing else bounds
         resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
         return {each: resolved.get(each, bounds[each].first) for each in new}

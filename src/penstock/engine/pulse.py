@@ -99,11 +99,13 @@ class SparkProgress:
             return None
         try:
             tracker = self._spark.sparkContext.statusTracker()
-            infos = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(self._group)]
+            infos = [tracker.getJobInfo(item) for item in tracker.getJobIdsForGroup(self._group)]
             stages = [tracker.getStageInfo(each) for info in infos if info is not None for each in info.stageIds]
         except GONE:
             return None
-        ended = [(each.stageId, each.numCompletedTasks, each.numFailedTasks) for each in stages if each is not None]
+        ended = [
+            (stage.stageId, stage.numCompletedTasks, stage.numFailedTasks) for stage in stages if stage is not None
+        ]
         return self._turns, len(infos), frozenset(ended)
 
     @property

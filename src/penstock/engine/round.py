@@ -185,16 +185,16 @@ class Rounds(Generic[S]):
         if ends is None:
             return True
         state = self.table.state(ends)
-        return all((state.of(each).position or 0) >= end for each, end in ends.items())
+        return all((state.of(partition).position or 0) >= end for partition, end in ends.items())
 
     def present_ends(self) -> dict[Partition, int]:
         """Where the log ends now, for a run that stops there."""
         self.seen.ends_asked_at = self.environment.now()
-        return {each: bounds.end for each, bounds in self.log.bounds(self.log.partitions()).items()}
+        return {key: bounds.end for key, bounds in self.log.bounds(self.log.partitions()).items()}
 
     def _read_to_end(self, batch: Batch, bounds: LogBounds, asked_at: float, ends: Ends) -> dict[Partition, float]:
         """The partitions that the batch reads to the log's end, with the clock before that end was asked for."""
-        reached = {each.partition: asked_at for each in batch.slices if each.end == bounds[each.partition].end}
+        reached = {item.partition: asked_at for item in batch.slices if item.end == bounds[item.partition].end}
         if ends is not None and self.seen.ends_asked_at is not None:
             at_ends = (each.partition for each in batch.slices if each.end == ends.get(each.partition))
             reached = {**dict.fromkeys(at_ends, self.seen.ends_asked_at), **reached}
@@ -213,7 +213,7 @@ class Rounds(Generic[S]):
 
     def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
-        lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
+        lanes = tuple(self._lane(partition, state, bounds[partition], now, ends) for partition in tokens)
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
         return plan(lanes, terms, new_batch_id())
 
@@ -300,8 +300,8 @@ class Rounds(Generic[S]):
         return replace(batch, slices=tuple(kept))
 
     def _tell_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
-        positions = {each: state.of(each).position or 0 for each in tokens}
-        self.claims.progress(positions, {each: max(0, bounds[each].end - positions[each]) for each in tokens})
+        positions = {partition: state.of(partition).position or 0 for partition in tokens}
+        self.claims.progress(positions, {item: max(0, bounds[item].end - positions[item]) for item in tokens})
 
     def _check_log(self, batch: Batch, read: Marks) -> None:
         """Compare with the log, before the commit, what it was when the table was written and the batch read."""
@@ -310,9 +310,9 @@ class Rounds(Generic[S]):
         marks: dict[Partition, tuple[EpochMark, ...]] = {}
         for piece in batch.slices:
             before = state.of(piece.partition).mark
-            found = read.get((piece.partition.topic, piece.partition.number), ())
-            if before is not None or found:
-                marks[piece.partition] = found if before is None else (before, *found)
+            result = read.get((piece.partition.topic, piece.partition.number), ())
+            if before is not None or result:
+                marks[piece.partition] = result if before is None else (before, *result)
         for lost in self.log.lost_tails(marks):
             raise LostTailError(lost.partition, lost.mark, lost.end)
 
@@ -329,14 +329,18 @@ class Rounds(Generic[S]):
     def _mirror_others_work(self, tokens: Tokens) -> None:
         """Mirror what earlier owners committed: one may have died between its commit and its mirror."""
         if self.claims.shared:
-            moved = [each for each in tokens if self.table.shown_position(each) != self.seen.mirrored.get(each)]
+            moved = [
+                partition
+                for partition in tokens
+                if self.table.shown_position(partition) != self.seen.mirrored.get(partition)
+            ]
             if moved:
                 self.mirror(moved)
 
     def mirror(self, partitions: Sequence[Partition]) -> None:
         """Show the table's positions to lag tools; best effort, never read back (RULES P5)."""
         self.table.state(partitions)
-        positions = {each: self.table.shown_position(each) for each in partitions}
+        positions = {item: self.table.shown_position(item) for item in partitions}
         self.seen.mirrored |= positions
         try:
             report = self.log.show(positions)

@@ -55,10 +55,10 @@ def collect_reports(frame: DataFrame, kind: type[ReportT], count: int, of: str =
 
     A JVM that dies while it hands them over ends the stream without an error.
     """
-    found = [decode_report_as(bytes(row["report"]), kind) for row in frame.collect()]
-    if len(found) < count:
-        raise TransientError(f"Spark handed over the reports of {len(found)} of {count} {of}")
-    return found
+    result = [decode_report_as(bytes(row["report"]), kind) for row in frame.collect()]
+    if len(result) < count:
+        raise TransientError(f"Spark handed over the reports of {len(result)} of {count} {of}")
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
         return job.schema
     computed = {folded(name) for name in job.columns}
     # Records have fields under the names of the job; what others added, under the table's.
-    return grown(job.schema, [each for each in target if folded(each.name) not in computed])
+    return grown(job.schema, [item for item in target if folded(item.name) not in computed])
 
 
 def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[str, ...], quarantine_url: str) -> Flow:
@@ -121,8 +121,8 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
         table=write_options(job, target, partition_by),
         quarantine=quarantine_options(job, quarantine_url),
         slices={
-            (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
-            for each in batch.slices
+            (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
+            for item in batch.slices
         },
         drop=job.drop,
     )

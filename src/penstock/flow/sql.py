@@ -49,7 +49,7 @@ HIDDEN = pa.schema(
     [
         (f"{_PREFIX}state", pa.int8()),
         (f"{_PREFIX}error", pa.string()),
-        *((f"{_PREFIX}{each.name}", each.type) for each in RECORD_SCHEMA),
+        *((f"{_PREFIX}{item.name}", item.type) for item in RECORD_SCHEMA),
     ]
 )
 _FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand")
@@ -133,12 +133,12 @@ def _outputs(decoded: DataFrame, sql: SqlSpec) -> Iterator[tuple[str, Column]]:
 def _refuse_shuffles(frame: DataFrame) -> None:
     """A projection has no node that groups, joins or multiplies rows."""
     plan = str(frame._jdf.queryExecution().analyzed().toString())
-    found = [
+    nodes = [
         node for node in _FORBIDDEN_NODES if any(line.lstrip(" +-:").startswith(node) for line in plan.split("\n"))
     ]
-    if found:
+    if nodes:
         raise UserError(
-            f"the `sql:` stage needs {', '.join(found)}",
+            f"the `sql:` stage needs {', '.join(nodes)}",
             detail="it would group, join or multiply records, so that they could no longer be counted one by one",
             hint="keep to expressions of one record; do the rest when reading the table",
         )

@@ -107,14 +107,14 @@ def is_heap(body: Descriptor) -> bool:
     settings = _repeated_message(section, "property") if section else None
     texts = [section and section.fields_by_name.get("name")]
     texts += [settings and settings.fields_by_name.get(name) for name in ("name", "value")]
-    return body.name == "JVMStatisticsData" and all(each and each.type == FieldDescriptor.TYPE_STRING for each in texts)
+    return body.name == "JVMStatisticsData" and all(text and text.type == FieldDescriptor.TYPE_STRING for text in texts)
 
 
 def is_file_system(body: Descriptor) -> bool:
     """Whether a body is an access to a file system, whose paths are written without the cluster that the uri names."""
     fields = [body.fields_by_name.get(name) for name in FILE_SYSTEM_FIELDS]
     return body.name == "FsEvent" and all(
-        each and each.type == FieldDescriptor.TYPE_STRING and not each.is_repeated for each in fields
+        field and field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated for field in fields
     )
 
 
@@ -147,7 +147,7 @@ def _unknown(message: MessageName, files: Mapping[str, FileDescriptorProto]) -> 
 
 
 def _message_names(file: FileDescriptorProto) -> Iterator[str]:
-    waiting: list[tuple[str, DescriptorProto]] = [(file.package, each) for each in file.message_type]
+    waiting: list[tuple[str, DescriptorProto]] = [(file.package, item) for item in file.message_type]
     while waiting:
         scope, message = waiting.pop(0)
         if not message.options.map_entry:

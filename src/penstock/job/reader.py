@@ -82,15 +82,15 @@ class Reader:
         """The items of a list; `LOST` if one of them is lost."""
         if not isinstance(value, list):
             return self.lost(at, f"expected a list, found {kind_of(value)}", "write [one, two]")
-        found = [read(item, (*at, index)) for index, item in enumerate(value)]
-        return LOST if LOST in found else found
+        result = [read(item, (*at, index)) for index, item in enumerate(value)]
+        return LOST if LOST in result else result
 
     def mapped(self, value: object, at: KeyPath, read: Callable[[str, Any, KeyPath], object]) -> Any:
         """The values of a mapping without those that are lost."""
         if not isinstance(value, dict):
             return self.lost(at, f"expected a mapping, found {kind_of(value)}")
-        found = {name: read(name, item, (*at, name)) for name, item in value.items()}
-        return {name: item for name, item in found.items() if item is not LOST}
+        result = {name: read(name, item, (*at, name)) for name, item in value.items()}
+        return {name: item for name, item in result.items() if item is not LOST}
 
     def top(self, marker: Parsed | Read, name: str) -> Any:
         """The value of a key at the top of the file; None if it states none that can be read."""
@@ -118,10 +118,10 @@ class Reader:
         self, spec: Any, values: Mapping[str, Any] | None, at: KeyPath, *, short: bool = False
     ) -> dict[str, Any]:
         """The fields of a spec that a mapping states, and those at the top; None as `values`: there is no mapping."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key in keys_of(spec):
             if key.marker is Part.INLINE:
-                found[key.field] = key.spec(**self.fields(key.spec, values, at))
+                result[key.field] = key.spec(**self.fields(key.spec, values, at))
                 continue
             path = (key.name,) if key.top else (*at, key.name)
             source: Mapping[str, Any] | None = self.document.values if key.top else values
@@ -137,8 +137,8 @@ class Reader:
             elif key.otherwise is not LOST:
                 value = key.otherwise
             if value is not LOST:
-                found[key.field] = value
-        return found
+                result[key.field] = value
+        return result
 
     def note_unknown(self, values: Mapping[str, object], at: KeyPath, known: list[str]) -> None:
         """Note keys that there are none of, with the nearest ones."""
@@ -172,7 +172,7 @@ def known_keys(spec: Any, *, required: bool = False) -> list[str]:
 def keys_of(spec: Any) -> tuple[FileKey, ...]:
     """The fields of a spec that a job file may state, in their order."""
     hints = get_type_hints(spec, include_extras=True)
-    return tuple(key for each in fields(spec) for key in _keys(each, hints[each.name]))
+    return tuple(key for item in fields(spec) for key in _keys(item, hints[item.name]))
 
 
 def _keys(each: Any, hint: Any) -> Iterator[FileKey]:

@@ -81,9 +81,9 @@ def name_fault(name: str) -> str:
         return "a column name cannot be empty"
     if name.casefold().startswith(RESERVED_PREFIX):
         return f"names that begin with {RESERVED_PREFIX} are Penstock's own"
-    found = sorted({character for character in name if character in _FORBIDDEN})
-    if found:
-        return f"a Delta column name cannot hold {' '.join(repr(character) for character in found)}"
+    characters = sorted({character for character in name if character in _FORBIDDEN})
+    if characters:
+        return f"a Delta column name cannot hold {' '.join(repr(character) for character in characters)}"
     if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
         return "a column name cannot hold half of a pair of surrogates"
     return ""
@@ -96,14 +96,14 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
         raise RefusedError(f"more than {NESTING_MAX} types inside each other")
     if word in _PRIMITIVES:
         return _PRIMITIVES[word]
-    if found := _DECIMAL.fullmatch(word):
-        return _decimal(int(found[1]), int(found[2]))
-    if found := _LIST.fullmatch(word):
-        return pa.list_(parse_type(found[1], depth + 1))
-    if found := _MAP.fullmatch(word):
-        if found[1].strip() != "string":
+    if match := _DECIMAL.fullmatch(word):
+        return _decimal(int(match[1]), int(match[2]))
+    if match := _LIST.fullmatch(word):
+        return pa.list_(parse_type(match[1], depth + 1))
+    if match := _MAP.fullmatch(word):
+        if match[1].strip() != "string":
             raise RefusedError("the keys of a map are strings", "write map<string,...>")
-        return pa.map_(pa.string(), parse_type(found[2], depth + 1))
+        return pa.map_(pa.string(), parse_type(match[2], depth + 1))
     types = f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
     raise RefusedError(f"unknown type {shown(text)}", nearest(word, _PRIMITIVES) or types)
 
@@ -130,7 +130,7 @@ def job_type_name(kind: pa.DataType) -> str:
         return f"map<{job_type_name(kind.key_type)},{job_type_name(kind.item_type)}>"
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
-    return next((name for name, each in _PRIMITIVES.items() if each == kind), str(kind))
+    return next((name for name, primitive in _PRIMITIVES.items() if primitive == kind), str(kind))
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:

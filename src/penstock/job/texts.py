@@ -208,7 +208,7 @@ def _checked_path(value: object) -> str:
     bucket, _, key = rest.partition("/")
     if scheme not in SCHEMES:
         name = "" if isinstance(path, Secret) else f" {shown(scheme + '://')}"
-        raise RefusedError(f"unknown storage{name}", f"a local path or {', '.join(f'{each}://' for each in SCHEMES)}")
+        raise RefusedError(f"unknown storage{name}", f"a local path or {', '.join(f'{item}://' for item in SCHEMES)}")
     if scheme == "file" and bucket:
         raise RefusedError("a file:// path begins with three slashes", "file:///folder/table")
     if not bucket and scheme not in _WITHOUT_BUCKET:

@@ -260,24 +260,24 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
     """A list, of which a faulty item loses the whole."""
 
     def read(value: object, at: KeyPath, reader: Reader) -> object:
-        found = reader.listed(value, at, lambda item, path: reader.parsed(parse, item, path))
-        return found if found is LOST else into(found)
+        result = reader.listed(value, at, lambda item, path: reader.parsed(parse, item, path))
+        return result if result is LOST else into(result)
 
     return Read(read)
 
 
 def _settings(value: object, at: KeyPath, reader: Reader) -> object:
     """Texts by name; those whose names speak of secrets are hidden from print even if they are plain text."""
-    found = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
-    if found is LOST:
+    result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
+    if result is LOST:
         return LOST
-    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in found.items()}
+    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
 
 
 def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
     """A path, a relative one taken from the job file's folder."""
-    found = reader.parsed(text, value, at)
-    return str(reader.folder / found) if isinstance(found, str) else found
+    result = reader.parsed(text, value, at)
+    return str(reader.folder / result) if isinstance(result, str) else result
 
 
 def sections_by_name(spec: Any) -> Read:
@@ -293,8 +293,8 @@ def sections(spec: Any) -> Read:
     """A list of sections."""
 
     def read(value: object, at: KeyPath, reader: Reader) -> object:
-        found = reader.listed(value, at, lambda item, path: reader.section(spec, item, path))
-        return found if found is LOST else tuple(found)
+        result = reader.listed(value, at, lambda item, path: reader.section(spec, item, path))
+        return result if result is LOST else tuple(result)
 
     return Read(read)
 

@@ -41,7 +41,7 @@ class Group(Generic[F]):
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ class Effort:
     def within(self, groups: Sequence[Group[F]]) -> Sequence[Group[F]]:
         """The first groups, until they reach the bound."""
         total = 0
-        for number, each in enumerate(groups):
+        for number, item in enumerate(groups):
             if self.bytes_max is not None and total >= self.bytes_max:
                 return groups[:number]
-            total += each.size_bytes
+            total += item.size_bytes
         return groups
 
     def after(self, size_bytes: int) -> Effort:
@@ -117,8 +117,8 @@ EVERYTHING = Effort()
 
 def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[Group[F]]:
     """Neighbours together, until they have the size that is aimed at; a file that is alone is in no group."""
-    size: Limit[F] = Limit(lambda each: each.size_bytes, target_bytes)
-    return (Group(each) for each in gather(files, size, *limits) if len(each) > 1)
+    size: Limit[F] = Limit(lambda item: item.size_bytes, target_bytes)
+    return (Group(item) for item in gather(files, size, *limits) if len(item) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def merge_files(
     except BaseException:
         sink.abandon()
         raise
-    written = sum(each.rows for each in outputs)
+    written = sum(output.rows for output in outputs)
     if read != written:
         raise InvariantError(f"a compaction in {storage.url} read {read} rows and wrote {written}")
     return outputs

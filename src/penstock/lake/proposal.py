@@ -128,8 +128,8 @@ class Outcome:
 
 def check(proposal: Proposal, state: DeltaState) -> Checked[Part]:
     """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
-    found = split(proposal.parts, lambda part: _refusal(part, state))
-    return Checked((), found.refused) if proposal.whole and found.refused else found
+    result = split(proposal.parts, lambda part: _refusal(part, state))
+    return Checked((), result.refused) if proposal.whole and result.refused else result
 
 
 def split(parts: Iterable[P], refusal: Callable[[P], str | None]) -> Checked[P]:

@@ -37,7 +37,7 @@ class CompactReport:
     @classmethod
     def of(cls, tried: int, landed: Sequence[Merged[Any]]) -> Self:
         """Of one commit, by the number of groups that it was to swap and by those that it did."""
-        outputs = [file for each in landed for file in each.outputs]
+        outputs = [file for item in landed for file in item.outputs]
         return cls(
             files_removed=sum(len(each.group.files) for each in landed),
             files_added=len(outputs),
@@ -49,7 +49,7 @@ class CompactReport:
         )
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return type(self)(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,12 +87,12 @@ class VacuumReport:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.deleted)
+        return sum(item.size_bytes for item in self.deleted)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "dry_run": self.dry_run,
-            "deleted": [asdict(each) for each in self.deleted],
+            "deleted": [asdict(item) for item in self.deleted],
             "size_bytes": self.size_bytes,
             "kept": dict(self.kept),
             "failed": list(self.failed),

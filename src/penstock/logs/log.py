@@ -85,7 +85,7 @@ class Batch:
 
     @property
     def offsets(self) -> int:
-        return sum(each.offsets for each in self.slices)
+        return sum(item.offsets for item in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Pa
 
 def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
     """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
-    total = sum(each.end - each.read_from for each in slices)
+    total = sum(item.end - item.read_from for item in slices)
     pieces = []
     for each in slices:
         size = each.end - each.read_from

@@ -96,22 +96,22 @@ class MemoryLog:
 
     def delete(self, topic: str) -> list[int]:
         """Delete a topic; returns the numbers of its partitions."""
-        gone = [each for each in self.values if each.topic == topic]
-        for each in gone:
-            del self.values[each]
+        gone = [value for value in self.values if value.topic == topic]
+        for item in gone:
+            del self.values[item]
             for kept in (self.firsts, self.ends, self.positions_shown, *self.groups.values()):
-                kept.pop(each, None)
+                kept.pop(item, None)
         self.settings.pop(topic, None)
         return [each.number for each in gone]
 
     # what a log answers
 
     def partitions(self) -> tuple[Partition, ...]:
-        names = {each.topic for each in self.values}
+        names = {value.topic for value in self.values}
         for topic in self.topics:
             if topic not in names:
                 raise UserError(f"there is no topic {topic}", hint=f"the log has {', '.join(sorted(names)) or 'none'}")
-        return tuple(sorted(each for each in self.values if self._sees(each.topic)))
+        return tuple(sorted(item for item in self.values if self._sees(item.topic)))
 
     def _sees(self, topic: str) -> bool:
         if self.topic_pattern is not None:
@@ -119,20 +119,20 @@ class MemoryLog:
         return not self.topics or topic in self.topics
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        ids = {each.topic: each.topic_id for each in self.values}
+        ids = {value.topic: value.topic_id for value in self.values}
         return {topic: ids[topic] for topic in topics if topic in ids}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         wanted = tuple(partitions)
-        for each in wanted:
-            if each not in self.values:
-                raise TransientError(f"partition {each} is gone")
+        for item in wanted:
+            if item not in self.values:
+                raise TransientError(f"partition {item} is gone")
         return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in wanted}
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> Mapping[Partition, int]:
-        return {each: start_offset(self.start, each, bounds[each]) for each in partitions}
+        return {partition: start_offset(self.start, partition, bounds[partition]) for partition in partitions}
 
     def compacted(self, topic: str) -> bool | None:
         return self.is_compacted
@@ -144,10 +144,14 @@ class MemoryLog:
         return self.settings.get(topic, {}).get(name, TOPIC_SETTINGS[name])
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
-        return {each: max(self.epochs.get(each, ()), default=None) for each in partitions}
+        return {partition: max(self.epochs.get(partition, ()), default=None) for partition in partitions}
 
     def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
-        asked = [(each, mark, self.epochs.get(each, {}).get(mark.epoch)) for each in marks for mark in marks[each]]
+        asked = [
+            (partition, mark, self.epochs.get(partition, {}).get(mark.epoch))
+            for partition in marks
+            for mark in marks[partition]
+        ]
         return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
 
     def _times(self, partition: Partition, first: int) -> Iterator[tuple[int, float]]:
@@ -156,9 +160,9 @@ class MemoryLog:
         return ((at, each.at) for at, each in there if at >= first and isinstance(each, MemoryRecord))
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
-        for each in slices:
-            if each.read_from < min(self._first(each.partition), each.end):
-                raise SliceShrankError(f"offset {each.read_from} of {each.partition} is no longer in the log")
+        for item in slices:
+            if item.read_from < min(self._first(item.partition), item.end):
+                raise SliceShrankError(f"offset {item.read_from} of {item.partition} is no longer in the log")
         pieces = tuple(Piece(each.partition.topic, each.partition.number, each.read_from, each.end) for each in slices)
         held = {(each.partition.topic, each.partition.number): self.values[each.partition] for each in slices}
         marks = {
@@ -175,21 +179,23 @@ class MemoryLog:
     def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
         told(end - start)
         first = max(start, self._first(partition))
-        return np.array([each for each in sorted(self.values[partition]) if first <= each < end], np.int64)
+        return np.array([value for value in sorted(self.values[partition]) if first <= value < end], np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        found = {each: next(self._times(each, offset), None) for each, offset in offsets.items()}
-        return {each: first[1] for each, first in found.items() if first is not None}
+        result = {partition: next(self._times(partition, offset), None) for partition, offset in offsets.items()}
+        return {key: first[1] for key, first in result.items() if first is not None}
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        ahead = {each: self.positions_shown.get(each, -1) for each in positions}
-        refused = {each: f"already at {ahead[each]}" for each, to in positions.items() if ahead[each] > to}
+        ahead = {partition: self.positions_shown.get(partition, -1) for partition in positions}
+        refused = {item: f"already at {ahead[item]}" for item, to in positions.items() if ahead[item] > to}
         moved = {each: to for each, to in positions.items() if to > ahead[each]}
         self.positions_shown |= moved
         return ShowReport(moved, refused)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        return {each: self.positions_shown[each] for each in partitions if each in self.positions_shown}
+        return {
+            partition: self.positions_shown[partition] for partition in partitions if partition in self.positions_shown
+        }
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -226,20 +232,20 @@ class MemorySource:
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The records of one piece."""
         values = self.values[piece.topic, piece.partition]
-        held = [each for each in sorted(values) if piece.start <= each < piece.end]
+        held = [value for value in sorted(values) if piece.start <= value < piece.end]
         for first in range(0, len(held), BATCH_RECORDS):
             rows = [_row(piece, offset, values[offset]) for offset in held[first : first + BATCH_RECORDS]]
             yield pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)
 
 
 def _row(piece: Piece, offset: int, record: bytes | MemoryRecord | None) -> dict[str, Any]:
-    found = record if isinstance(record, MemoryRecord) else MemoryRecord(record)
+    result = record if isinstance(record, MemoryRecord) else MemoryRecord(record)
     return {
         "topic": piece.topic,
         "partition": piece.partition,
         "offset": offset,
-        "timestamp": datetime.fromtimestamp(found.at, UTC) if found is record else None,
-        "key": found.key,
-        "value": found.value,
-        "headers": [{"key": key, "value": value} for key, value in found.headers] or None,
+        "timestamp": datetime.fromtimestamp(result.at, UTC) if result is record else None,
+        "key": result.key,
+        "value": result.value,
+        "headers": [{"key": key, "value": value} for key, value in result.headers] or None,
     }

@@ -47,7 +47,7 @@ def open_positions_topic(topics: KafkaTopics, name: str, buckets: int) -> None:
     """Create the topic if need be; UserError if it would lose positions or has too few partitions."""
     if name not in topics.topic_ids([name]):
         create_topic(topics.admin, KIND, name, max(PARTITIONS_MIN, buckets), _SETTINGS)
-    partitions = [each for each in topics.partitions() if each.topic == name]
+    partitions = [partition for partition in topics.partitions() if partition.topic == name]
     if len(partitions) < buckets:
         raise UserError(
             f"{KIND} {name} has {len(partitions)} partitions, publish.buckets is {buckets}",
@@ -109,16 +109,16 @@ def _reader(cluster: KafkaLogSpec) -> Consumer:
 def _last_value(
     reader: Consumer, bootstrap: str, name: str, bucket: PublishBucket, end: int, seconds_max: float
 ) -> bytes | None:
-    key, found, deadline = bucket.key.encode(), None, time.monotonic() + seconds_max
+    key, result, deadline = bucket.key.encode(), None, time.monotonic() + seconds_max
     while time.monotonic() < deadline:
         for message in reader.consume(_READ_AT_ONCE_MAX, _READ_SECONDS):
             event = message.error()
             if event is None:
-                found = message.value() if message.key() == key else found
+                result = message.value() if message.key() == key else result
             elif event.code() == KafkaError._PARTITION_EOF:
                 # What comes after the end that was asked for is not ours: older producers are fenced.
                 if (message.offset() or 0) >= end:
-                    return found
+                    return result
             elif event.code() not in _PASSING:
                 raise error_of(fault_of(event), bootstrap, f"{KIND} {name}")
     raise TransientError(

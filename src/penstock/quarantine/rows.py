@@ -102,8 +102,8 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
     tables = (rows for file in files for rows in read_file(table, file))
     matching = (rows.filter(where(rows, topic=topic, partition=partition, offset=offset)) for rows in tables)
-    found = [row for rows in matching for row in rows.to_pylist()]
-    return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
+    result = [row for rows in matching for row in rows.to_pylist()]
+    return sorted(result, key=lambda row: row["quarantined_at"], reverse=True)
 
 
 def places_of(rows: pa.Table) -> pa.ChunkedArray:

@@ -66,7 +66,7 @@ def _explained(spark: SparkSession, path: str) -> Iterator[None]:
 
 def _explanation(spark: SparkSession, path: str, error: Exception) -> PenstockError:
     text = str(error)
-    if any(each in text for each in _UNKNOWN_FORMAT):
+    if any(item in text for item in _UNKNOWN_FORMAT):
         [package] = request_for(JarSet.DELTA, Spark.installed()).coordinates
         settings = [f"{name}={value}" for name, value in DELTA_SETTINGS.items() if name.startswith("spark.sql.")]
         return UserError(

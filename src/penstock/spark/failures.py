@@ -112,16 +112,16 @@ def last_cause(error: Exception) -> str:
 
 def refusal_of(error: Exception) -> str:
     """What Spark says of a question that it cannot answer, such as one for a format that it does not know."""
-    found = _CONDITION.search(str(error))
-    return last_cause(error) if found is None else found[0][:_CAUSE_CHARACTERS_MAX]
+    match = _CONDITION.search(str(error))
+    return last_cause(error) if match is None else match[0][:_CAUSE_CHARACTERS_MAX]
 
 
 def _cluster_error(error: Exception) -> TransientError | None:
     """A failure that no record can cause: the Kafka client of a task did not open, or an executor was lost."""
     text = str(getattr(error, "_desc", None) or error)
     for pattern, primary, hint in _CLUSTER_FAILURES:
-        if found := pattern.search(text):
-            return TransientError(primary, detail=found[0][:_CAUSE_CHARACTERS_MAX], hint=hint)
+        if match := pattern.search(text):
+            return TransientError(primary, detail=match[0][:_CAUSE_CHARACTERS_MAX], hint=hint)
     return None
 
 
@@ -137,8 +137,8 @@ def task_error(error: Exception) -> PenstockError | None:
 
 
 def _branch(name: str) -> type[PenstockError] | None:
-    found = next((each for each in _family(PenstockError) if each.__name__ == name), None)
-    return next((branch for branch in _BRANCHES if found is not None and issubclass(found, branch)), None)
+    result = next((item for item in _family(PenstockError) if item.__name__ == name), None)
+    return next((branch for branch in _BRANCHES if result is not None and issubclass(result, branch)), None)
 
 
 def _family(root: type[PenstockError]) -> list[type[PenstockError]]:

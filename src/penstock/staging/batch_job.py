@@ -189,7 +189,7 @@ def stopping_nothing(on: Policies) -> Policies:
 
 def _without(flow: F, poison: Poison) -> F:
     """The flow with these records set aside unseen, into quarantine."""
-    found: dict[PartitionKey, dict[int, str]] = {}
+    result: dict[PartitionKey, dict[int, str]] = {}
     for (partition, offset), reason in poison.items():
-        found.setdefault((partition.topic, partition.number), {})[offset] = reason
-    return replace(flow, poison=found)
+        result.setdefault((partition.topic, partition.number), {})[offset] = reason
+    return replace(flow, poison=result)

@@ -41,14 +41,14 @@ class UnhealthyTasksError(TransientError):
 
 def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[Place, str]:
     """All records that break the job, each proven; none if the job now runs, or if nothing can be proven."""
-    suspects = [each for each in slices if each.read_from < each.end]
+    suspects = [item for item in slices if item.read_from < item.end]
     _check_health(probe)
     poison: dict[Place, str] = {}
     while probe(suspects, poison) is not None:
-        found = _breaking_alone(suspects, probe, poison)
-        if found is None or found[0] in poison:
+        result = _breaking_alone(suspects, probe, poison)
+        if result is None or result[0] in poison:
             return {}
-        place, reason = found
+        place, reason = result
         poison[place] = reason
         if len(poison) > POISON_PER_BATCH_MAX:
             raise UserError(

@@ -90,8 +90,8 @@ def alerts(
         yield Alert(AlertKind.LOG_UNREACHABLE, view.error.primary)
     if view.facts is not None:
         yield from _identity_alerts(fingerprints, view.facts.topic_ids)
-    for each in partitions:
-        yield from _partition_alerts(each)
+    for partition in partitions:
+        yield from _partition_alerts(partition)
     if quarantine_rows:
         yield Alert(AlertKind.QUARANTINE, f"{quarantine_rows} records are in quarantine")
 

@@ -101,7 +101,7 @@ class PartitionStatus:
             "mirrored": self.mirrored,
             "token": self.token,
             **structs.asdict(self.totals),
-            **{each.key: each.value for each in self.further},
+            **{item.key: item.value for item in self.further},
         }
 
 
@@ -156,14 +156,14 @@ class JobStatus:
             "started": self.started,
             "table": self.table,
             "version": self.version,
-            "partitions": [each.as_json() for each in self.partitions],
+            "partitions": [partition.as_json() for partition in self.partitions],
             "committed_at": self.committed_at and self.committed_at.isoformat(),
             "quarantine_rows": self.quarantine_rows,
             "gap_offsets": self.gap_offsets,
-            "gaps": [each.as_json() for each in self.gaps],
-            "alerts": [{"kind": each.kind.name.lower(), "text": each.text} for each in self.alerts],
+            "gaps": [gap.as_json() for gap in self.gaps],
+            "alerts": [{"kind": alert.kind.name.lower(), "text": alert.text} for alert in self.alerts],
             "log_error": self.log_error,
-            **{each.key: each.values for each in self.sections},
+            **{section.key: section.values for section in self.sections},
         }
 
 

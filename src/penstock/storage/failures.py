@@ -68,8 +68,8 @@ def _os_error_number(error: Exception) -> int | None:
 
 
 def _told_number(pattern: re.Pattern[str], error: Exception) -> int | None:
-    found = pattern.search(str(error))
-    return int(found.group(1)) if found else None
+    match = pattern.search(str(error))
+    return int(match.group(1)) if match else None
 
 
 def _short(error: Exception) -> str:

@@ -116,10 +116,10 @@ def size_on_disk(path: str) -> int | None:
     """The size of a file; None if there is none of that name."""
     with translate_errors(path):
         try:
-            found = os.stat(path)
+            result = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return result.st_size if stat.S_ISREG(result.st_mode) else None
 
 
 def make_name_durable(path: str) -> None:

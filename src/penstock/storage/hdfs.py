@@ -100,13 +100,13 @@ class HdfsStorage(RootedStorage):
         return status.length
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for folder, wanted in by_folder(paths).items():
             for status in self._children(self._key(folder) if folder else self._root.rstrip("/") or "/"):
                 entry = self._entry(status)
                 if entry.path in wanted and not status.isdir:
-                    found[entry.path] = entry.size_bytes
-        return found
+                    result[entry.path] = entry.size_bytes
+        return result
 
     def put(self, path: str, data: bytes) -> None:
         aside = self._write_aside(path, data)
@@ -288,8 +288,8 @@ def is_clear(error: Exception) -> bool:
 
 
 def _java_class(error: Exception) -> str:
-    found = _JAVA_CLASS.search(str(error))
-    return found.group(1) if found else ""
+    match = _JAVA_CLASS.search(str(error))
+    return match.group(1) if match else ""
 
 
 def _short(error: Exception) -> str:

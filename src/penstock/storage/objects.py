@@ -103,20 +103,20 @@ class ObjectStorage(RootedStorage):
             # On a disk asking for each is cheapest.
             asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for folder, left in by_folder(wanted).items():
             # One listing, begun right before the first of the names and ended with the last that is missing.
             for entry in self._listed(folder, self._key(min(left))[:-1]):
                 if entry.path in left:
                     left.discard(entry.path)
-                    found[entry.path] = entry.size_bytes
+                    result[entry.path] = entry.size_bytes
                 if not left:
                     break
         # Names that a listing spells in another way.
-        for path in wanted - found.keys():
+        for path in wanted - result.keys():
             with suppress(NotFoundError):
-                found[path] = self.size_bytes(path)
-        return found
+                result[path] = self.size_bytes(path)
+        return result
 
     def put(self, path: str, data: bytes) -> None:
         with translate_errors(self._shown(path)):

@@ -24,10 +24,10 @@ class Entry:
 
 def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
     """The paths sorted by the folder that they lie in; "" is the root."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for path in paths:
-        found.setdefault(path.rpartition("/")[0], set()).add(path)
-    return found
+        result.setdefault(path.rpartition("/")[0], set()).add(path)
+    return result
 
 
 class RootedStorage(ABC):

@@ -17,8 +17,8 @@ class Listeners:
         self._listeners = listeners
 
     def event(self, event: Event) -> None:
-        for each in self._listeners:
-            each.event(event)
+        for listener in self._listeners:
+            listener.event(event)
 
 
 class AlertChanges:

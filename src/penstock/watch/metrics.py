@@ -123,9 +123,9 @@ def page() -> str:
 
 def _rows(metrics: tuple[Metric, ...]) -> str:
     lines = ["| name | kind | labels | what it is |", "|---|---|---|---|"]
-    for each in metrics:
-        labels = ", ".join(f"`{label}`" for label in each.labels)
-        lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     return "\n".join(lines) + "\n"
 
 
@@ -137,14 +137,14 @@ class Metrics:
         self.now = now
         every = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
         self.collectors: dict[Metric, Any] = {
-            each: _COLLECTORS[each.kind](each.name, each.help, each.labels, registry=self.registry) for each in every
+            item: _COLLECTORS[item.kind](item.name, item.help, item.labels, registry=self.registry) for item in every
         }
 
     def listener(self, job: str, kind: Kind) -> JobMetrics:
         """The ear of one job; its counters begin at zero, with those of its kind of table."""
-        for each in (*OF_ALL_JOBS, *kind.metrics):
-            if each.labels == ("job",) and each.kind == "counter":
-                self.collectors[each].labels(job=job)
+        for item in (*OF_ALL_JOBS, *kind.metrics):
+            if item.labels == ("job",) and item.kind == "counter":
+                self.collectors[item].labels(job=job)
         return JobMetrics(self, job, kind.meter())
 
     @contextmanager

@@ -72,13 +72,13 @@ def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, a
     listing = list_claims(of(crew))
     [member] = listing.members
     assert (member.client_id, member.freshness, member.claims, member.lag) == ("anna", Freshness.FRESH, COUNT, 7)
-    assert [(each.partition, each.owner, each.claim.token, each.claim.position) for each in listing.claims] == [
+    assert [(claim.partition, claim.owner, claim.claim.token, claim.claim.position) for claim in listing.claims] == [
         (hits(0), "anna", 1, None),
         (hits(1), "anna", 1, 42),
         (hits(2), "anna", 1, None),
         (hits(3), "anna", 1, None),
     ]
-    assert {each.freshness for each in listing.claims} == {Freshness.FRESH}
+    assert {item.freshness for item in listing.claims} == {Freshness.FRESH}
     assert not listing.pauses
 
 
@@ -88,7 +88,7 @@ def test_list_tells_the_dead_from_the_living_though_nobody_is_left_to_say_so(cre
         process.wait()
         wait_until(lambda: list_claims(of(crew)).members[0].freshness is Freshness.STALE, seconds_max=10)
     listing = list_claims(of(crew))
-    assert {each.freshness for each in listing.held} == {Freshness.STALE}
+    assert {item.freshness for item in listing.held} == {Freshness.STALE}
     assert listing.members[0].silent_seconds > 2 * HEARTBEAT_SECONDS
 
 
@@ -126,7 +126,7 @@ def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna:
     assert report.until_at is not None
     wait_until(lambda: crew.shared(COUNT))
     assert list_claims(of(crew)).at >= report.until_at, "by the broker's clock"
-    resumed = [each.record for each in applied(history(of(crew)).records) if isinstance(each.record, ResumingGroup)]
+    resumed = [item.record for item in applied(history(of(crew)).records) if isinstance(item.record, ResumingGroup)]
     assert [(each.who.client_id, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
 
 
@@ -173,8 +173,8 @@ def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Cr
     with other_process(crew, "bert") as process:
         process.send_signal(signal.SIGSTOP)
         report = pause(of(crew), wait_seconds=10)
-        assert {each.owner for each in report.holders} == {"bert"}
-        assert {each.freshness for each in report.holders} == {Freshness.STALE}
+        assert {holder.owner for holder in report.holders} == {"bert"}
+        assert {item.freshness for item in report.holders} == {Freshness.STALE}
         place = str(report.holders[0].partition)
         with pytest.raises(UserError, match="is paused"):
             release(of(crew), place)
@@ -205,7 +205,7 @@ def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew,
     report = release(of(crew), "hits/0")
     assert (report.released, report.before.owner) == (True, "anna")
     wait_until(lambda: anna.held().get(hits(0)) == 3)
-    assert {each: anna.held()[each] for each in hits_up_to(COUNT)[1:]} == {
+    assert {item: anna.held()[item] for item in hits_up_to(COUNT)[1:]} == {
         each: before[each] for each in hits_up_to(COUNT)[1:]
     }
 
@@ -231,11 +231,11 @@ def test_a_release_that_was_confirmed_for_one_owner_does_not_hit_another(crew: C
 
 
 def applied(records: Iterable[JudgedRecord]) -> list[JudgedRecord]:
-    return [each for each in records if each.verdict is Verdict.APPLIED]
+    return [record for record in records if record.verdict is Verdict.APPLIED]
 
 
 def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
-    return [None if each.record is None else type(each.record) for each in records]
+    return [None if record.record is None else type(record.record) for record in records]
 
 
 def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
@@ -246,10 +246,10 @@ def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
         process.wait()
         wait_until(lambda: crew.shared(COUNT))
     records = applied(history(of(crew), limit=None).records)
-    [silent] = [each for each in records if isinstance(each.record, ForgettingMember)]
+    [silent] = [record for record in records if isinstance(record.record, ForgettingMember)]
     assert isinstance(silent.record, ForgettingMember)
     assert (silent.record.who.client_id, silent.record.client_id) == ("anna", "bert")
-    [claimed] = [each for each in records if each.offset > silent.offset and isinstance(each.record, ClaimingPartition)]
+    [claimed] = [item for item in records if item.offset > silent.offset and isinstance(item.record, ClaimingPartition)]
     assert isinstance(claimed.record, ClaimingPartition)
     assert len(claimed.record.wishes) == COUNT // 2
     partition = claimed.record.wishes[0].partition
@@ -289,9 +289,9 @@ def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
     wait_until(lambda: read_up_to(anna) > noise[-1][1])
     topic.cut(crew.topic, noise[-1][1], place)
     crew.leave("anna")
-    found = history(of(crew), limit=None)
-    assert found.start == noise[-1][1]
-    foreign, left = found.records
+    result = history(of(crew), limit=None)
+    assert result.start == noise[-1][1]
+    foreign, left = result.records
     assert (foreign.offset, foreign.verdict) == (noise[-1][1], Verdict.FOREIGN)
     assert isinstance(left.record, LeavingGroup)
     assert left.verdict is Verdict.UNKNOWN, "the snapshot from before is older than the log"
@@ -305,8 +305,8 @@ def read_up_to(agent: Agent) -> int:
 
 def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
     wait_until(lambda: history(of(crew), limit=None).count > 8)
-    found = history(of(crew), limit=None, records_max=2)
-    assert found.count <= 4
+    result = history(of(crew), limit=None, records_max=2)
+    assert result.count <= 4
 
 
 # what a person may get wrong
@@ -369,12 +369,12 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
     assert told(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
     released = told(crew, "release", "hits/0", "--yes")
     assert released["before"]["partition"] == 0
-    found = told(crew, "history", "--partition", "hits/0", "--limit", "3")
-    assert {"group", "topic", "start", "read", "records"} == found.keys()
-    assert len(found["records"]) == 3
+    result = told(crew, "history", "--partition", "hits/0", "--limit", "3")
+    assert {"group", "topic", "start", "read", "records"} == result.keys()
+    assert len(result["records"]) == 3
     first = told(crew, "history", "--partition", "hits/0")["records"][0]
     assert (first["kind"], first["verdict"]) == ("ClaimingPartition", "applied")
-    assert first not in found["records"], "the newest records are shown"
+    assert first not in result["records"], "the newest records are shown"
 
 
 def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Agent, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_one_to_three_to_one_members_share_and_nobody_pauses(crew: Crew) -> None
     crew.leave("bert")
     crew.leave("cleo")
     wait_until(lambda: crew.shared(12))
-    assert {each: anna.held()[each] for each in among_three} == among_three
+    assert {item: anna.held()[item] for item in among_three} == among_three
     assert "claim lost" not in crew.names("anna")
 
 
@@ -73,8 +73,8 @@ def test_a_killed_process_is_followed_within_three_heartbeat_intervals(crew: Cre
         kept_by_anna = anna.held()
         process.kill()
         assert wait_until(lambda: crew.shared(12)) < 3 * HEARTBEAT_SECONDS + LATE_SECONDS
-    assert kept(kept_by_anna, {each: anna.held()[each] for each in kept_by_anna})
-    won = {each: token for each, token in anna.held().items() if each not in kept_by_anna}
+    assert kept(kept_by_anna, {item: anna.held()[item] for item in kept_by_anna})
+    won = {key: token for key, token in anna.held().items() if key not in kept_by_anna}
     assert all(token >= 2 for token in won.values())
 
 

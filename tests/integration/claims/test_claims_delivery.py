@@ -204,7 +204,7 @@ def test_a_record_that_is_never_done_stops_its_own_partition_only_and_its_age_is
         [(partition, seconds)] = member.oldest_undone_seconds().items()
         assert partition.number == 0
         assert 0 < seconds < SECONDS_MAX
-        assert {each.number: position for each, position in member.positions().items()} == {0: 0, 1: 100}
+        assert {key.number: position for key, position in member.positions().items()} == {0: 0, 1: 100}
 
 
 def test_28_a_member_keeps_its_claims_when_behind(bootstrap: str, topic: Topics, produce: Produce) -> None:
@@ -248,8 +248,8 @@ def test_at_most_once_nothing_is_listed_where_everything_was_done(
     wanted = produce(name, numbers(300))
     with Members(bootstrap, name) as members:
         first = members.alone("anna", delivery="at_most_once", in_flight_max=50)
-        found = worked(first, 300)
-        assert places(found) == sorted(wanted)
+        result = worked(first, 300)
+        assert places(result) == sorted(wanted)
         first.close()
         produce(name, ["new"], partition=0)
         second = members.join("bert", delivery="at_most_once")

@@ -37,7 +37,7 @@ def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_wor
         # Its agent lives on, and would renew the claim for ever.
         wait_until(lambda: len(other.held()) == 2)
         assert not claims.keeps(partition, token)
-        assert [each for each in heard if isinstance(each, WorkHangs)]
+        assert [item for item in heard if isinstance(item, WorkHangs)]
         wait_until(lambda: works() == 1 and len(other.held()) == 1)
     finally:
         claims.close()

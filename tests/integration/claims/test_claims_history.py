@@ -50,7 +50,7 @@ def kept_offsets(crew: Crew) -> list[int]:
     """The offsets of the snapshots of the topic as it is now, in the order in which they were written."""
     topic_id = crew.described().topic_id
     with crew.journal() as journal:
-        return [each.state.next_offset for each in journal.snapshots() if each.topic_id == topic_id]
+        return [snapshot.state.next_offset for snapshot in journal.snapshots() if snapshot.topic_id == topic_id]
 
 
 def lost_history(agent: Agent) -> LostHistoryError:
@@ -71,7 +71,7 @@ def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
     assert end(crew) > 2000
     assert bert.startup_records < 2 * SNAPSHOT_EVERY_RECORDS
     with bert.looking() as participant:
-        assert all(participant.view.claim(each).token >= held[each] for each in crew.wanted)
+        assert all(participant.view.claim(item).token >= held[item] for item in crew.wanted)
 
 
 def test_of_several_members_one_writes_the_snapshot(crew: Crew) -> None:

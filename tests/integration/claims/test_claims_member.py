@@ -60,10 +60,10 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
     wanted = produce(name, [f"m{number}" for number in range(400)])
     with Members(bootstrap, name) as members:
         member = members.alone()
-        found = worked(member, 400)
-        assert places(found) == sorted(wanted)
+        result = worked(member, 400)
+        assert places(result) == sorted(wanted)
         for number in range(4):
-            offsets = [work.offset for work in found if work.partition.number == number]
+            offsets = [work.offset for work in result if work.partition.number == number]
             assert offsets == sorted(offsets)
         assert member.poll(0.3) == []
 
@@ -208,9 +208,9 @@ def test_53_a_partition_is_won_released_and_won_again_each_time_under_a_greater_
 
 
 def worked_one(member: Member) -> list[Work]:
-    found = taken(member, 1)
-    member.done(found[0])
-    return found
+    result = taken(member, 1)
+    member.done(result[0])
+    return result
 
 
 def test_48_a_second_living_process_with_one_client_id_is_refused_and_the_first_goes_on(
@@ -327,6 +327,6 @@ def test_a_consumer_that_stopped_answering_is_replaced_and_every_record_still_co
         member._supervisor.stuck = True
         for work in under_way:
             member.done(work)
-        found = under_way + worked(member, 400 - len(under_way))
+        result = under_way + worked(member, 400 - len(under_way))
         assert not member._supervisor.stuck
-        assert places(found) == sorted(wanted)
+        assert places(result) == sorted(wanted)

@@ -33,7 +33,7 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @contextmanager
 def paused(cluster: Cluster) -> Iterator[None]:
     """A broker that does not answer for a while, and forgets nothing."""
-    pids = [each.pid for each in cluster.status() if each.pid is not None]
+    pids = [item.pid for item in cluster.status() if item.pid is not None]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -219,7 +219,7 @@ def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Cr
 
     def tokens(agent: Agent) -> dict[Partition, int]:
         with agent.looking() as participant:
-            return {each: participant.view.claim(each).token for each in crew.wanted}
+            return {item: participant.view.claim(item).token for item in crew.wanted}
 
     # Either may read a record a moment before the other.
     wait_until(lambda: tokens(anna) == tokens(bert))

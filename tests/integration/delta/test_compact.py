@@ -67,7 +67,7 @@ def test_small_files_become_one_per_day_and_nothing_else_changes(lake: Lake) -> 
     state = after.state([ZERO, ONE])
     assert state.partitions == before.partitions
     assert state.fingerprints == before.fingerprints
-    assert [state.of(each).position for each in (ZERO, ONE)] == [30, 30]
+    assert [state.of(item).position for item in (ZERO, ONE)] == [30, 30]
     assert state.of(ZERO).totals.written == 30
     assert after.transaction(field_key(JOB, ZERO, "token")) == 1
     assert compact(after, LARGE) == CompactReport()
@@ -88,7 +88,7 @@ def test_groups_end_at_the_target_and_larger_files_stay(local: Lake) -> None:
     for start in range(0, 50, 10):
         local.append(table, ZERO, start, start + 10)
     files = active_files(table.handle)
-    sizes = [each.size_bytes for each in files]
+    sizes = [item.size_bytes for item in files]
     assert max(sizes) - min(sizes) < 20
     # Two of the five reach one and a half sizes: two groups, and the fifth is alone.
     groups = group_files(files, int(1.5 * max(sizes)))
@@ -112,18 +112,18 @@ def test_partition_values_of_any_spelling_are_kept(lake: Lake) -> None:
     assert sorted(map(str, added["partition.day"].to_pylist())) == sorted(map(str, ODD_DAYS))
     storage = table.storage()
     assert all(storage.exists(path) for path in active_paths(table.handle))
-    found = rows_by_the_log(lake)
-    assert found == sorted((str(ODD_DAYS[offset % count]), offset) for offset in range(2 * count))
+    result = rows_by_the_log(lake)
+    assert result == sorted((str(ODD_DAYS[offset % count]), offset) for offset in range(2 * count))
 
 
 def rows_by_the_log(lake: Lake) -> list[tuple[str, int]]:
     """Day and offset of every row: the day that the log says, the offsets that the file holds."""
     table = lake.open()
-    found = []
+    result = []
     for file in active_files(table.handle):
         with table.storage().open_reader(file.path) as source:
-            found += [(str(file.values[0]), offset) for offset in pl.read_parquet(source)["offset"]]
-    return sorted(found)
+            result += [(str(file.values[0]), offset) for offset in pl.read_parquet(source)["offset"]]
+    return sorted(result)
 
 
 TYPED = pa.schema(
@@ -205,10 +205,10 @@ def test_outputs_carry_statistics_and_change_no_data_for_streaming_readers(local
     compact(table, LARGE)
     entry = Path(local.path) / "_delta_log" / f"{table.version:020}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
-    removes = [each["remove"] for each in actions if "remove" in each]
-    (added,) = [each["add"] for each in actions if "add" in each]
+    removes = [action["remove"] for action in actions if "remove" in action]
+    (added,) = [item["add"] for item in actions if "add" in item]
     assert len(removes) == 2
-    assert not any(each["dataChange"] for each in [*removes, added])
+    assert not any(remove["dataChange"] for remove in [*removes, added])
     assert all(each["partitionValues"] == {"day": "d1"} for each in [*removes, added])
     assert not any("txn" in each for each in actions)
     stats = json.loads(added["stats"])
@@ -359,7 +359,7 @@ def test_a_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
 def delete_one_row_by_vector(path: str) -> None:
     """What Spark commits for `DELETE ... WHERE a = 2`: the same file again, with a bitmap that holds row 1."""
     handle = DeltaTable(path)
-    (file,) = (each for each in active_files(handle) if pq.read_metadata(f"{path}/{each.path}").num_rows == 3)
+    (file,) = (item for item in active_files(handle) if pq.read_metadata(f"{path}/{item.path}").num_rows == 3)
     bitmap = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, 1)
     body = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
     body += b"\0" * (-len(body) % 4)

@@ -119,7 +119,7 @@ def test_of_two_that_commit_the_same_slice_one_is_refused(lake: Lake) -> None:
     stale = lake.open(at_step("checked", lambda: commit(first, theirs)))
     outcome = commit(stale, ours)
     assert (outcome.version, outcome.accepted) == (None, ())
-    assert [each.partition for each in outcome.refused] == [ZERO]
+    assert [item.partition for item in outcome.refused] == [ZERO]
     assert lake.rows() == offsets(ZERO, 0, 10)
 
 
@@ -179,7 +179,7 @@ def test_a_stale_slice_is_refused_alone_and_its_files_are_not_visible(lake: Lake
     fine, stale = lake.stage(ONE, 0, 7), lake.stage(ZERO, 0, 12)
     outcome = commit(lake.open(), fine, stale)
     assert outcome.accepted == (fine,)
-    assert [each.partition for each in outcome.refused] == [ZERO]
+    assert [item.partition for item in outcome.refused] == [ZERO]
     assert lake.rows() == offsets(ZERO, 0, 10) + offsets(ONE, 0, 7)
     state = lake.open().state([ZERO, ONE])
     assert (state.of(ZERO).position, state.of(ONE).position) == (10, 7)
@@ -198,7 +198,7 @@ def test_an_older_token_is_refused_and_a_newer_one_fences(lake: Lake) -> None:
     zombie = lake.open()
     version = table.commit(Proposal(JOB, new_batch_id(), (FencePart(ZERO, 3),))).version
     outcome = commit(zombie, with_token(lake.stage(ZERO, 0, 10), 2), lake.stage(ONE, 0, 10))
-    assert [each.partition for each in outcome.refused] == [ZERO]
+    assert [item.partition for item in outcome.refused] == [ZERO]
     assert outcome.version is not None
     assert version is not None
     assert outcome.version == version + 1
@@ -219,7 +219,7 @@ def test_an_older_token_is_refused_when_the_fence_comes_during_the_commit(lake: 
 def test_a_start_is_taken_once(lake: Lake) -> None:
     table = lake.start(ZERO, offset=100)
     rival = lake.open().commit(Proposal(JOB, new_batch_id(), (StartPart(ZERO, 200, 1), StartPart(ONE, 5, 1))))
-    assert [each.partition for each in rival.refused] == [ZERO]
+    assert [item.partition for item in rival.refused] == [ZERO]
     state = table.state([ZERO, ONE])
     assert (state.of(ZERO).position, state.of(ZERO).origin, state.of(ONE).position) == (100, 100, 5)
 
@@ -375,5 +375,5 @@ def test_a_missing_table_and_a_store_that_does_not_answer_are_told_apart(tmp_pat
 def test_many_that_create_the_table_at_once_share_it(local: Lake) -> None:
     with ThreadPoolExecutor(8) as pool:
         tables = list(pool.map(lambda _: local.open(), range(8)))
-    assert {each.handle.metadata().id for each in tables} == {DeltaTable(local.path).metadata().id}
+    assert {table.handle.metadata().id for table in tables} == {DeltaTable(local.path).metadata().id}
     assert local.open().version == 0

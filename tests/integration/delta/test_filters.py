@@ -18,8 +18,8 @@ def found(spark: SparkSession, path: str, wanted: list[Filter]) -> list[list[int
     """All filters as one job; each scans the table for itself, so that each skips files."""
     table = f"delta.`{path}`"
     queries = [
-        f"select {number} as q, n from {table} where {each.sql(spark_literal).replace(chr(34), '`')}"
-        for number, each in enumerate(wanted)
+        f"select {number} as q, n from {table} where {item.sql(spark_literal).replace(chr(34), '`')}"
+        for number, item in enumerate(wanted)
     ]
     rows: dict[int, list[int]] = defaultdict(list)
     for row in spark.sql(" union all ".join(queries)).collect():
@@ -31,7 +31,7 @@ def test_skipping_files_changes_no_result(tmp_path: Path, spark: SparkSession) -
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     table = filtered_table(tmp_path, SEED)
     wanted = list(filters(table, SEED, FILTERS))
-    assert {each.column for each in wanted} == set(COLUMNS)
+    assert {item.column for item in wanted} == set(COLUMNS)
     judged_by_itself = [each for each in wanted if each.column == "ratio"]
     scanned = dict(zip(judged_by_itself, found(spark, table.bare, judged_by_itself), strict=True))
     for each, rows in zip(wanted, found(spark, table.path, wanted), strict=True):

@@ -95,7 +95,7 @@ def test_records_are_in_an_s3_table_once_through_crash_compaction_and_vacuum(
     orphans = unnamed(job)
     assert orphans
     deleted = vacuum(table).deleted
-    assert {each.path for each in deleted if each.table == job.table.path} == orphans
+    assert {item.path for item in deleted if item.table == job.table.path} == orphans
     assert unnamed(job) == set()
     assert found() == Counter(places)
     assert verify(job).ok
@@ -126,7 +126,7 @@ def unnamed(job: JobSpec) -> set[str]:
         for version in range(handle.version() + 1)
         for uri in DeltaTable(job.table.path, version, storage_options=dict(job.table.storage_options)).file_uris()
     }
-    lying = {each.path for each in open_storage(job.table.path, job.table.storage_options).list()}
+    lying = {item.path for item in open_storage(job.table.path, job.table.storage_options).list()}
     return {path for path in lying if not path.startswith(("_delta_log/", "_quarantine/"))} - named
 
 

@@ -144,9 +144,9 @@ def test_a_table_partitioned_by_every_primitive_type_is_pruned_by_spark_to_the_r
         "k_timestamp = timestamp'2026-03-01 01:30:00.000001Z'": [0],
         "k_timestamp is null": [1, 2, 3],
     }.items():
-        found = rows.where(condition)
-        assert sorted(row["id"] for row in found.select("id").collect()) == expected, condition
-        assert len(found.inputFiles()) < len(rows.inputFiles()), condition
+        result = rows.where(condition)
+        assert sorted(row["id"] for row in result.select("id").collect()) == expected, condition
+        assert len(result.inputFiles()) < len(rows.inputFiles()), condition
     [first] = rows.where("id = 0").collect()
     assert (first["k_decimal"], first["k_date"], first["k_long"]) == (Decimal("1.500"), date(2024, 2, 29), 2**53 + 1)
     by_polars = pl.read_delta(pipe.table).sort("id")
@@ -194,9 +194,9 @@ def test_statistics_let_spark_read_only_the_files_that_can_hold_a_row(
         "inner.id = 15",
         "`offset` = 15",
     ):
-        found = rows.where(condition)
-        assert [row["id"] for row in found.collect()] == [15], condition
-        assert len(found.inputFiles()) == 1, condition
+        result = rows.where(condition)
+        assert [row["id"] for row in result.collect()] == [15], condition
+        assert len(result.inputFiles()) == 1, condition
     assert rows.where("id > 1000").inputFiles() == []
     assert rows.where("id is null").inputFiles() == []
 
@@ -256,7 +256,9 @@ def test_spark_may_write_while_we_rest_and_the_job_goes_on_once(pipe: Pipe, topi
 def test_polars_and_duckdb_read_the_table_too(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     pipe.describe(name, schema='id: long, price: "decimal(9,2)", day: date', partition_by="day")
-    produce(name, [f'{{"id": {each}, "price": "{each}.25", "day": "2026-01-0{1 + each % 3}"}}' for each in range(9)])
+    produce(
+        name, [f'{{"id": {number}, "price": "{number}.25", "day": "2026-01-0{1 + number % 3}"}}' for number in range(9)]
+    )
     produce(name, ids(range(9, 10)))
     pipe.run_to_end()
     frame = pl.read_delta(pipe.table)

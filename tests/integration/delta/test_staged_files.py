@@ -14,10 +14,10 @@ from tests.support.processes import penstock
 
 def lose(folder: Path, files: str) -> None:
     """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
-    found = list(folder.glob(files))
-    assert found
-    for each in found:
-        each.unlink()
+    result = list(folder.glob(files))
+    assert result
+    for item in result:
+        item.unlink()
 
 
 @pytest.mark.parametrize("lost", ["table/s.*.pq", "table/_quarantine/**/s.*.pq"])

@@ -56,7 +56,7 @@ def test_an_orphan_behind_the_position_goes_and_every_committed_row_stays(lake: 
     orphan = lake.stage(ZERO, 0, 10, ["d1", "a b:c%"])
     lake.append(table, ZERO, 0, 10)
     report = vacuum(lake.open())
-    assert {each.path for each in report.deleted} == paths(orphan)
+    assert {item.path for item in report.deleted} == paths(orphan)
     assert {each.reason for each in report.deleted} == {Dead.PASSED}
     assert report.kept == {Kept.ACTIVE: 1}
     assert on_disk(table) == active_paths(table.handle)
@@ -85,7 +85,7 @@ def test_a_dry_run_names_the_same_files_and_deletes_none(local: Lake) -> None:
     dry = vacuum(table, dry_run=True)
     assert dry.dry_run
     assert on_disk(table) == before
-    assert {each.path for each in dry.deleted} == paths(orphan)
+    assert {item.path for item in dry.deleted} == paths(orphan)
     assert sum(each.size_bytes for each in dry.deleted) == orphan.files[0].size_bytes
     wet = vacuum(table)
     assert wet.deleted == dry.deleted
@@ -110,7 +110,7 @@ def test_the_loser_of_a_race_goes_although_the_winner_came_during_the_vacuum(loc
     table = local.start(ZERO)
     loser, winner = local.stage(ZERO, 0, 10), local.stage(ZERO, 0, 10)
     report = vacuum(local.open(at_step("vacuum_listed", lambda: commit(table, winner))))
-    assert {each.path for each in report.deleted} == paths(loser)
+    assert {item.path for item in report.deleted} == paths(loser)
     assert commit(table, loser).accepted == ()
     assert local.rows() == offsets(ZERO, 0, 10)
 
@@ -121,7 +121,7 @@ def test_a_commit_between_two_deletes_finds_its_files(local: Lake) -> None:
     local.append(table, ZERO, 0, 10)
     staged = local.stage(ZERO, 10, 20)
     report = vacuum(local.open(at_step("vacuum_deleting", lambda: commit(table, staged))))
-    assert {each.path for each in report.deleted} == paths(orphan)
+    assert {item.path for item in report.deleted} == paths(orphan)
     assert local.rows() == offsets(ZERO, 0, 20)
 
 
@@ -193,7 +193,7 @@ def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: La
     assert lake.rows(old_version) == offsets(ZERO, 0, 20)
     table.handle.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
     later = vacuum(table)
-    assert [each.reason for each in later.deleted] == [Dead.REMOVED, Dead.REMOVED]
+    assert [item.reason for item in later.deleted] == [Dead.REMOVED, Dead.REMOVED]
     assert on_disk(table) == active_paths(table.handle)
     assert lake.rows() == offsets(ZERO, 0, 20)
 
@@ -256,7 +256,7 @@ def test_the_files_of_a_dead_replay_go_once_a_run_of_its_number_is_committed(loc
     assert vacuum(table).kept == {Kept.COMMITTABLE: 2}
     table.commit_actions([], {replay_key(JOB): 1}, {})
     report = vacuum(table)
-    assert [(each.path, each.reason) for each in report.deleted] == [(first, Dead.REPLAYED)]
+    assert [(item.path, item.reason) for item in report.deleted] == [(first, Dead.REPLAYED)]
     assert on_disk(table) == {second}
 
 
@@ -291,7 +291,7 @@ def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake
     assert report.kept == {Kept.ACTIVE: 1, Kept.PENDING: 2}
     quarantine.append_missing(table, [ZERO])
     report = vacuum(lake.open())
-    assert [(each.table, each.path) for each in report.deleted] == [
+    assert [(item.table, item.path) for item in report.deleted] == [
         (lake.quarantine(), orphan.quarantine_files[0].path)
     ]
     assert report.kept == {Kept.ACTIVE: 2}

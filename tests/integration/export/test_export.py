@@ -26,8 +26,8 @@ def test_every_record_is_in_the_folder_of_its_type_and_utc_day_once(
     produce(name, sent[:20], partition=0)
     produce(name, sent[20:], partition=1)
     export.run_to_end()
-    found = [(number, str(day)) for number, day in export.rows("A", "id", "day")]
-    assert found == [(number, f"2026-03-0{1 + number % 2}") for number in range(0, 30, 3)]
+    result = [(number, str(day)) for number, day in export.rows("A", "id", "day")]
+    assert result == [(number, f"2026-03-0{1 + number % 2}") for number in range(0, 30, 3)]
     assert export.everywhere() == Counter([(0, n) for n in range(20)] + [(1, n) for n in range(10)])
     assert export.files("A") == [
         "A/day=2026-03-01/0.18.parquet",
@@ -103,7 +103,7 @@ def test_lost_logs_stop_the_job_and_are_restored_from_names_and_footers(
     done = CliRunner().invoke(app, ["rebuild", str(export.path)])
     assert done.exit_code == 0, done.output
     state = export.state
-    assert [state.of(each).position for each in sorted(state.partitions)] == positions
+    assert [state.of(partition).position for partition in sorted(state.partitions)] == positions
     places += produce(name, [event("ABC"[number % 3], number) for number in range(40, 50)])
     export.run_to_end()
     assert export.everywhere() == Counter(places)

@@ -68,10 +68,10 @@ def test_every_kind_of_bad_record_is_quarantined_with_its_reason_and_the_good_on
     expected = {
         (number, 2 * place + 1): reason for number, part in enumerate(parts) for place, (_, reason) in enumerate(part)
     }
-    found = reasons(deep)
-    assert sorted(found) == sorted(expected)
-    assert [(place, found[place], why) for place, why in sorted(expected.items()) if why not in found[place]] == []
-    assert all(len(reason) < 200 for reason in found.values())
+    result = reasons(deep)
+    assert sorted(result) == sorted(expected)
+    assert [(place, result[place], why) for place, why in sorted(expected.items()) if why not in result[place]] == []
+    assert all(len(reason) < 200 for reason in result.values())
     everything = Counter((number, offset) for number, part in enumerate(parts) for offset in range(2 * len(part) + 1))
     everything[0, 2 * len(sent) + 1] = 1
     assert deep.everywhere() == everything
@@ -119,7 +119,7 @@ def test_a_record_that_breaks_the_job_is_put_aside_alone(
     produce(name, [event("A", 0), event("B", 1, text="crash")], timestamp_ms=KAFKA_MS)
     export.describe(name, types=TYPES)
     heard = export.run_to_end(clock=CLOCK)
-    assert [each["offset"] for each in heard.named("record isolated")] == [1]
+    assert [item["offset"] for item in heard.named("record isolated")] == [1]
     assert export.rows("A", "id") == [(0,)]
     [(place, reason)] = reasons(export).items()
     assert place == (0, 1) and "the decoder has crashed" in reason

@@ -14,10 +14,10 @@ from tests.support.kafka import Produce, Topics
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
     """How often each (partition, offset) stands in the tables of these types."""
-    found: Counter[tuple[int, int]] = Counter()
+    counter: Counter[tuple[int, int]] = Counter()
     for name in names:
-        found.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
-    return found
+        counter.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
+    return counter
 
 
 def test_each_type_is_a_delta_table_by_day_that_delta_spark_reads(
@@ -29,8 +29,8 @@ def test_each_type_is_a_delta_table_by_day_that_delta_spark_reads(
     export.run_to_end()
     assert offsets_of(export, "A", "B", "C") == Counter(places)
     rows = penstock.read(export.spark, export.job, type="A")
-    found = rows.selectExpr("id", "cast(day as string)").orderBy("id").collect()
-    assert [(row[0], row[1]) for row in found] == [(n, f"2026-03-0{1 + n // 10}") for n in range(0, 30, 3)]
+    result = rows.selectExpr("id", "cast(day as string)").orderBy("id").collect()
+    assert [(row[0], row[1]) for row in result] == [(n, f"2026-03-0{1 + n // 10}") for n in range(0, 30, 3)]
     assert verify(export.job).ok
 
 

@@ -49,9 +49,9 @@ def test_the_vectors_become_the_rows_that_garmadon_writes_in_their_types_and_day
         assert day == f"day={datetime.fromtimestamp(vector['timestamp'] // 1000, UTC):%Y-%m-%d}"
         assert row.pop("kafka_partition") == 0
         assert row.pop("kafka_topic")
-        shown = {each: "-Infinity" if value == float("-inf") else value for each, value in row.items()}
+        shown = {key: "-Infinity" if value == float("-inf") else value for key, value in row.items()}
         assert list(shown.items()) == list(vector["row"].items()), vector["name"]
-    assert [each.split("/")[1] for each in garmadon.files("fs")] == ["day=2019-05-13", "day=2019-05-14"]
+    assert [file.split("/")[1] for file in garmadon.files("fs")] == ["day=2019-05-13", "day=2019-05-14"]
     # A heap value of 0 is what protobuf calls unset, and null as all such fields are.
     assert garmadon.rows("jvmstats", "hostname", "init", "committed", "used", "max") == [
         ("host", 1, None, number or None, 2**63 - 1) for number in range(FIRST_OFFSET)

@@ -53,7 +53,7 @@ class HdfsExport(ExportPipe):
     def paths(self, name: str = "") -> list[str]:
         folder = f"{self.home}/{name}".rstrip("/")
         try:
-            listed = [each.path for each in Client(self.address, {}).list_status(folder, True) if not each.isdir]
+            listed = [item.path for item in Client(self.address, {}).list_status(folder, True) if not item.isdir]
         except FileNotFoundError:
             return []
         return sorted(each.removeprefix(f"{self.home}/") for each in listed if each.endswith(".parquet"))
@@ -65,14 +65,14 @@ class HdfsExport(ExportPipe):
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         places = ("kafka_partition", "kafka_offset")
-        found = [row for path in self.paths(name) for row in self._read(path, *places, *columns)]
-        return [row[2:] for row in sorted(found, key=lambda row: row[:2])]
+        result = [row for path in self.paths(name) for row in self._read(path, *places, *columns)]
+        return [row[2:] for row in sorted(result, key=lambda row: row[:2])]
 
     def everywhere(self) -> Counter[tuple[int, int]]:
-        found: Counter[tuple[int, int]] = Counter()
+        counter: Counter[tuple[int, int]] = Counter()
         for path in self.paths():
-            found.update((row[0], row[1]) for row in self._read(path, "kafka_partition", "kafka_offset"))
-        return found
+            counter.update((row[0], row[1]) for row in self._read(path, "kafka_partition", "kafka_offset"))
+        return counter
 
     def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:
         rows = DeltaTable(export_quarantine(self.job)).to_pyarrow_table().to_pylist()

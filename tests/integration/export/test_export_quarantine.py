@@ -46,7 +46,7 @@ def test_records_of_an_export_are_listed_shown_and_replayed_into_their_types_and
     export.run_to_end()
     listed = json.loads(quarantine("list", job, "--json").stdout)
     assert (listed["job"], listed["rows"]) == ("export", 5)
-    assert sorted(each["offset"] for each in listed["newest"]) == [1, 2, 3, 4, 6]
+    assert sorted(item["offset"] for item in listed["newest"]) == [1, 2, 3, 4, 6]
     assert f"{name}/0/1" in quarantine("list", job).stdout
     shown = quarantine("show", job, f"{name}/0/1").stdout
     assert 'its type "B" is not known' in shown

@@ -30,7 +30,7 @@ def reasons(export: ExportPipe) -> dict[int, str]:
 
 
 def conserved(export: ExportPipe) -> bool:
-    totals = sum((each.totals for each in export.state.partitions.values()), Totals())
+    totals = sum((partition.totals for partition in export.state.partitions.values()), Totals())
     return totals.conserved and totals.filtered == 0
 
 
@@ -74,7 +74,7 @@ def test_headers_and_keys_that_name_no_type_are_quarantined_and_a_tombstone_with
         3: NO_KEY,
         **{offset: f"its type {each} is not known" for offset, each in named.items()},
     }
-    for each in (export, second):
-        assert each.everywhere() == Counter((0, offset) for offset in range(len(sent)))
-        assert conserved(each)
-        assert verify(each.job).ok
+    for item in (export, second):
+        assert item.everywhere() == Counter((0, offset) for offset in range(len(sent)))
+        assert conserved(item)
+        assert verify(item.job).ok

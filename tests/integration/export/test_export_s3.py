@@ -51,17 +51,17 @@ def run_to_end(job: JobSpec, spark: SparkSession, at_step: AtStep = noop) -> Non
     try:
         Loop(open_pipeline, True, threading.Event(), Retries(0, random.Random(7)), Recorder()).run()
     finally:
-        for each in opened:
-            each.close()
+        for item in opened:
+            item.close()
 
 
 def offsets(root: str, s3: Mapping[str, str]) -> Counter[tuple[int, int]]:
     """What a plain reader of all types sees."""
-    found: Counter[tuple[int, int]] = Counter()
+    counter: Counter[tuple[int, int]] = Counter()
     for name in "ABC":
         frame = pl.read_parquet(f"{root}/{name}/**/*.parquet", storage_options=dict(s3), hive_partitioning=True)
-        found.update(frame.select("kafka_partition", "kafka_offset").rows())
-    return found
+        counter.update(frame.select("kafka_partition", "kafka_offset").rows())
+    return counter
 
 
 def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(

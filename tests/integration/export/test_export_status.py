@@ -42,7 +42,7 @@ def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_ga
 ) -> None:
     with_fs_behind(fan)
     topic.cut(fan.partitions[1].topic, 3, partition=1)
-    [text] = [each.text for each in fan.status().alerts if each.kind is AlertKind.GAP_AHEAD]
+    [text] = [alert.text for alert in fan.status().alerts if alert.kind is AlertKind.GAP_AHEAD]
     assert text == f"{fan.partitions[1]}: the log no longer has offsets [0, 3)"
 
 
@@ -50,10 +50,10 @@ def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_ga
 def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     with_fs_behind(fan)
     away = replace(fan.job, log=replace(kafka_of(fan.job), bootstrap="127.0.0.1:1"))
-    found = export_status(job_of(away, ExportSpec), open_log, time.time)
-    assert [(each.position, each.end) for each in found.partitions] == [(10, None), (8, None)]
-    assert found.exit_code == TransientError.exit_code
-    assert Rule.DISCREPANCY in [alert.kind for alert in found.alerts]
+    result = export_status(job_of(away, ExportSpec), open_log, time.time)
+    assert [(partition.position, partition.end) for partition in result.partitions] == [(10, None), (8, None)]
+    assert result.exit_code == TransientError.exit_code
+    assert Rule.DISCREPANCY in [alert.kind for alert in result.alerts]
 
 
 # metrics

@@ -11,11 +11,11 @@ CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
 
 
 def failed(report: VerifyReport) -> list[str]:
-    return [each.name for each in report.checks if not each.ok]
+    return [check.name for check in report.checks if not check.ok]
 
 
 def check_of(report: VerifyReport, name: str) -> Check:
-    return next(each for each in report.checks if each.name == name)
+    return next(check for check in report.checks if check.name == name)
 
 
 def mixed(count: int, start: int = 0) -> list[str]:
@@ -39,7 +39,7 @@ def test_every_record_is_proved_to_be_in_one_file_or_in_quarantine_or_counted(
     export.run_to_end()
     report = verify(export.job)
     assert failed(report) == []
-    assert [each.name for each in report.checks] == CHECKS
+    assert [check.name for check in report.checks] == CHECKS
     # Of 60 records 6 are bad, of 40 there are 4. Unknown are 10, 21, 32, 43 and 54; of the first 40 only three.
     assert check_of(report, "rows").facts == {"rows": 100 - 10 - 8, "quarantine": 10}
     assert check_of(report, "offsets").facts == {"offsets": 100 - 8}

@@ -82,7 +82,7 @@ def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPip
     export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
     with pytest.raises(TransientError):
         open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
-    assert [each.name for each in export.folder.iterdir()] == [export.path.name]
+    assert [item.name for item in export.folder.iterdir()] == [export.path.name]
 
 
 def test_a_table_path_below_a_file_is_the_users_error(
@@ -111,7 +111,7 @@ def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is
     with penstock("run", str(away), str(closed), str(sealed), "--once", "--json", through=OBEYING_MODES) as process:
         # Of the first job that failed.
         assert process.exit_code() == TransientError.exit_code
-        failed = {each["job"]: each for each in process.rest() if each["event"] == "job failed"}
+        failed = {item["job"]: item for item in process.rest() if item["event"] == "job failed"}
         assert f"Kafka at {nobody_listens} does not answer" in process.errors
         assert "hint: is the broker up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]

@@ -40,9 +40,9 @@ def test_l4_offsets_that_retention_took_stop_the_job_unless_it_says_otherwise(
     pipe.describe(name, on="gap: record")
     pipe.run_to_end()
     assert pipe.column("id") == [*range(20), *range(50, 60)]
-    found = pipe.status()
-    assert found.gap_offsets == 30
-    assert [(each.start, each.end) for each in found.gaps] == [(20, 50)]
+    status = pipe.status()
+    assert status.gap_offsets == 30
+    assert [(gap.start, gap.end) for gap in status.gaps] == [(20, 50)]
     assert pipe.totals() == Totals(read=30, written=30, gap=30)
     assert pipe.verified()
 
@@ -65,7 +65,7 @@ def test_l6_a_broker_that_is_away_at_the_start_and_again_in_mid_run_is_waited_fo
                 if isinstance(event, Retrying):
                     reasons.append(f"{event.reason} {event.detail}")
                     rows.append(len(pipe.column("id")) if Path(pipe.table).exists() else 0)
-                    if not any(each.running for each in cluster.status()):
+                    if not any(item.running for item in cluster.status()):
                         Cluster.start(tmp_path / "kafka")
 
         pipe.run_to_end(
@@ -75,7 +75,7 @@ def test_l6_a_broker_that_is_away_at_the_start_and_again_in_mid_run_is_waited_fo
             open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=2.0),
         )
         assert {0, 5} <= set(rows), rows
-        assert all(cluster.bootstrap in each for each in reasons), reasons
+        assert all(cluster.bootstrap in reason for reason in reasons), reasons
         assert pipe.column("id") == list(range(10))
 
 
@@ -101,11 +101,11 @@ def test_l8_sigterm_finishes_the_batch_under_way_and_ends_well(pipe: Pipe, topic
         process.send(signal.SIGTERM)
         process.send(signal.SIGCONT)
         assert process.exit_code() == 0
-        told = [each["event"] for each in process.rest()]
+        told = [item["event"] for item in process.rest()]
     assert "batch committed" in told
     assert told[-1] == "job stopped"
     assert pipe.column("id") == list(range(10))
-    assert [each.mirrored for each in pipe.status().partitions] == [10]
+    assert [partition.mirrored for partition in pipe.status().partitions] == [10]
 
 
 def test_headers_and_time_of_a_record_can_be_columns(pipe: Pipe, topic: Topics, produce: Produce) -> None:

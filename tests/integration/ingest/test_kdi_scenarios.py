@@ -19,7 +19,7 @@ def files_of(table: str) -> list[tuple[str | None, str, int, int, int]]:
     actions = pa.table(DeltaTable(table).get_add_actions(flatten=True))
     columns = ("partition.color", "path", "num_records", "min.id", "max.id")
     return sorted(
-        zip(*(actions.column(name).to_pylist() for name in columns), strict=True), key=lambda each: str(each[1])
+        zip(*(actions.column(name).to_pylist() for name in columns), strict=True), key=lambda item: str(item[1])
     )
 
 
@@ -68,10 +68,10 @@ def test_partitions_red_blue_and_null_have_their_folders_counts_and_bounds(
     held: dict[str | None, list[int]] = {"red": [], "blue": [], None: []}
     for color, path, rows, low, high in files:
         assert path.startswith(f"color={color or '__HIVE_DEFAULT_PARTITION__'}/")
-        found = pl.read_parquet(Path(pipe.table) / path, hive_partitioning=False)["id"].to_list()
-        assert (rows, low, high) == (len(found), min(found), max(found))
-        held[color] += found
-    assert {color: sorted(found) for color, found in held.items()} == {"red": [1, 2, 4], "blue": [3, 5], None: [6, 7]}
+        result = pl.read_parquet(Path(pipe.table) / path, hive_partitioning=False)["id"].to_list()
+        assert (rows, low, high) == (len(result), min(result), max(result))
+        held[color] += result
+    assert {color: sorted(result) for color, result in held.items()} == {"red": [1, 2, 4], "blue": [3, 5], None: [6, 7]}
     again = DeltaTable(pipe.table)
     again.create_checkpoint()
     assert DeltaTable(pipe.table).version() == again.version() == pipe.version()

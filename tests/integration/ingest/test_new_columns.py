@@ -23,7 +23,7 @@ def test_add_gives_the_table_the_column_and_earlier_rows_have_null(pipe: Pipe, t
     produce(name, [RED, '{"id": 3}', '{"id": 4, "color": null}'])
     heard = pipe.run_to_end()
     assert pipe.rows("id", "color") == [(1, None), (2, "red"), (3, None), (4, None)]
-    assert [each["columns"] for each in heard.named("columns added")] == [["color"]]
+    assert [item["columns"] for item in heard.named("columns added")] == [["color"]]
     assert pipe.totals() == Totals(read=4, written=4)
     produce(name, ['{"id": 5, "color": "blue"}', '{"id": 6, "color": 7}'])
     pipe.run_to_end()
@@ -42,7 +42,7 @@ def test_a_struct_of_several_shapes_is_one_struct_and_grows_with_later_batches(
     pipe.run_to_end()
     produce(name, ['{"id": 3, "place": {"zip": 3001, "spots": [{"x": 2, "y": 0.5}], "land": {"code": "CH"}}}'])
     heard = pipe.run_to_end()
-    assert [each["columns"] for each in heard.named("columns added")][-1] == ["place.spots.y", "place.land"]
+    assert [item["columns"] for item in heard.named("columns added")][-1] == ["place.spots.y", "place.land"]
     produce(
         name, ['{"id": 4, "place": {"City": "Thun"}}', '{"id": 5, "Color": 1}', '{"id": 6, "color": 1, "Color": 2}']
     )

@@ -56,7 +56,7 @@ def test_list_prints_places_that_show_understands(
     run_once(job, spark)
     listed = json.loads(penstock("list", str(job_file), "--json").stdout)
     assert listed["rows"] == 2
-    assert [each["offset"] for each in listed["newest"]] == [1, 0]
+    assert [item["offset"] for item in listed["newest"]] == [1, 0]
     assert f"{name}/0/1" in penstock("list", str(job_file)).stdout
     shown = penstock("show", str(job_file), f"{name}/0/0").stdout
     assert BROKEN in shown

@@ -89,7 +89,7 @@ def test_a_record_that_breaks_an_expression_is_put_aside_alone(pipe: Pipe, topic
     assert (partition, offset) == (0, 1)
     assert error.startswith("[CAST_INVALID_INPUT]")
     assert json.loads(value) == {"id": 1, "text": "two"}
-    assert [each["offset"] for each in heard.named("record isolated")] == [1]
+    assert [item["offset"] for item in heard.named("record isolated")] == [1]
     assert pipe.totals() == Totals(read=4, written=3, quarantined=1)
     assert pipe.verified()
 

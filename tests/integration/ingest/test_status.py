@@ -46,7 +46,7 @@ def test_a_gap_ahead_is_an_alert_and_a_recorded_one_is_listed(job: JobSpec, topi
     after = status(job)
     assert kinds(after) == [AlertKind.QUARANTINE]
     assert after.gap_offsets == 3
-    assert [(each.partition, each.start, each.end) for each in after.gaps] == [(one, 4, 7)]
+    assert [(gap.partition, gap.start, gap.end) for gap in after.gaps] == [(one, 4, 7)]
 
 
 def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
@@ -62,13 +62,13 @@ def away(job: JobSpec) -> JobSpec:
 @pytest.mark.usefixtures("impatient")
 def test_a_log_that_is_away_leaves_the_tables_side(job: JobSpec) -> None:
     filled(job)
-    found = status(away(job))
-    assert [(each.position, each.end, each.lag_records) for each in found.partitions] == [
+    result = status(away(job))
+    assert [(partition.position, partition.end, partition.lag_records) for partition in result.partitions] == [
         (10, None, None),
         (4, None, None),
     ]
-    assert found.exit_code == TransientError.exit_code
-    assert AlertKind.LOG_UNREACHABLE in kinds(found)
+    assert result.exit_code == TransientError.exit_code
+    assert AlertKind.LOG_UNREACHABLE in kinds(result)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -25,7 +25,7 @@ def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
     filled(job)
     report = verify(job)
     assert failed(report) == []
-    assert [each.name for each in report.checks] == CHECKS
+    assert [check.name for check in report.checks] == CHECKS
     assert check_of(report, "rows").facts == {"rows": 17, "quarantine": 1}
     assert check_of(report, "offsets").facts == {"offsets": 18}
     assert check_of(report, "records").facts == {"records": 18, "offsets_gone": 0}

@@ -87,7 +87,7 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     spec = load_job(job)
     told = status(spec).as_json()
     totals = {
-        each: sum(part[each] for part in told["partitions"]) for each in ("read", "written", "filtered", "skipped")
+        text: sum(part[text] for part in told["partitions"]) for text in ("read", "written", "filtered", "skipped")
     }
     assert totals == {"read": 18, "written": 12, "filtered": 2, "skipped": 1}
     assert (told["quarantine_rows"], told["keyed"]["rows"]) == (3, 9)
@@ -108,8 +108,8 @@ def test_change_data_of_debezium_is_a_copy_of_its_table(
         for key, value in database.changes(60):
             produce(name, [value], key=key, partition=int(json.loads(key)["id"]) % 2)
         run_here(job, spark)
-    found = {each["id"]: each for each in pl.read_delta(str(path)).select("id", "name", "email").to_dicts()}
-    assert found == database.rows and database.late_reads and database.tombstones
+    result = {item["id"]: item for item in pl.read_delta(str(path)).select("id", "name", "email").to_dicts()}
+    assert result == database.rows and database.late_reads and database.tombstones
     assert verify(load_job(job)).ok
 
 
@@ -124,8 +124,8 @@ def test_files_are_loaded_once_by_the_command(
     times = pl.Series("at", ["2026-03-01", "2026-03-01", "2026-03-02"]).str.to_datetime(time_zone="UTC")
     (tmp_path / "in").mkdir()
     rows.with_columns(times).write_parquet(tmp_path / "in" / "rows.parquet")
-    found = loaded(job, tmp_path / "in")
-    assert (found["files"], found["rows"], found["skipped"]) == (1, 3, 1)
+    result = loaded(job, tmp_path / "in")
+    assert (result["files"], result["rows"], result["skipped"]) == (1, 3, 1)
     spec = load_job(job)
     kind = kind_of(spec)
     assert isinstance(kind, Loading)
@@ -143,4 +143,4 @@ def test_a_job_whose_sql_selects_columns_loads_those_of_its_table(tmp_path: Path
     kind = kind_of(table.job)
     assert isinstance(kind, Loading)
     kind.load(table.job, [str(tmp_path / "a.parquet")], SaveMode.APPEND, spark, Environment())
-    assert [each["shout"] for each in table.rows()] == ["As it is"]
+    assert [row["shout"] for row in table.rows()] == ["As it is"]

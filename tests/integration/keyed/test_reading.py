@@ -31,7 +31,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Keyed:
 
 
 def values(frame: DataFrame) -> dict[tuple[Any, Any], Any]:
-    return {(each["device"], each["number"]): each["value"] for each in frame.collect()}
+    return {(item["device"], item["number"]): item["value"] for item in frame.collect()}
 
 
 def test_a_job_file_a_job_and_a_path_are_the_same_dataset(spark: SparkSession, filled: Keyed) -> None:
@@ -79,8 +79,8 @@ def test_lookups_by_key_read_few_files(
     assert len(filled.files()) == 32
     frame = request(spark, filled.path)
     assert len(frame.inputFiles()) <= files_max
-    found = values(frame)
-    assert len(found) == rows and found.items() <= filled.values().items()
+    result = values(frame)
+    assert len(result) == rows and result.items() <= filled.values().items()
 
 
 def test_keys_of_every_type_are_found_by_their_values(spark: SparkSession, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_keys_of_every_type_are_found_by_their_values(spark: SparkSession, tmp_p
     table.run()
     hour = times[3].replace(minute=0)
     frame = penstock.read(spark, table.path, keys={"home": "a", "hour": hour})
-    assert [each["value"] for each in frame.collect()] == [3, 3]
+    assert [item["value"] for item in frame.collect()] == [3, 3]
     whole = penstock.read(spark, table.path, keys={"home": "none", "hour": hour, "kafka_partition": 1})
     assert [each["value"] for each in whole.collect()] == [-3]
     assert len(whole.inputFiles()) == 1
@@ -118,7 +118,7 @@ def test_days_and_times_of_every_year_are_found(
     for number, text in enumerate(texts):
         for asked in (text, read(text)):
             frame = penstock.read(spark, table.path, keys={"at": asked}).select("value")
-            assert [each["value"] for each in frame.collect()] == [number], asked
+            assert [item["value"] for item in frame.collect()] == [number], asked
             assert len(frame.inputFiles()) == 1
     many = penstock.read(spark, table.path, keys={"at": texts * 30})
     assert many.count() == len(texts)

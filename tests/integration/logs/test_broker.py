@@ -164,8 +164,8 @@ def topic_id_by(bootstrap: str, broker: int, topic: str, seconds_max: float = 12
     """What one broker means by a name."""
     consumer = RawConsumer({"bootstrap.servers": bootstrap, "group.id": "any"}, lambda _: None)
     try:
-        found = consumer.ask_topic_id(broker, topic, seconds_max).answer()
-        return None if found is None else url_safe(found)
+        result = consumer.ask_topic_id(broker, topic, seconds_max).answer()
+        return None if result is None else url_safe(result)
     finally:
         consumer.close()
 

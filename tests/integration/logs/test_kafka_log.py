@@ -44,8 +44,8 @@ def open_log(bootstrap: str) -> Iterator[OpenLog]:
 
 
 def bounds_of(log: KafkaLog) -> list[tuple[int, int]]:
-    found = log.bounds(log.partitions())
-    return [(found[each].first, found[each].end) for each in sorted(found)]
+    bounds = log.bounds(log.partitions())
+    return [(bounds[item].first, bounds[item].end) for item in sorted(bounds)]
 
 
 def delete_records(bootstrap: str, topic: str, before: int) -> None:
@@ -63,20 +63,20 @@ def test_partitions_of_several_topics_come_sorted_and_with_the_id_of_their_topic
 ) -> None:
     two, one = topic(2), topic(1)
     partitions = open_log(two, one).partitions()
-    assert [(each.topic, each.number) for each in partitions] == sorted([(two, 0), (two, 1), (one, 0)])
-    ids = {each.topic: each.topic_id for each in partitions}
+    assert [(partition.topic, partition.number) for partition in partitions] == sorted([(two, 0), (two, 1), (one, 0)])
+    ids = {item.topic: item.topic_id for item in partitions}
     assert len(set(ids.values())) == 2
 
 
 def test_new_partitions_are_picked_up_while_running(open_log: OpenLog, topic: Topics, bootstrap: str) -> None:
     name = topic(1)
     log = open_log(name)
-    assert [each.number for each in log.partitions()] == [0]
+    assert [partition.number for partition in log.partitions()] == [0]
     # The client must outlive its future: one that is collected early fails it.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_partitions([NewPartitions(name, 3)]).values():
         future.result(REQUEST_SECONDS_MAX)
-    wait_until(lambda: [each.number for each in log.partitions()] == [0, 1, 2])
+    wait_until(lambda: [item.number for item in log.partitions()] == [0, 1, 2])
 
 
 def test_a_pattern_matches_whole_names_and_finds_topics_that_come_later(open_log: OpenLog, topic: Topics) -> None:
@@ -84,9 +84,9 @@ def test_a_pattern_matches_whole_names_and_finds_topics_that_come_later(open_log
     wanted = topic(name=f"{stem}-eu")
     topic(name=f"{stem}-eu-old")
     log = open_log(pattern=f"{stem}-(eu|us)")
-    wait_until(lambda: [each.topic for each in log.partitions()] == [wanted])
+    wait_until(lambda: [partition.topic for partition in log.partitions()] == [wanted])
     later = topic(2, name=f"{stem}-us")
-    wait_until(lambda: [each.topic for each in log.partitions()] == [wanted, later, later])
+    wait_until(lambda: [item.topic for item in log.partitions()] == [wanted, later, later])
 
 
 def test_a_pattern_never_takes_kafkas_own_topics(
@@ -94,7 +94,7 @@ def test_a_pattern_never_takes_kafkas_own_topics(
 ) -> None:
     produce(topic(), ["x"], transactional=True)
     assert "__transaction_state" in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=120).topics
-    names = {each.topic for each in open_log(pattern=".*").partitions()}
+    names = {partition.topic for partition in open_log(pattern=".*").partitions()}
     assert names
     assert not [name for name in names if name.startswith("__")]
 
@@ -202,7 +202,7 @@ def test_start_is_resolved_against_what_the_log_holds(
     logs = {label: open_log(name, start=start) for label, start in starts.items()}
     partitions = logs["earliest"].partitions()
     bounds = logs["earliest"].bounds(partitions)
-    assert [bounds[each] for each in partitions] == [Bounds(2, 4), Bounds(0, 1)]
+    assert [bounds[partition] for partition in partitions] == [Bounds(2, 4), Bounds(0, 1)]
     assert list(logs["earliest"].start_offsets(partitions, bounds).values()) == [2, 0]
     assert list(logs["latest"].start_offsets(partitions, bounds).values()) == [4, 1]
     assert list(logs["explicit"].start_offsets(partitions, bounds).values()) == [3, 0]

@@ -116,7 +116,7 @@ def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
 ) -> None:
     log = open_log(security)
     [partition] = log.partitions()
-    assert [(each.first, each.end) for each in log.bounds([partition]).values()] == [(0, 3)]
+    assert [(bound.first, bound.end) for bound in log.bounds([partition]).values()] == [(0, 3)]
     assert read(spec_of(guarded, orders, security), partition) == [b"a", b"b", b"c"]
 
 

@@ -167,7 +167,7 @@ def test_p2_a_compacted_topic_is_read_with_its_holes(pipe: Pipe, topic: Topics, 
     end = end_of(pipe)
     pipe.run_to_end()
     read = pipe.column("offset")
-    assert [each for each in read if each < 6] == [4, 5]
+    assert [item for item in read if item < 6] == [4, 5]
     assert pipe.positions() == [end]
     assert pipe.totals() == Totals(read=len(read), written=len(read), holes=end - len(read))
     assert pipe.verified()
@@ -178,14 +178,14 @@ def offsets_of(bootstrap: str, topic: str) -> list[int]:
     with consumer_of(bootstrap, uuid.uuid4().hex) as consumer:
         end = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS_MAX)[1]
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[int] = []
-        while not found or found[-1] < end - 1:
+        result: list[int] = []
+        while not result or result[-1] < end - 1:
             message = consumer.poll(SECONDS_MAX)
             assert message is not None and message.error() is None
             offset = message.offset()
             assert offset is not None
-            found.append(offset)
-    return found
+            result.append(offset)
+    return result
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def test_p5_the_group_shows_the_tables_position_and_nothing_lower(
     pipe.run_to_end()
     partitions = [TopicPartition(name, number) for number in range(2)]
     with consumer_of(bootstrap, group) as consumer:
-        assert [each.offset for each in consumer.committed(partitions, SECONDS_MAX)] == pipe.positions() == [4, 6]
+        assert [item.offset for item in consumer.committed(partitions, SECONDS_MAX)] == pipe.positions() == [4, 6]
         consumer.commit(offsets=[TopicPartition(name, 0, 100)], asynchronous=False)
         produce(name, ids(range(2)), partition=0)
         produce(name, ids(range(2)), partition=1)

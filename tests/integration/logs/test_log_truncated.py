@@ -64,7 +64,7 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
         cut, exported, whole = topic(), topic(), topic()
         produce(cut, ids(range(5)))
         produce(exported, [event("A", number) for number in range(5)])
-        sizes = {segment(cluster, each): segment(cluster, each).stat().st_size for each in (cut, exported)}
+        sizes = {segment(cluster, item): segment(cluster, item).stat().st_size for item in (cut, exported)}
         produce(cut, ids(range(5, 10)))
         produce(exported, [event("A", number) for number in range(5, 10)])
         produce(whole, ids(range(5)), transactional=True)
@@ -98,7 +98,7 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
         produce(whole, ids(range(5, 10)), transactional=True)
         steady.run_to_end()
         assert steady.column("id") == list(range(10))
-        [law] = [each for each in verify(steady.job, deep=False).checks if each.name == "log"]
+        [law] = [check for check in verify(steady.job, deep=False).checks if check.name == "log"]
         assert (law.ok, law.facts["epochs_compared"]) == (True, 1)
         [end] = steady.positions()
         assert end is not None

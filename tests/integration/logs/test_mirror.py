@@ -48,7 +48,7 @@ def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: s
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
     consumer.close()
-    assert [each.offset for each in seen] == [3, 5]
+    assert [item.offset for item in seen] == [3, 5]
 
 
 def test_a_group_without_offsets_is_empty(log: KafkaLog, group: str) -> None:

@@ -27,11 +27,11 @@ def test_days_outside_the_years_1_to_9999_are_quarantined_and_the_rest_is_writte
     pipe.describe(name, schema="id: long, at: string", columns=columns, partition_by="day, written", sql=sql)
     pipe.run_to_end()
     assert pipe.rows("id", "day") == [(0, date(2026, 1, 2)), (2, date(9999, 12, 31))]
-    found = pipe.quarantined("offset", "value", "error")
-    assert [(offset, value) for offset, value, _ in found] == [
+    result = pipe.quarantined("offset", "value", "error")
+    assert [(offset, value) for offset, value, _ in result] == [
         (1, sent[1].encode()),
         (3, b'{"id": 3, "at": "2026-01-02"}'),
     ]
-    assert [error.split(":")[0] for _, _, error in found] == ["day", "written"]
+    assert [error.split(":")[0] for _, _, error in result] == ["day", "written"]
     assert pipe.totals().quarantined == 2
     assert pipe.verified()

@@ -44,15 +44,15 @@ def test_records_of_1_byte_to_10_megabytes_come_in_bounded_batches_once_and_in_o
     sizes += [10_000_000, 1, 10_000_000, 10_000_000, *[10] * 3_000]
     content = memoryview(rng.randbytes(10_000_000))
     produce(name, (bytes(content[:size]) for size in sizes), partition=0)
-    found: list[bytes] = []
+    result: list[bytes] = []
     offsets: list[int] = []
     for batch in read(reader(bootstrap, name, len(sizes))):
         assert batch.nbytes <= BATCH_BYTES or batch.num_rows == 1
         offsets += batch.column("offset").to_pylist()
-        found += batch.column("value").to_pylist()
+        result += batch.column("value").to_pylist()
     assert offsets == list(range(len(sizes)))
-    assert [len(value) for value in found] == sizes
-    assert all(value == content[: len(value)] for value in found)
+    assert [len(value) for value in result] == sizes
+    assert all(value == content[: len(value)] for value in result)
 
 
 HOSTILE = (
@@ -76,7 +76,7 @@ def test_every_record_that_kafka_can_hold_is_handed_over(bootstrap: str, topic: 
     farthest = (2**63 - 1) // 1_000 * 1_000
     times = [1_700_000_000_000_000, farthest, -farthest, 0, 0, 0]
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == times
-    assert batch.column("value").to_pylist() == [each.value for each in HOSTILE]
+    assert batch.column("value").to_pylist() == [item.value for item in HOSTILE]
     assert batch.column("key").to_pylist() == [each.key for each in HOSTILE]
     headers = [_pairs(each) for each in batch.column("headers").to_pylist()]
     assert headers[:3] == [[], [], []]
@@ -98,7 +98,7 @@ def test_what_a_column_cannot_hold_is_a_fault_of_the_rows_that_use_it(
     careful.describe(name, columns="at: kafka.timestamp, h: kafka.headers")
     careful.run_to_end()
     assert careful.column("id") == [0, 4, 5]
-    assert [len(each or ()) for each in careful.column("h")] == [0, 3, 3_000]
+    assert [len(item or ()) for item in careful.column("h")] == [0, 3, 3_000]
     values = [each.value for each in HOSTILE]
     assert careful.quarantined("offset", "value", "error") == [
         (1, values[1], "at: the record's Kafka timestamp is outside years 1 to 9999"),
@@ -113,7 +113,7 @@ def test_a_header_key_keeps_its_nul(bootstrap: str, topic: Topics) -> None:
     headers = [(b"a\x00b", b"1"), (b"\xc3\xa9", b"2"), (b"\x00", None), (b"a\x00", b""), (b"", b"3")]
     append_raw(bootstrap, name, [RawRecord(b"{}", headers=headers), RawRecord(b"{}")])
     [batch] = read(reader(bootstrap, name, 2))
-    first, second = (_pairs(each) for each in batch.column("headers").to_pylist())
+    first, second = (_pairs(item) for item in batch.column("headers").to_pylist())
     assert first == [("a\0b", b"1"), ("é", b"2"), ("\0", None), ("a\0", b""), ("", b"3")]
     assert second == []
 
@@ -168,8 +168,8 @@ def test_slices_that_are_split_over_tasks_give_every_offset_once(
     first, second = (partition_of(bootstrap, name, number) for number in (0, 1))
     slices = [Slice(first, 0, 29_000, 100), Slice(second, 0, 400, 0)]
     assert len(PieceReader.of(KafkaLogSpec(bootstrap), slices, 6, BATCH_BYTES).pieces) > 2
-    found = offsets(bootstrap, 6, *slices)
-    assert sorted(found) == [(0, n) for n in range(100, 29_000)] + [(1, n) for n in range(400)]
+    result = offsets(bootstrap, 6, *slices)
+    assert sorted(result) == [(0, n) for n in range(100, 29_000)] + [(1, n) for n in range(400)]
 
 
 def test_aborted_records_and_markers_are_holes_and_every_range_ends(bootstrap: str, topic: Topics) -> None:
@@ -188,7 +188,7 @@ def test_aborted_records_and_markers_are_holes_and_every_range_ends(bootstrap: s
         producer.flush(SECONDS_MAX)
         finish(SECONDS_MAX)
     log = KafkaLog(KafkaLogSpec(bootstrap, topics=(name,)))
-    wait_until(lambda: [each.end for each in log.bounds(log.partitions()).values()] == [9])
+    wait_until(lambda: [bound.end for bound in log.bounds(log.partitions()).values()] == [9])
     log.close()
     partition = partition_of(bootstrap, name)
     for start, end, expected in ((0, 9, [0, 1, 2, 7]), (0, 4, [0, 1, 2]), (3, 7, []), (4, 5, []), (6, 8, [7])):
@@ -233,4 +233,4 @@ def test_a_log_that_does_not_answer_is_noticed(bootstrap: str, topic: Topics) ->
 
 
 def _pairs(headers: Sequence[dict[str, object]] | None) -> list[tuple[object, object]]:
-    return [(each["key"], each["value"]) for each in headers or ()]
+    return [(header["key"], header["value"]) for header in headers or ()]

@@ -51,7 +51,7 @@ def test_every_committed_record_arrives_with_key_time_and_headers(
         pipeline.round(flush_now=True)
         partitions = pipeline.log.partitions()
         state = pipeline.table.state(partitions)
-        return all((state.of(each).position or 0) >= ends[each.number] for each in partitions)
+        return all((state.of(partition).position or 0) >= ends[partition.number] for partition in partitions)
 
     try:
         wait_until(all_read)

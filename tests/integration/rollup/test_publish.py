@@ -97,8 +97,8 @@ def test_keys_find_the_partitions_that_kafkas_java_client_gives_them(
         bounds = topics.bounds(topics.partitions())
     expected = [(number & 0x7FFFFFFF) % 3 for number in hashes.values()]
     # The marker of the transaction takes an offset too.
-    found = {place.number: bound.end - 1 for place, bound in bounds.items() if bound.end}
-    assert found == {number: expected.count(number) for number in set(expected)}
+    result = {place.number: bound.end - 1 for place, bound in bounds.items() if bound.end}
+    assert result == {number: expected.count(number) for number in set(expected)}
 
 
 def test_another_buckets_open_transaction_is_waited_for_and_then_given_up(

@@ -29,9 +29,9 @@ HOSTS = [f"host-{number}" for number in range(20)]
 
 def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[object, ...]]:
     rows = frame.where("tags['host'] <> 'clock'").selectExpr("*", "unix_millis(window_start) at", "tags['host'] host")
-    found = [(each["interval"], each["host"], each["at"]) for each in rows.collect()]
-    assert len(set(found)) == len(found)
-    return {key: tuple(each[name] for name in columns) for key, each in zip(found, rows.collect(), strict=True)}
+    result = [(item["interval"], item["host"], item["at"]) for item in rows.collect()]
+    assert len(set(result)) == len(result)
+    return {key: tuple(each[name] for name in columns) for key, each in zip(result, rows.collect(), strict=True)}
 
 
 def threads_of_workers(spark: SparkSession) -> int:
@@ -72,7 +72,7 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
         **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
     }
     without_spark = without_spark_of(lake.job, WindowsRequest(limit=100)).windows
-    assert {(each.tags["host"], each.values["sum"]) for each in without_spark if each.interval == "10m"} >= {
+    assert {(item.tags["host"], item.values["sum"]) for item in without_spark if item.interval == "10m"} >= {
         *((host, 8.0) for host in HOSTS[:5]),
         *((host, 4.0) for host in HOSTS[5:]),
     }

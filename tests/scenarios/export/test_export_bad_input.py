@@ -68,9 +68,9 @@ def test_a_row_of_a_day_that_is_over_is_filed_in_that_day(export: ExportPipe, to
     export.run_to_end()
     produce(name, [event("A", 4, day=3), event("A", 5)])
     export.run_to_end()
-    found = [(number, str(day)) for number, day in export.rows("A", "id", "day")]
+    result = [(number, str(day)) for number, day in export.rows("A", "id", "day")]
     first = "2026-03-01"
-    assert found == [(0, first), (1, "2026-03-02"), (2, "2026-03-03"), (3, first), (4, "2026-03-04"), (5, first)]
+    assert result == [(0, first), (1, "2026-03-02"), (2, "2026-03-03"), (3, first), (4, "2026-03-04"), (5, first)]
     assert export.files("A")[:2] == [f"A/day={first}/0.3.parquet", f"A/day={first}/0.5.parquet"]
     assert verify(export.job).ok
 

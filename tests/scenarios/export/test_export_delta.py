@@ -19,10 +19,10 @@ from tests.support.pipes import CrashError, crash_at
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
     """How often each (partition, offset) stands in the tables of these types."""
-    found: Counter[tuple[int, int]] = Counter()
+    counter: Counter[tuple[int, int]] = Counter()
     for name in names:
-        found.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
-    return found
+        counter.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
+    return counter
 
 
 def test_a_table_without_rows_gets_no_commits_and_is_up_to_date(
@@ -85,7 +85,7 @@ def test_compact_and_vacuum_go_through_the_tables_of_all_types(
     name = topic()
     export.describe(name, export="format: delta")
     for number in range(3):
-        produce(name, [event("AB"[each], 2 * number + each) for each in range(2)])
+        produce(name, [event("AB"[item], 2 * number + item) for item in range(2)])
         if number == 1:
             with pytest.raises(CrashError):
                 export.run_to_end(at_step=crash_at("staged"))

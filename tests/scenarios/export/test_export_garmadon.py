@@ -42,7 +42,7 @@ def access(timestamp_ms: int) -> bytes:
 
 
 def totals(export: ExportPipe) -> Totals:
-    return sum((each.totals for each in export.state.partitions.values()), Totals())
+    return sum((partition.totals for partition in export.state.partitions.values()), Totals())
 
 
 BAD = [
@@ -75,11 +75,11 @@ def test_bad_events_are_quarantined_with_their_reasons_and_the_good_ones_between
     produce(name, [each for number, (bad, _) in enumerate(BAD) for each in (good[number % len(good)], bad)])
     garmadon.describe(name, types=TYPES, on="tombstone: quarantine", **SETTINGS)
     garmadon.run_to_end()
-    found = {offset: (reason, value) for offset, reason, value in garmadon.quarantined("offset", "error", "value")}
-    assert sorted(found) == [2 * number + 1 for number in range(len(BAD))]
+    result = {offset: (reason, value) for offset, reason, value in garmadon.quarantined("offset", "error", "value")}
+    assert sorted(result) == [2 * number + 1 for number in range(len(BAD))]
     for number, (value, reason) in enumerate(BAD):
-        assert reason in found[2 * number + 1][0]
-        assert found[2 * number + 1][1] == value
+        assert reason in result[2 * number + 1][0]
+        assert result[2 * number + 1][1] == value
     assert garmadon.everywhere() == Counter((0, offset) for offset in range(2 * len(BAD)))
     assert totals(garmadon) == Totals(read=2 * len(BAD), written=len(BAD), quarantined=len(BAD))
     assert verify(garmadon.job).ok
@@ -118,10 +118,10 @@ def test_a_body_with_a_field_of_the_header_is_refused_with_the_job_file(tmp_path
     path.write_text(export_job("localhost:1", tmp_path / "root", "t", types=types, **SETTINGS))
     with pytest.raises(JobFileError) as caught:
         load_job(path)
-    found = {fault.key: fault.message for fault in caught.value.faults}
-    assert set(found) == {"types.clash.message", "types.late.message"}
-    assert f"{PACKAGE}.Clash and {HEADER.name} both have a field HOSTNAME" in found["types.clash.message"]
-    assert f"the envelope and {PACKAGE}.Late both have a field timestamp" in found["types.late.message"]
+    result = {fault.key: fault.message for fault in caught.value.faults}
+    assert set(result) == {"types.clash.message", "types.late.message"}
+    assert f"{PACKAGE}.Clash and {HEADER.name} both have a field HOSTNAME" in result["types.clash.message"]
+    assert f"the envelope and {PACKAGE}.Late both have a field timestamp" in result["types.late.message"]
     assert not (tmp_path / "root").exists()
 
 

@@ -32,7 +32,7 @@ def reasons(export: ExportPipe) -> dict[int, str]:
 
 
 def conserved(export: ExportPipe) -> bool:
-    totals = sum((each.totals for each in export.state.partitions.values()), Totals())
+    totals = sum((partition.totals for partition in export.state.partitions.values()), Totals())
     return totals.conserved and totals.filtered == 0
 
 
@@ -60,14 +60,14 @@ def test_a_payload_that_is_not_wrapped_as_the_job_says_is_quarantined_as_it_came
     second.run_to_end()
     assert export.offsets("A") == [0, 7]
     assert second.offsets("A") == [0, 6, 7]
-    for each in (export, second):
-        found = each.quarantined("offset", "error", "value")
-        expected = [(offset, value) for offset, (value, _) in enumerate(sent) if (0, offset) not in places(each)]
-        assert [(offset, value) for offset, _, value in found] == expected
-        assert [reason for offset, reason, _ in found if sent[offset][1] not in reason] == []
-        assert each.everywhere() == Counter((0, offset) for offset in range(len(sent)))
-        assert conserved(each)
-        assert verify(each.job).ok
+    for item in (export, second):
+        result = item.quarantined("offset", "error", "value")
+        expected = [(offset, value) for offset, (value, _) in enumerate(sent) if (0, offset) not in places(item)]
+        assert [(offset, value) for offset, _, value in result] == expected
+        assert [reason for offset, reason, _ in result if sent[offset][1] not in reason] == []
+        assert item.everywhere() == Counter((0, offset) for offset in range(len(sent)))
+        assert conserved(item)
+        assert verify(item.job).ok
 
 
 def places(export: ExportPipe) -> set[tuple[int, int]]:
@@ -85,7 +85,7 @@ def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
         {"type": "A", "id": 4, "at": True, "day": "x", "kafka_offset": 9, "a b": 1, "": 2, "\0": 3, "Type": 4},
     ]
     name = topic()
-    produce(name, [json.dumps(each) for each in first])
+    produce(name, [json.dumps(item) for item in first])
     produce(name, ['{"type": "A", "type": "A"}', event("B", 9)])
     good = {"type": "A", "id": 6, "at": AT, "name": "n", "size": {"total": 5}}
     types = [type_of("A", schema="infer"), type_of("B", schema="{at: string, name: string, size: {total: long}}")]
@@ -120,9 +120,9 @@ def test_records_without_any_field_cannot_fix_the_columns_of_their_type(
     export.describe(name, types=types, by="key", event_time="kafka.timestamp", on="tombstone: row, new_column: ignore")
     export.run_to_end()
     nothing = "has no field to infer the columns of its type from"
-    found = reasons(export)
-    assert found.pop(1).startswith("not JSON")
-    assert found == {0: nothing, 2: nothing, 3: nothing}
+    result = reasons(export)
+    assert result.pop(1).startswith("not JSON")
+    assert result == {0: nothing, 2: nothing, 3: nothing}
     produce(name, ['{"id": 4}', "{}"], key="A")
     export.run_to_end()
     assert export.rows("A", "kafka_offset", "id") == [(4, 4), (5, None)]
@@ -145,7 +145,7 @@ def test_nested_objects_that_differ_between_tasks_and_batches_widen_an_inferred_
     export.run_to_end()
     assert not export.quarantine.exists()
     # File by file: an older one has fewer members.
-    files = [pl.read_parquet(each).select("id", "size").rows() for each in data_files(export.root / "A")]
+    files = [pl.read_parquet(file).select("id", "size").rows() for file in data_files(export.root / "A")]
     sizes = {number: size or {} for rows in files for number, size in rows}
     assert [sizes[number].get("total") for number in range(7)] == [1, 2, 3.5, None, None, None, 7]
     assert sizes[6]["parts"] == [{"at": 2, "of": "x"}]

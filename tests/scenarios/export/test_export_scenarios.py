@@ -153,10 +153,10 @@ def test_s7_two_topics_of_one_job_have_positions_and_names_of_their_own(
     export.run_to_end(clock=a_month_later())
     produce(second, [event("A", 100 + number) for number in range(4)])
     export.run_to_end(clock=a_month_later())
-    positions = {each.topic: export.state.global_position(each) for each in export.state.partitions}
+    positions = {partition.topic: export.state.global_position(partition) for partition in export.state.partitions}
     assert positions == {first: 6, second: 4}
-    found = sorted(export.rows("A", "kafka_topic", "kafka_offset", "id"))
-    assert found == sorted([(first, n, n) for n in range(6)] + [(second, n, 100 + n) for n in range(4)])
+    rows = sorted(export.rows("A", "kafka_topic", "kafka_offset", "id"))
+    assert rows == sorted([(first, n, n) for n in range(6)] + [(second, n, 100 + n) for n in range(4)])
     day = "A/day=2026-03-01"
     assert export.files("A") == sorted([f"{day}/{first}.0.5.parquet", f"{day}/{second}.0.3.parquet"])
 
@@ -186,12 +186,12 @@ def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_tim
     days = [-((number * 77) % 200) for number in range(200)]
     story.produce(story.topic, [event("A", number, day=day) for number, day in enumerate(days)], partition=0)
     story.run_to_end()
-    found = [(number, str(day)) for number, day in story.export.rows("A", "id", "day")]
+    result = [(number, str(day)) for number, day in story.export.rows("A", "id", "day")]
     noons = [FIRST_DAY + timedelta(days=day, seconds=number) for number, day in enumerate(days)]
-    assert found == [(number, noon.date().isoformat()) for number, noon in enumerate(noons)]
-    assert len({day for _, day in found}) == 200
+    assert result == [(number, noon.date().isoformat()) for number, noon in enumerate(noons)]
+    assert len({day for _, day in result}) == 200
     assert Counter(path.rsplit("/", 1)[0] for path in story.export.files("A")) == Counter(
-        f"A/day={day}" for _, day in found
+        f"A/day={day}" for _, day in result
     )
 
 

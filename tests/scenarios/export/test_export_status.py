@@ -31,15 +31,15 @@ def fan(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> Fan:
 
 
 def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind(fan: Fan) -> None:
-    found = fan.status()
-    assert (found.started, found.exit_code, fan.types()) == (False, 0, {})
+    status = fan.status()
+    assert (status.started, status.exit_code, fan.types()) == (False, 0, {})
     assert not fan.root.exists()
 
 
 def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
     with_fs_behind(fan)
     fs, gc = fan.types()["fs"], fan.types()["gc"]
-    assert [(each["rows"], each["files"], each["gap_records"]) for each in (fs, gc)] == [(5, 1, 8), (8, 2, 0)]
+    assert [(item["rows"], item["files"], item["gap_records"]) for item in (fs, gc)] == [(5, 1, 8), (8, 2, 0)]
     [lane] = fs["lagging"]
     assert (lane["topic"], lane["partition"]) == (fan.partitions[1].topic, 1)
     assert (lane["position"], lane["gap_records"], lane["deferred"]) == (0, 8, 5)
@@ -74,7 +74,7 @@ def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> No
 def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     fan.start()
     fan.write(0, 0, 3, {"fs": Cause.ROTATION})
-    assert [each["cause"] for each in fan.types()["fs"]["lagging"]] == [Cause.ROTATION]
+    assert [item["cause"] for item in fan.types()["fs"]["lagging"]] == [Cause.ROTATION]
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 
@@ -84,7 +84,7 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     (fan.root / "fs").rename(fan.root / "_aside")
     (fan.root / "fs").write_text("in the way")
     fan.write(0, 3, 10)
-    assert [each["pending_renames"] for each in fan.types().values()] == [1, 0]
+    assert [item["pending_renames"] for item in fan.types().values()] == [1, 0]
     assert fan.partition(0).position == 10
     assert "type fs: 1 files wait for their final names" in fan.texts(TypeAlert.TYPE_LAGGING)
 
@@ -93,7 +93,7 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
     with_fs_behind(fan)
     status_command([fan.path], json=True)
     [told] = json.loads(capsys.readouterr().out)
-    assert [each["global_position"] for each in told["partitions"]] == [10, 0]
+    assert [item["global_position"] for item in told["partitions"]] == [10, 0]
     assert [(each["type"], each["rows"], len(each["lagging"])) for each in told["types"]] == [
         ("fs", 5, 1),
         ("gc", 8, 0),
@@ -131,7 +131,7 @@ def test_a_day_is_complete_for_the_types_that_are_not_behind(fan: Fan, ask: Ask)
     with_fs_behind(fan)
     code, told = ask(DAY)
     assert (code, told["complete"]) == (1, False)
-    assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "open"), ("gc", "complete")]
+    assert [(item["type"], item["state"]) for item in told["types"]] == [("fs", "open"), ("gc", "complete")]
     assert f"{fan.partitions[1]} is at " in told["types"][0]["reason"]
     assert ask(DAY, "gc")[0] == 0
     assert ask(DAY, "fs")[0] == 1
@@ -155,13 +155,13 @@ def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: As
     assert (gc["last_complete_day"], gc["open_days"]) == (None, [DAY])
     code, told = ask(DAY)
     assert code == 1
-    assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "complete"), ("gc", "reopened")]
+    assert [(item["type"], item["state"]) for item in told["types"]] == [("fs", "complete"), ("gc", "reopened")]
 
 
 def test_before_the_first_run_no_day_is_complete(ask: Ask) -> None:
     code, told = ask(DAY)
     assert code == 1
-    assert [each["reason"] for each in told["types"]] == ["the job has no position yet"] * 2
+    assert [item["reason"] for item in told["types"]] == ["the job has no position yet"] * 2
 
 
 def test_a_type_that_the_job_does_not_have_is_refused_with_the_nearest_name(fan: Fan, ask: Ask) -> None:

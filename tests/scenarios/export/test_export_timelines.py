@@ -95,7 +95,7 @@ def test_unhappy_timeline_commits_nothing_until_t3_then_o2_o5_o7(story: Story) -
         assert story.global_position == 19, "t7: O7"
     assert story.written() == list(range(19))
     heard = story.export.heard
-    assert [each["type"] for each in heard.named("type cannot be written")] == ["A"]
+    assert [item["type"] for item in heard.named("type cannot be written")] == ["A"]
     assert [each["type"] for each in heard.named("type written again")] == ["A"]
 
 
@@ -114,7 +114,7 @@ def test_rebalancing_the_late_owner_is_refused_whoever_commits_first(
         old = c1.stage(old_end)
         new = c2.stage(new_end)
         first, second = (old, new) if old_first else (new, old)
-        outcomes = {id(each): each.commit() for each in (first, second)}
+        outcomes = {id(item): item.commit() for item in (first, second)}
         assert (outcomes[id(old)].version, len(outcomes[id(old)].refused)) == (None, 1)
         assert (len(outcomes[id(new)].accepted), len(outcomes[id(new)].refused)) == (1, 0)
         assert story.global_position == new_end
@@ -137,7 +137,7 @@ def test_rebalancing_an_owner_that_commits_before_it_is_replaced_is_not_read_aga
         story.send("BAB")
         late = c1.stage(7)
         new = c2.stage(8)
-        assert [(each.start, each.end) for each in new.batch.slices] == [(5, 8)]
+        assert [(item.start, item.end) for item in new.batch.slices] == [(5, 8)]
         new.commit()
         assert len(late.commit().refused) == 1
     assert story.global_position == 8

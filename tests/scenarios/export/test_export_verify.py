@@ -27,11 +27,11 @@ class Crash(BaseException):
 
 
 def failed(report: VerifyReport) -> list[str]:
-    return [each.name for each in report.checks if not each.ok]
+    return [check.name for check in report.checks if not check.ok]
 
 
 def check_of(report: VerifyReport, name: str) -> Check:
-    return next(each for each in report.checks if each.name == name)
+    return next(check for check in report.checks if check.name == name)
 
 
 def mixed(count: int, start: int = 0) -> list[str]:
@@ -125,7 +125,7 @@ def test_damage_is_named_with_its_first_offset_by_the_command_too(
     with pytest.raises(typer.Exit):
         verify_command(export.path, json=True, shallow=False)
     told = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in told["checks"] if not each["ok"]] == ["rows", "offsets", "records"]
+    assert [item["name"] for item in told["checks"] if not item["ok"]] == ["rows", "offsets", "records"]
     assert (told["first_violation"]["offset"], told["first_violation"]["kind"]) == (1, "missing")
 
 

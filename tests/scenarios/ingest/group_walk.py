@@ -165,4 +165,4 @@ class Walk:
         assert set(range(end)) - set(offsets) <= set(range(self.log.firsts.get(HOT, 0))), f"seed {self.seed}"
 
     def counted(self, kind: type[Event]) -> int:
-        return sum(isinstance(each, kind) for each in self.heard)
+        return sum(isinstance(item, kind) for item in self.heard)

@@ -96,7 +96,7 @@ def test_every_type_of_column_comes_back_as_it_was_sent(
         "offset": 0,
     }
     # Polars shows a struct that is null as one whose fields are.
-    assert [each for name, each in empty.items() if name != "user"] == [None] * 9 + [0, 1]
+    assert [item for name, item in empty.items() if name != "user"] == [None] * 9 + [0, 1]
     assert verify(job).ok
 
 

@@ -76,7 +76,7 @@ def test_l5_a_hundred_and_fifty_bad_records_are_one_commit(pipe: Pipe, topic: To
     pipe.run_to_end()
     assert pipe.version() == version + 1
     quarantine = DeltaTable(pipe.quarantine)
-    assert [each["operation"] for each in quarantine.history()] == ["WRITE", "CREATE TABLE"]
+    assert [item["operation"] for item in quarantine.history()] == ["WRITE", "CREATE TABLE"]
     assert len(pipe.quarantined()) == 150
 
 
@@ -90,7 +90,7 @@ def test_l9_files_of_a_batch_that_was_never_committed_are_vacuumed(pipe: Pipe, t
     assert orphans
     pipe.run_to_end()
     report = vacuum(open_table(pipe.job.table, pipe.job.name))
-    assert {Path(pipe.table) / each.path for each in report.deleted} == orphans
+    assert {Path(pipe.table) / item.path for item in report.deleted} == orphans
     assert {each.reason for each in report.deleted} == {Dead.PASSED}
     assert not any(orphan.exists() for orphan in orphans)
     assert pipe.column("id") == list(range(10))
@@ -101,8 +101,8 @@ def test_l12_a_partition_that_is_read_to_its_end_has_no_lag(pipe: Pipe, topic: T
     produce(name, ids(range(7)), partition=0)
     pipe.describe(name)
     pipe.run_to_end()
-    found = [(each.position, each.lag_records, each.mirrored) for each in pipe.status().partitions]
-    assert found == [(7, 0, 7), (0, 0, None)]
+    result = [(partition.position, partition.lag_records, partition.mirrored) for partition in pipe.status().partitions]
+    assert result == [(7, 0, 7), (0, 0, None)]
 
 
 def test_c6_two_topics_of_one_job_do_not_meet(pipe: Pipe, topic: Topics, produce: Produce) -> None:
@@ -152,7 +152,7 @@ def test_c7_packed_records_are_unpacked_and_broken_ones_put_aside(
 ) -> None:
     name = topic()
     plain = [text.encode() for text in ids(range(3))]
-    packed = [gzip.compress(each) for each in plain]
+    packed = [gzip.compress(item) for item in plain]
     produce(name, [*packed, packed[0][:-4], plain[0]])
     pipe.describe(name, decode=f"{{format: json, payload: {payload}}}")
     pipe.run_to_end()

@@ -65,7 +65,7 @@ def test_a_bounded_run_takes_exactly_what_was_there_and_ends_by_itself(
 
     heard = pipe.run_to_end(once_at("planned", more))
     assert pipe.column("id") == list(range(15))
-    assert [each["read"] for each in heard.named("batch committed")] == [15]
+    assert [item["read"] for item in heard.named("batch committed")] == [15]
     assert pipe.positions() == [5, 5, 5]
 
 
@@ -136,7 +136,7 @@ def test_nine_spellings_of_an_instant_are_one_and_nonsense_is_put_aside(
         "2021-03-24T15:06:17.321710",
         "2021-03-24T15:06:17.321710999Z",
     ]
-    produce(name, [json.dumps({"at": each}) for each in [*spellings, "soon", "2400-02-29T00:00:00Z"]])
+    produce(name, [json.dumps({"at": item}) for item in [*spellings, "soon", "2400-02-29T00:00:00Z"]])
     pipe.describe(name, schema="at: timestamp")
     pipe.run_to_end()
     instant = datetime(2021, 3, 24, 15, 6, 17, 321710, tzinfo=UTC)

@@ -130,7 +130,7 @@ def test_a_job_whose_records_mostly_do_not_fit_stops_before_it_commits_any(
     with pytest.raises(BadShareError) as stopped:
         run_once(timed, spark)
     assert stopped.value.total == Counts(read=1000, written=40, quarantined=960)
-    assert [(each.kind, each.count) for each in stopped.value.reasons] == [
+    assert [(reason.kind, reason.count) for reason in stopped.value.reasons] == [
         ("at: expected timestamp, found number", 960)
     ]
     assert f"{job.log.topics[0]}/0 offset 0" in stopped.value.detail

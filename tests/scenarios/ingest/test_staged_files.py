@@ -11,10 +11,10 @@ from tests.support.pipes import once_at
 
 def lose(folder: Path) -> None:
     """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
-    found = list(folder.rglob("s.*.pq"))
-    assert found
-    for each in found:
-        each.unlink()
+    result = list(folder.rglob("s.*.pq"))
+    assert result
+    for item in result:
+        item.unlink()
 
 
 def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_them_again(
@@ -24,7 +24,7 @@ def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_the
     export.describe(name)
     produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
     heard = export.run_to_end(at_step=once_at("staged", lambda: lose(export.root)), retries=1)
-    assert [each["reason"].split(":")[0] for each in heard.named("retrying")] == [
+    assert [item["reason"].split(":")[0] for item in heard.named("retrying")] == [
         "a staged file is not as its task wrote it"
     ]
     assert export.offsets("A") == [0]

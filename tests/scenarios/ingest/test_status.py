@@ -26,9 +26,9 @@ def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobS
 
 
 def test_a_job_without_a_table_has_not_started(job: JobSpec) -> None:
-    found = status(job)
-    assert not found.started
-    assert found.exit_code == 0
+    result = status(job)
+    assert not result.started
+    assert result.exit_code == 0
 
 
 def test_the_time_of_the_last_commit_is_shown(job: JobSpec) -> None:
@@ -41,9 +41,9 @@ def test_the_time_of_the_last_commit_is_shown(job: JobSpec) -> None:
 def test_quarantine_and_a_mirror_that_is_behind_raise_alerts(job: JobSpec) -> None:
     filled(job)
     mirror_all(job, {0: 10, 1: 3})
-    found = status(job)
-    assert found.quarantine_rows == 1
-    assert kinds(found) == [AlertKind.MIRROR_LAGGING, AlertKind.QUARANTINE]
+    result = status(job)
+    assert result.quarantine_rows == 1
+    assert kinds(result) == [AlertKind.MIRROR_LAGGING, AlertKind.QUARANTINE]
 
 
 def test_a_position_beyond_the_log_is_an_alert(job: JobSpec) -> None:
@@ -57,10 +57,10 @@ def test_a_path_from_a_secret_reference_is_not_shown(job: JobSpec) -> None:
     filled(job)
     hidden = replace(job, table=replace(job.table, path=Secret(job.table.path)))
     printed = io.StringIO()
-    found = status(hidden)
-    print_status(found, Console(file=printed, width=200))
+    result = status(hidden)
+    print_status(result, Console(file=printed, width=200))
     assert job.table.path not in printed.getvalue()
-    assert job.table.path not in json.dumps(found.as_json())
+    assert job.table.path not in json.dumps(result.as_json())
 
 
 def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     status_command([file], json=True)
     [told] = json.loads(capsys.readouterr().out)
     assert (told["job"], told["started"], told["version"]) == ("orders", True, 4)
-    assert [each["lag_records"] for each in told["partitions"]] == [0, 6]
+    assert [item["lag_records"] for item in told["partitions"]] == [0, 6]
     printed = io.StringIO()
     print_status(status(job), Console(file=printed, width=200))
     assert f"{job.log.topics[0]}/1" in printed.getvalue()

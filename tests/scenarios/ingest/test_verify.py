@@ -32,7 +32,7 @@ def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobS
 def append(job: JobSpec, partition: int, offsets: list[int]) -> None:
     """Another writer puts rows into the table."""
     columns = [offsets, [partition] * len(offsets), offsets]
-    rows = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    rows = pa.table([pa.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     write_deltalake(job.table.path, rows, mode="append")
 
 
@@ -47,7 +47,7 @@ def test_a_shallow_verification_does_not_read_records(job: JobSpec) -> None:
     filled(job)
     report = verify(job, deep=False)
     assert report.ok
-    assert [each.name for each in report.checks] == CHECKS[:-1]
+    assert [check.name for check in report.checks] == CHECKS[:-1]
 
 
 def test_a_row_that_another_writer_doubled_is_named(job: JobSpec) -> None:
@@ -88,9 +88,13 @@ def test_a_row_beyond_the_position_is_named(job: JobSpec) -> None:
 def test_a_row_of_a_partition_that_was_never_read_is_named(job: JobSpec) -> None:
     filled(job)
     append(job, 7, [0])
-    found = verify(job).first_violation
-    assert found is not None
-    assert (found.partition, found.offset, found.kind) == (7, 0, ViolationKind.UNKNOWN_PARTITION)
+    first_violation = verify(job).first_violation
+    assert first_violation is not None
+    assert (first_violation.partition, first_violation.offset, first_violation.kind) == (
+        7,
+        0,
+        ViolationKind.UNKNOWN_PARTITION,
+    )
 
 
 def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ def test_rows_lost_and_doubled_after_a_recreated_topic_and_a_compaction_are_not_
 def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: JobSpec) -> None:
     filled(job)
     columns = [[99], [None], [None]]
-    rows = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    rows = pa.table([pa.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     write_deltalake(job.table.path, rows, mode="append")
     DeltaTable(job.table.path).delete('"partition" = 1 AND "offset" IN (2, 6)')
     report = verify(job)
@@ -215,9 +219,9 @@ def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_f
     table.start(zero)
     table.commit(zero, Load(0, 6, range(6)))
     table.commit(zero, Load(6, 10, range(6, 10)))
-    first, last = (Path(each) for each in sorted(DeltaTable(plain.table.path).file_uris()))
+    first, last = (Path(item) for item in sorted(DeltaTable(plain.table.path).file_uris()))
     whole = verify(plain)
-    assert [(each.name, each.verdict) for each in whole.checks if not each.ok] == [("offsets", Verdict.NOT_PROVEN)]
+    assert [(check.name, check.verdict) for check in whole.checks if not check.ok] == [("offsets", Verdict.NOT_PROVEN)]
     kept = pq.read_table(last)
     pq.write_table(kept.slice(1), last)
     assert failed(verify(plain)) == ["rows"]
@@ -289,7 +293,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     assert exit_info.value.exit_code == 3
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["verdict"]) == (False, "not_proven")
-    [check] = [each for each in told["checks"] if each["verdict"] == "not_proven"]
+    [check] = [item for item in told["checks"] if item["verdict"] == "not_proven"]
     assert "place: none" in check["not_proven"][0]["remedy"]
     assert check["name"] == "offsets"
     with pytest.raises(typer.Exit):

@@ -83,7 +83,7 @@ def test_verify_proves_the_table_against_what_the_wal_still_has(tmp_path: Path, 
         assert not pipe.status().alerts
 
 
-@pytest.mark.parametrize("step", [each for each in (*START_STEPS, *BATCH_STEPS) if each != "writing"])
+@pytest.mark.parametrize("step", [item for item in (*START_STEPS, *BATCH_STEPS) if item != "writing"])
 def test_a_crash_at_any_step_loses_and_repeats_nothing(
     pipe: Pipe, server: WalServer, produce: WalProduce, step: str
 ) -> None:
@@ -163,9 +163,9 @@ def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, 
         describe(pipe)
         WalProduce(server.url)(TOPIC, ids(range(4)))
         pipe.run_to_end()
-        for each in (tmp_path / "job").iterdir():
-            if each.is_dir():
-                each.rename(tmp_path / f"old-{each.name}")
+        for item in (tmp_path / "job").iterdir():
+            if item.is_dir():
+                item.rename(tmp_path / f"old-{item.name}")
         held: list[object] = []
         pipe.run_to_end(at_step=once_at("planned", lambda: held.append(server.store.partitions(TOPIC)[0].positions)))
         assert held == [{"pipe": 0}], "the server keeps everything from the new beginning on"

@@ -38,9 +38,9 @@ def run(job: JobSpec, log: MemoryLog) -> None:
 def rows_in(folder: Path) -> dict[int, dict[str, Any]]:
     frame = pl.read_delta(str(folder / "customers"))
     assert not {"before", "after", "source", "payload"} & set(frame.columns)
-    found = {row["id"]: row for row in frame.select("id", "name", "email").iter_rows(named=True)}
-    assert len(found) == len(frame)
-    return found
+    result = {row["id"]: row for row in frame.select("id", "name", "email").iter_rows(named=True)}
+    assert len(result) == len(frame)
+    return result
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -63,7 +63,7 @@ def test_a_truncate_names_no_row_and_is_quarantined(tmp_path: Path) -> None:
     job, log = written(tmp_path, wrapped=False), MemoryLog({ZERO: {}})
     create = {"before": None, "after": {"id": 1, "name": "n"}, "op": "c", "source": {"lsn": 1, "txId": 7}}
     truncate = {"before": None, "after": None, "op": "t", "source": {"lsn": 2}}
-    log.append(ZERO, *(MemoryRecord(json.dumps(each).encode(), at=1_770_000_000.0) for each in (create, truncate)))
+    log.append(ZERO, *(MemoryRecord(json.dumps(item).encode(), at=1_770_000_000.0) for item in (create, truncate)))
     run(job, log)
     assert list(rows_in(tmp_path)) == [1]
     [error] = pl.read_delta(quarantine_url(tmp_path / "customers", "customers"))["error"].to_list()

@@ -36,8 +36,8 @@ VALUES: dict[str, list[Any]] = {
     "boolean": [True, False],
     "date": ["0001-01-01", "1969-12-31", "2026-03-01", "9999-12-31"],
     "timestamp": [
-        f"{each}Z"
-        for each in (
+        f"{text}Z"
+        for text in (
             "1969-12-31T23:59:59.999999",
             "2026-03-01T00:00:00",
             "2026-03-01T00:00:00.000001",
@@ -45,7 +45,7 @@ VALUES: dict[str, list[Any]] = {
         )
     ],
     "string": TEXTS,
-    "binary": [base64.b64encode(each).decode() for each in (b"", b"\x00", b"\xff\xfe", b"\x00" * 40, b"a")],
+    "binary": [base64.b64encode(text).decode() for text in (b"", b"\x00", b"\xff\xfe", b"\x00" * 40, b"a")],
 }
 
 
@@ -58,8 +58,8 @@ def test_a_key_is_found_again_in_its_file(tmp_path: Path, kind: str) -> None:
             if turn == 0:
                 table.run()
         table.run()
-        found = sorted(pl.read_delta(table.path)["value"].to_list())
-        assert found == [100 * turn + number for number in range(len(VALUES[kind]))]
+        result = sorted(pl.read_delta(table.path)["value"].to_list())
+        assert result == [100 * turn + number for number in range(len(VALUES[kind]))]
     assert table.totals()[2] == 0
     assert table.verified().ok
 

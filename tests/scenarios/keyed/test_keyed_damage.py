@@ -51,7 +51,7 @@ class Kind:
         return "-".join(names) or "plain"
 
 
-KINDS = [Kind(*each) for each in product([False, True], repeat=4) if sum(each) % 2 == 0]
+KINDS = [Kind(*item) for item in product([False, True], repeat=4) if sum(item) % 2 == 0]
 """Any three of the four properties in every combination."""
 FEW = [kind for kind in KINDS if kind.sequence == kind.loaded]
 """With and without each of the four properties, alone with its neighbour and with all."""
@@ -98,9 +98,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Keyed]:
 @pytest.fixture
 def table(request: pytest.FixtureRequest, healthy: dict[Kind, Keyed], tmp_path: Path) -> Keyed:
     """A copy for each test; the log is only read."""
-    found = healthy[request.param]
-    shutil.copytree(found.folder, tmp_path, dirs_exist_ok=True)
-    return replace(found, folder=tmp_path)
+    result = healthy[request.param]
+    shutil.copytree(result.folder, tmp_path, dirs_exist_ok=True)
+    return replace(result, folder=tmp_path)
 
 
 # what is done to files in their place
@@ -120,7 +120,7 @@ def altered(column: str, by: int) -> Damage:
     def damage(table: Keyed) -> None:
         path = file_of(table, NEWEST)
         rows = pq.ParquetFile(path).read().to_pylist()
-        [found] = [each for each in rows if each["number"] == NEWEST]
+        [found] = [item for item in rows if item["number"] == NEWEST]
         found[column] += by
         written(table, path, rows)
 
@@ -147,20 +147,20 @@ def amend(table: Keyed, name: str, size: int | None = None, **stats: Any) -> Non
 
 def without_row(table: Keyed) -> None:
     path = file_of(table, NEWEST)
-    rows = [each for each in pq.ParquetFile(path).read().to_pylist() if each["number"] != NEWEST]
+    rows = [item for item in pq.ParquetFile(path).read().to_pylist() if item["number"] != NEWEST]
     written(table, path, rows or [row(NEWEST + 1000, 1)])
 
 
 def with_row_twice(table: Keyed) -> None:
     path = file_of(table, NEWEST)
     rows = pq.ParquetFile(path).read().to_pylist()
-    written(table, path, [*rows, *(each for each in rows if each["number"] == NEWEST)])
+    written(table, path, [*rows, *(item for item in rows if item["number"] == NEWEST)])
 
 
 def in_other_bucket(table: Keyed) -> None:
     """The content of a file stands in one of the other bucket."""
     path = file_of(table, NEWEST)
-    other = next(Path(each) for each in DeltaTable(table.path).file_uris() if Path(each).parent != path.parent)
+    other = next(Path(item) for item in DeltaTable(table.path).file_uris() if Path(item).parent != path.parent)
     written(table, other, pq.ParquetFile(path).read().to_pylist())
 
 
@@ -223,7 +223,7 @@ def rewritten_tombstone(table: Keyed) -> None:
     path = file_of(table, DELETED, f"{table.path}_tombstones")
     rows = pq.ParquetFile(path).read().to_pylist()
     size = path.stat().st_size
-    pq.write_table(pa.Table.from_pylist([{**each, "order0": 1} for each in rows], pq.read_schema(path)), path)
+    pq.write_table(pa.Table.from_pylist([{**item, "order0": 1} for item in rows], pq.read_schema(path)), path)
     log = Path(f"{table.path}_tombstones", "_delta_log")
     for entry in log.glob("*.json"):
         entry.write_text(entry.read_text().replace(f'"size":{size}', f'"size":{path.stat().st_size}'))
@@ -302,7 +302,7 @@ def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
         data = table.table()
         store = chunk_store(table.job.table, data)  # type: ignore[arg-type]
         file = file_of(table, number)
-        [active] = [each for each in data.active_files() if each.path.endswith(file.name)]
+        [active] = [item for item in data.active_files() if item.path.endswith(file.name)]
         rows = store.sorted([pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema)])
         added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
         actions: list[AddAction | RemoveAction] = [
@@ -320,20 +320,22 @@ def fresh() -> str:
 
 def changed(number: int, **values: Any) -> Damage:
     def alter(rows: Rows) -> Rows:
-        return [{**each, **values} if each["number"] == number else each for each in rows]
+        return [{**item, **values} if item["number"] == number else item for item in rows]
 
     return forged(alter, number)
 
 
 def dropped(rows: Rows) -> Rows:
-    return [each for each in rows if each["number"] != NEWEST]
+    return [item for item in rows if item["number"] != NEWEST]
 
 
 def brought_back(table: Keyed) -> None:
     """A deleted row is there again, as it was before."""
     layout = table.job.table.layout  # type: ignore[attr-defined]
     buckets = buckets_of(layout, key_frame(layout, pa.table({"number": pa.array(range(24))})))
-    beside = next(each for each in range(24) if buckets[each] == buckets[DELETED] and each not in (NEWEST, DELETED))
+    beside = next(
+        number for number in range(24) if buckets[number] == buckets[DELETED] and number not in (NEWEST, DELETED)
+    )
     again = {**row(DELETED, DELETED, seq=10), "_sequence": DELETED}
     tiebreak = pl.read_delta(table.path).filter(number=NEWEST)["_tiebreak"][0]
     forged(lambda rows: [*rows, {**rows[0], **again, "_tiebreak": tiebreak}], beside)(table)
@@ -376,7 +378,7 @@ def test_a_job_whose_tombstones_are_gone_is_refused_until_their_time_is_over(tab
     now = Environment().now
     table.put(row(50, 50, seq=30))
     table.run(Environment(now=lambda: now() + 8 * 86400))
-    assert 50 in {each["number"] for each in table.rows()}
+    assert 50 in {item["number"] for item in table.rows()}
 
 
 # healthy tables that look damaged

@@ -30,8 +30,8 @@ def test_rows_out_of_order_lie_in_the_order_of_their_keys(tmp_path: Path) -> Non
     table.put(*(row(number, number, device) for number in (3, 1, 2) for device in "ba"))
     table.run()
     [file] = table.files()
-    found = pq.read_table(file, columns=["device", "number"], partitioning=None).to_pylist()
-    assert [(each["device"], each["number"]) for each in found] == [(d, n) for d in "ab" for n in (1, 2, 3)]
+    result = pq.read_table(file, columns=["device", "number"], partitioning=None).to_pylist()
+    assert [(item["device"], item["number"]) for item in result] == [(d, n) for d in "ab" for n in (1, 2, 3)]
 
 
 def test_successive_flushes_add_and_replace(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_a_failed_attempt_left_is_taken_by_vacuum_and_nothing_else(tmp_path
     assert kind.vacuum(table.job, VacuumRequest(), Environment()).deleted == ()
     table.run()
     kind.vacuum(table.job, VacuumRequest(), Environment())
-    left = {str(each) for each in Path(table.path).rglob("*.pq")}
+    left = {str(item) for item in Path(table.path).rglob("*.pq")}
     assert left == table.files()
     assert len(list(Path(f"{table.path}_tombstones").rglob("*.pq"))) == 1
     assert table.values() == {("a", 1): 10} and table.verified().ok
@@ -205,7 +205,7 @@ def test_a_batch_of_one_key_is_one_row_and_counts_every_record(tmp_path: Path) -
     table.put(*(row(7, value) for value in range(500, 503)), to=ONE)
     table.run()
     assert len(table.values()) == 1
-    read = [sum(each) for each in zip(table.totals(ZERO), table.totals(ONE), strict=True)]
+    read = [sum(total) for total in zip(table.totals(ZERO), table.totals(ONE), strict=True)]
     assert read == [503, 1, 0, 502]
 
 
@@ -216,7 +216,7 @@ def test_a_key_may_have_32_kilobytes_and_no_more(tmp_path: Path, length: int) ->
         table.put({"note": "k" * length, "value": value})
         table.run()
     fits = length <= 32 * 1024
-    assert [each["value"] for each in table.rows()] == ([2] if fits else [])
+    assert [item["value"] for item in table.rows()] == ([2] if fits else [])
     assert table.totals() == ((2, 2, 0, 0) if fits else (2, 0, 2, 0))
 
 
@@ -224,7 +224,7 @@ def test_a_partition_key_may_have_a_default(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [home], row_keys: [number]", columns="home: \"coalesce(device, 'none')\"")
     table.put({"number": 1, "value": 1}, {"number": 1, "value": 2, "device": "none"}, {"number": 2, "value": 3})
     table.run()
-    assert sorted(each["value"] for each in table.rows()) == [2, 3]
+    assert sorted(item["value"] for item in table.rows()) == [2, 3]
     assert table.verified().ok
 
 
@@ -234,8 +234,8 @@ def test_new_columns_are_taken_and_older_files_keep_their_rows(tmp_path: Path) -
     table.run()
     table.put(row(1, 11, color="red"))
     table.run()
-    found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
-    assert found == {1: (11, "red"), 2: (20, None)}
+    result = {item["number"]: (item["value"], item["color"]) for item in table.rows()}
+    assert result == {1: (11, "red"), 2: (20, None)}
     assert table.verified().ok
 
 
@@ -291,8 +291,8 @@ def test_a_column_that_another_process_adds_between_merge_and_commit_is_not_lost
                 rival.round(flush_now=True)
 
     table.run(Environment(at_step=at_step), ZERO)
-    found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
-    assert found == {1: (11, "red"), 2: (22, None)}
+    result = {item["number"]: (item["value"], item["color"]) for item in table.rows()}
+    assert result == {1: (11, "red"), 2: (22, None)}
 
 
 # what verify finds
@@ -341,15 +341,15 @@ def test_a_file_that_is_not_what_its_name_tells_is_found(tmp_path: Path) -> None
 
 def test_status_tells_rows_buckets_and_chunks(tmp_path: Path) -> None:
     table = filled(tmp_path)
-    found = status(table.job, open_log=lambda job: table.log.view(job.log))
-    [section] = [each for each in found.sections if isinstance(each, Section) and each.key == "keyed"]
+    result = status(table.job, open_log=lambda job: table.log.view(job.log))
+    [section] = [item for item in result.sections if isinstance(item, Section) and item.key == "keyed"]
     assert section.values == {"rows": 20, "buckets": 2, "chunks": 2, "chunks_max": 1}
     assert "lost" not in section.lines[0]
     table.put(row(1, 2), row(1, 3))
     table.run()
     told = status(table.job, open_log=lambda job: table.log.view(job.log))
     assert "1 records lost to newer ones" in next(each.lines[0] for each in told.sections if each.key == "keyed")
-    assert json.dumps(found.as_json())
+    assert json.dumps(result.as_json())
 
 
 def test_a_log_that_lost_its_beginning_still_proves_what_it_has(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     run = Merge._run
 
     def noting(self: Merge, plans: Any) -> Any:
-        seen.append([each.bucket for each in plans])
+        seen.append([plan.bucket for plan in plans])
         return run(self, plans)
 
     monkeypatch.setattr(Merge, "_run", noting)
@@ -324,11 +324,11 @@ def test_k4_names_tell_rows_and_digest_and_statistics_the_keys(tmp_path: Path) -
     table.put(*(row(number, number) for number in (5, 1, 9, 3, 7, 2)))
     table.run()
     actions = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
-    found = {}
+    result = {}
     for action in actions:
         content = content_of(action["path"])
-        found[action["min.number"], action["max.number"]] = content and content.rows
-    assert found == {(1, 5): 4, (7, 9): 2}
+        result[action["min.number"], action["max.number"]] = content and content.rows
+    assert result == {(1, 5): 4, (7, 9): 2}
 
 
 def test_a_change_of_keys_is_refused(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch
     lose_answers(monkeypatch)
     kind.load(table.job, paths, SaveMode.OVERWRITE, local_session(), Environment())
     assert table.table().version == before + 1
-    assert sorted(each["value"] for each in table.rows()) == [1, 2]
+    assert sorted(item["value"] for item in table.rows()) == [1, 2]
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:

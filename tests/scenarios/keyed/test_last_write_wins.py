@@ -106,8 +106,8 @@ def test_nulls_of_a_merge_keep_the_values_that_are_there(tmp_path: Path) -> None
     table.run()
     table.put(row(1, None, note="b"), row(2, None, gone=True), row(2, None, note="anew"))
     table.run()
-    found = {each["number"]: (each["value"], each["note"]) for each in table.rows()}
-    assert found == {1: (10, "b"), 2: (None, "anew")}
+    result = {item["number"]: (item["value"], item["note"]) for item in table.rows()}
+    assert result == {1: (10, "b"), 2: (None, "anew")}
 
 
 def test_nested_values_are_merged_as_a_whole(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_nested_values_are_merged_as_a_whole(tmp_path: Path) -> None:
     frame = pl.read_delta(table.path).sort("number")
     assert frame["place"].to_list() == [{"x": 2, "y": None}, None]
     assert frame["tags"].to_list() == [["u"], []]
-    assert [dict(each) for each in frame["counts"].to_list()] == [{"k": 1}, {"z": 2}]
+    assert [dict(item) for item in frame["counts"].to_list()] == [{"k": 1}, {"z": 2}]
     assert table.verified().ok
 
 
@@ -196,9 +196,9 @@ class Oracle:
 
 
 def fresh_folder(folder: Path) -> Path:
-    found = folder / str(len(list(folder.iterdir())))
-    found.mkdir()
-    return found
+    result = folder / str(len(list(folder.iterdir())))
+    result.mkdir()
+    return result
 
 
 @SLOW
@@ -278,7 +278,7 @@ def test_merged_rows_are_what_a_dictionary_would_hold(
         if turn % cuts[0] == 0:
             table.run()
     table.run()
-    assert {each["number"]: (each["value"], each["note"]) for each in table.rows()} == wanted
+    assert {item["number"]: (item["value"], item["note"]) for item in table.rows()} == wanted
     assert table.verified().ok
 
 

@@ -25,13 +25,13 @@ class CrashError(Exception):
 
 def frame(*rows: dict[str, Any]) -> pl.DataFrame:
     schema = {"device": pl.String, "number": pl.Int64, "value": pl.Int64}
-    return pl.DataFrame([{name: each.get(name) for name in schema} for each in rows], schema=schema)
+    return pl.DataFrame([{name: item.get(name) for name in schema} for item in rows], schema=schema)
 
 
 def files(folder: Path, *frames: pl.DataFrame) -> str:
     folder.mkdir(exist_ok=True)
-    for number, each in enumerate(frames):
-        each.write_parquet(folder / f"{number}.parquet")
+    for number, item in enumerate(frames):
+        item.write_parquet(folder / f"{number}.parquet")
     return str(folder)
 
 
@@ -40,9 +40,9 @@ def load(
 ) -> LoadReport:
     kind = kind_of(table.job)
     assert isinstance(kind, Loading)
-    found = kind.load(table.job, paths, mode, local_session(), environment or Environment())
-    assert isinstance(found, LoadReport)
-    return found
+    result = kind.load(table.job, paths, mode, local_session(), environment or Environment())
+    assert isinstance(result, LoadReport)
+    return result
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])

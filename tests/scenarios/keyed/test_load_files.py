@@ -60,9 +60,9 @@ def test_computed_columns_have_the_values_that_records_have(tmp_path: Path) -> N
     load(table, written(tmp_path, after=[{"id": number, "at": noon} for number in (1, 2)], note=["loaded"] * 2))
     table.put({"after": {"id": 1, "at": "2026-03-01T12:00:00Z"}, "note": "logged"})
     table.run()
-    found = pl.read_delta(table.path).sort("id").select("day", "id", "note", "origin", "kafka_offset").rows()
+    rows = pl.read_delta(table.path).sort("id").select("day", "id", "note", "origin", "kafka_offset").rows()
     day = date(2026, 3, 1)
-    assert found == [(day, 1, "logged", "log", 0), (day, 2, "loaded", "log", None)]
+    assert rows == [(day, 1, "logged", "log", 0), (day, 2, "loaded", "log", None)]
     assert table.verified(values=False).ok
 
 
@@ -82,8 +82,8 @@ def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_the
     path = tmp_path / "a.parquet"
     rows.write_parquet(path)
     load(table, str(path))
-    found = pl.read_delta(table.path).sort("id").select("day", "id", "origin", "kafka_offset").rows()
-    assert found == [(date(2026, 3, 1), 4, "file", 17), (date(2026, 3, 2), 5, "log", None)]
+    result = pl.read_delta(table.path).sort("id").select("day", "id", "origin", "kafka_offset").rows()
+    assert result == [(date(2026, 3, 1), 4, "file", 17), (date(2026, 3, 2), 5, "log", None)]
 
 
 def test_a_row_without_an_answer_for_a_computed_column_is_refused(tmp_path: Path) -> None:

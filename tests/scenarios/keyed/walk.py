@@ -187,9 +187,9 @@ class Walk:
 
     def rows(self) -> dict[Key, int]:
         frame = pl.read_delta(self.path)
-        found = {(device, number): value for device, number, value in frame["device", "number", "value"].iter_rows()}
-        assert len(found) == len(frame), "a key is there twice"
-        return found
+        result = {(device, number): value for device, number, value in frame["device", "number", "value"].iter_rows()}
+        assert len(result) == len(frame), "a key is there twice"
+        return result
 
     def _created(self) -> None:
         if not Path(self.path).exists():

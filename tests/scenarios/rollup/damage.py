@@ -18,8 +18,8 @@ WINDOWS, PARTIALS = "windows", "windows_partials"
 
 def files(rollup: Rollup, table: str, interval: str = "") -> list[Path]:
     """The data files of the newest version; those of one interval if one is named."""
-    found = sorted(DeltaTable(rollup.folder / table).file_uris())
-    return [Path(each) for each in found if not interval or f"interval={interval}/" in each]
+    file_uris = sorted(DeltaTable(rollup.folder / table).file_uris())
+    return [Path(item) for item in file_uris if not interval or f"interval={interval}/" in item]
 
 
 def rewrite(path: Path, alter: Alter) -> None:

@@ -42,7 +42,7 @@ class Order:
         number, offset = place
         if self.now.get(number, 0) <= offset:
             return None
-        return sum(each.get(number, 0) <= offset for each in self.positions)
+        return sum(position.get(number, 0) <= offset for position in self.positions)
 
     def close_of(self, end: int) -> int | None:
         """The close that closed the windows that end here, None if they are open."""
@@ -55,7 +55,7 @@ def order_of(partials: Path) -> Order:
     order = Order()
     for commit in sorted((partials / "_delta_log").glob("*.json")):
         lines = [json.loads(line) for line in commit.read_text().splitlines()]
-        numbers = {each["txn"]["appId"]: each["txn"]["version"] for each in lines if "txn" in each}
+        numbers = {item["txn"]["appId"]: item["txn"]["version"] for item in lines if "txn" in item}
         if "rollups#close" in numbers:
             assert numbers["rollups#close"] == len(order.untils_ms) + 1
             order.untils_ms.append(numbers["rollups#until"])
@@ -79,26 +79,26 @@ def wanted(points: Iterable[Sent], order: Order, intervals: Sequence[str], *, up
     """With `update` a closed window has all points that were committed before the last close began."""
     grouped: dict[Window, list[Sent]] = defaultdict(list)
     late, still_open = dict.fromkeys(intervals, 0), dict.fromkeys(intervals, 0)
-    for each in points:
-        epoch = order.epoch(each.place)
+    for point in points:
+        epoch = order.epoch(point.place)
         if epoch is None:
             continue
         for interval in intervals:
-            start = each.at - each.at % LENGTHS[interval]
+            start = point.at - point.at % LENGTHS[interval]
             close = order.close_of(start + LENGTHS[interval])
             taken_until = len(order.untils_ms) if update else close
             if close is None or (update and epoch >= len(order.untils_ms)):
                 still_open[interval] += 1
             elif taken_until is not None and epoch < taken_until:
-                grouped[each.series, interval, start].append(each)
+                grouped[point.series, interval, start].append(point)
             else:
                 late[interval] += 1
     return Wanted({key: values_of(group) for key, group in grouped.items()}, late, still_open)
 
 
 def values_of(points: Sequence[Sent]) -> dict[str, float]:
-    values = sorted(each.value for each in points)
-    first, last = min(each.at for each in points), max(each.at for each in points)
+    values = sorted(point.value for point in points)
+    first, last = min(item.at for item in points), max(each.at for each in points)
     return {
         "count": len(values),
         "sum": sum(values),

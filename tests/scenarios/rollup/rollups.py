@@ -90,7 +90,7 @@ class Rollup:
         return load_job(path)
 
     def send(self, number: int, *values: bytes | None, topic: str = "metrics") -> None:
-        self.log.append(partition(number, topic), *(MemoryRecord(each, at=self.clock) for each in values))
+        self.log.append(partition(number, topic), *(MemoryRecord(value, at=self.clock) for value in values))
 
     def environment(self, **more: Any) -> Environment:
         return Environment(now=lambda: self.clock, sleep=lambda _: None, **more)
@@ -111,12 +111,12 @@ class Rollup:
 
     def rows(self) -> dict[Window, dict[str, Any]]:
         """The closed windows with all their columns; each is there once."""
-        found: dict[Window, dict[str, Any]] = {}
+        result: dict[Window, dict[str, Any]] = {}
         for row in pl.read_delta(str(self.folder / "windows")).to_dicts():
             key = (row["series"], row["interval"], int(row["window_start"].timestamp()))
-            assert key not in found, f"{key} is there twice"
-            found[key] = row
-        return found
+            assert key not in result, f"{key} is there twice"
+            result[key] = row
+        return result
 
     def windows(self, interval: str | None = None) -> dict[Window, Values]:
         """The closed windows."""
@@ -128,21 +128,21 @@ class Rollup:
 
     def counts(self, interval: str) -> dict[int, int]:
         """Points by start of window, over all series."""
-        found: dict[int, int] = defaultdict(int)
+        result: dict[int, int] = defaultdict(int)
         for (_, _, start), values in self.windows(interval).items():
-            found[start] += values[0]
-        return dict(found)
+            result[start] += values[0]
+        return dict(result)
 
     def status(self) -> dict[str, Any]:
         told = kind_of(self.job).status(self.job, lambda job: self.log.view(job.log), lambda: self.clock)
         return dict(told.as_json()["rollup"])
 
     def late(self) -> dict[str, int]:
-        return {each["interval"]: each["late"] for each in self.status()["windows"]}
+        return {item["interval"]: item["late"] for item in self.status()["windows"]}
 
     def verdicts(self, values: bool = False) -> dict[str, str]:
         """By the name of the check."""
-        return {each.name: each.verdict.value for each in self.verify(values).checks}
+        return {check.name: check.verdict.value for check in self.verify(values).checks}
 
     def compact(self) -> None:
         kind_of(self.job).compact(self.job, CompactRequest(), self.environment(), None)
@@ -172,4 +172,4 @@ def expected(points: Iterable[tuple[str, float, float]], intervals: Iterable[str
         for interval in intervals:
             length = LENGTHS[interval]
             grouped[series, interval, int(at // length) * length].append(value)
-    return {key: (len(each), sum(each), min(each), max(each)) for key, each in grouped.items()}
+    return {key: (len(item), sum(item), min(item), max(item)) for key, item in grouped.items()}

@@ -37,7 +37,7 @@ def filled(folder: Path, more: str = KEPT) -> Rollup:
     """Windows of two hosts, closed, open and corrected ones, and a bad record."""
     rollup = Rollup(folder, more)
     for number, host in enumerate("ab"):
-        rollup.send(number, *(point(START + each, each % 7, host) for each in range(0, 700, 10)))
+        rollup.send(number, *(point(START + item, item % 7, host) for item in range(0, 700, 10)))
     rollup.send(0, b"no json")
     rollup.clock = START + 700
     rollup.run()
@@ -176,7 +176,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
     """Windows whose partials are removed, closed ones of which they are still there, and open ones."""
     rollup = Rollup(tmp_path_factory.mktemp("aged"), "aggregates: [first, last, mean]\n")
     for number, host in enumerate("ab"):
-        rollup.send(number, *(point(START + each, each % 7, host) for each in range(0, 500, 10)))
+        rollup.send(number, *(point(START + item, item % 7, host) for item in range(0, 500, 10)))
     rollup.clock = START + 500
     rollup.run()
     rollup.send(0, point(START + 5, 99.0))
@@ -235,8 +235,8 @@ def test_damage_is_found_where_some_partials_are_gone(alter: str, row: int, old:
         path: min(pq.ParquetFile(path).read(["window_start"])["window_start"].to_pylist()) for path in files_of_1m
     }
     rewrite((min if row == 0 else max)(starts, key=lambda path: starts[path]), damage)
-    found = row == -1 or alter not in ("max", "last")
-    assert (old.verdicts()["windows"] == "violated") == found
+    result = row == -1 or alter not in ("max", "last")
+    assert (old.verdicts()["windows"] == "violated") == result
 
 
 @pytest.mark.parametrize("column", ["sum", "min", "max", "first", "last", "metric"])
@@ -259,7 +259,7 @@ def test_partials_of_which_the_log_lost_records_are_at_least_what_it_still_has(
     column: str, by: int, verdict: str, tmp_path: Path
 ) -> None:
     rollup = Rollup(tmp_path, "aggregates: [first, last]\n")
-    rollup.send(0, *(point(START + each, each / 10) for each in range(0, 50, 10)))
+    rollup.send(0, *(point(START + number, number / 10) for number in range(0, 50, 10)))
     rollup.clock = START + 50
     rollup.run()
     rollup.log.firsts[partition(0)] = 1

@@ -22,7 +22,7 @@ def rollup(tmp_path: Path) -> Rollup:
 
 
 def fill(rollup: Rollup, seconds: range, number: int = 0, host: str = "a") -> None:
-    rollup.send(number, *(point(START + each, each, host) for each in seconds))
+    rollup.send(number, *(point(START + second, second, host) for second in seconds))
     rollup.clock = max(rollup.clock, START + seconds.stop)
 
 
@@ -119,7 +119,7 @@ def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_poi
         rollup.send(1, b"no json")
         one.round(flush_now=True)
         other.round(flush_now=True)
-    rollup.send(1, *(point(START + each) for each in range(40, 100)))
+    rollup.send(1, *(point(START + number) for number in range(40, 100)))
     fill(rollup, range(40, 200))
     rollup.run(one)
     told = rollup.status()
@@ -148,8 +148,8 @@ def test_4_a_point_of_the_future_poisons_nothing(rollup: Rollup) -> None:
     fill(rollup, range(200), 1)
     rollup.run()
     assert rollup.counts("1m") == {START: 120, START + 60: 120, START + 120: 120}
-    found = rollup.status()
-    assert (found["future"], found["points"]) == (1, 400)
+    status = rollup.status()
+    assert (status["future"], status["points"]) == (1, 400)
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
@@ -222,8 +222,8 @@ def test_7_a_batch_that_is_read_again_counts_once(rollup: Rollup) -> None:
 
 def test_8_times_near_the_epoch_are_times_like_others(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, "not_before: '1970-01-01'\n", clock=200.0)
-    rollup.send(0, *(point(each, each) for each in range(150)))
-    rollup.send(1, *(point(each, each) for each in range(150)))
+    rollup.send(0, *(point(number, number) for number in range(150)))
+    rollup.send(1, *(point(item, item) for item in range(150)))
     rollup.run()
     assert rollup.counts("1m") == {0: 120, 60: 120}
 
@@ -255,13 +255,13 @@ def test_10_what_is_late_or_left_out_is_counted(tmp_path: Path) -> None:
     rollup.send(1, point(START + 100, 1.0), b"no json", None)
     silence(rollup, 700)
     rollup.run()
-    found = rollup.status()
+    status = rollup.status()
     assert rollup.late() == {"1m": 1, "10m": 0}
-    assert (found["points"], found["non_numeric"]) == (203, 1)
+    assert (status["points"], status["non_numeric"]) == (203, 1)
     assert sum(rollup.counts("10m").values()) == 203
     assert sum(rollup.counts("1m").values()) == 202
     report = rollup.verify()
-    assert {each.name: each.verdict.value for each in report.checks}["points"] == "proven"
+    assert {check.name: check.verdict.value for check in report.checks}["points"] == "proven"
 
 
 def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> None:

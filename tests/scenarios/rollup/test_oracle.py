@@ -52,7 +52,7 @@ def lived(
 
 @pytest.mark.parametrize("publish", [False, True], ids=["kept", "published"])
 @pytest.mark.parametrize("policy", ["drop", "update"])
-@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{each}" for each in SEEDS])
+@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{item}" for item in SEEDS])
 def test_whatever_happens_every_point_is_where_plain_python_puts_it(
     seed: int, policy: str, publish: bool, tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,12 +65,12 @@ def test_whatever_happens_every_point_is_where_plain_python_puts_it(
     if publish:
         check_published(cluster.topics["rollups"], rollup.rows())
     if policy == "update":
-        everything = ((each.series, each.at, each.value) for each in walk.points)
+        everything = ((point.series, point.at, point.value) for point in walk.points)
         assert rollup.windows() == expected(everything, INTERVALS), "no point is left out, however late it came"
 
 
 @pytest.mark.parametrize("pointless", [(0,), (1, 2)], ids=["first", "others"])
-@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{each}" for each in SEEDS])
+@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{item}" for item in SEEDS])
 def test_every_point_is_where_plain_python_puts_it_beside_partitions_without_points(
     seed: int, pointless: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,12 +84,12 @@ def test_every_point_is_where_plain_python_puts_it_beside_partitions_without_poi
 def check(walk: Walk, policy: str) -> None:
     """Between closes: what is closed, late and open is what the order of commits says."""
     rollup = walk.rollup
-    found = wanted(walk.points, order_of(rollup.folder / "windows_partials"), INTERVALS, update=policy == "update")
+    result = wanted(walk.points, order_of(rollup.folder / "windows_partials"), INTERVALS, update=policy == "update")
     rows = compared(rollup.rows(), ("count", "sum", "min", "max", *ENDS))
-    assert rows == {key: pytest.approx(values) for key, values in found.windows.items()}
-    assert rollup.late() == found.late
+    assert rows == {key: pytest.approx(values) for key, values in result.windows.items()}
+    assert rollup.late() == result.late
     for interval in INTERVALS:
         closed = sum(values["count"] for key, values in rows.items() if key[1] == interval)
-        assert closed + found.late[interval] + found.open[interval] == len(walk.points)
+        assert closed + result.late[interval] + result.open[interval] == len(walk.points)
     assert rollup.status()["points"] == len(walk.points)
     assert "violated" not in rollup.verdicts(values=True).values()

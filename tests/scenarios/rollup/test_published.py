@@ -39,7 +39,7 @@ def published_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
         more = f"{UPDATE}publish: {{topic: rollups, format: {request.param}, buckets: 2}}\n"
         rollup = Rollup(tmp_path_factory.mktemp("published"), more)
         for number, host in enumerate("ab"):
-            rollup.send(number, *(point(START + each, each % 7, host) for each in range(0, 300, 10)))
+            rollup.send(number, *(point(START + item, item % 7, host) for item in range(0, 300, 10)))
         rollup.clock = START + 300
         rollup.run()
         rollup.send(0, point(START + 5, 3.5))
@@ -66,7 +66,7 @@ def topic_of(records: Sequence[OutputRecord], first: int = 0) -> MemoryLog:
 
 def check(rollup: Rollup, records: Sequence[OutputRecord], first: int = 0) -> Check:
     report = rollup.verify(topic=topic_of(records, first))
-    return next(each for each in report.checks if each.name == "published")
+    return next(item for item in report.checks if item.name == "published")
 
 
 def test_rows_and_their_earlier_revisions_are_proven(rollup: Rollup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,8 @@ def test_rows_and_their_earlier_revisions_are_proven(rollup: Rollup, monkeypatch
     assert len(records) == len(rows) + sum(row["revision"] for row in rows.values()) > len(rows)
     for rows_per_pass in (published.ROWS_PER_PASS_MAX, 3):
         monkeypatch.setattr(published, "ROWS_PER_PASS_MAX", rows_per_pass)
-        found = check(rollup, records)
-        assert (found.verdict.value, found.facts) == ("proven", {"published": len(rows)})
+        result = check(rollup, records)
+        assert (result.verdict.value, result.facts) == ("proven", {"published": len(rows)})
 
 
 def test_a_record_that_is_missing_is_found_unless_retention_may_have_taken_it(rollup: Rollup) -> None:
@@ -121,9 +121,9 @@ def test_an_altered_row_is_found_in_the_topic(column: str, rollup: Rollup) -> No
 def test_records_of_other_writers_are_not_proven(key: bytes | None, value: bytes | None, rollup: Rollup) -> None:
     topic = topic_of(TOPICS[rollup.folder])
     topic.append(PLACE, MemoryRecord(value, key))
-    found = next(each for each in rollup.verify(topic=topic).checks if each.name == "published")
-    assert (found.verdict.value, len(found.unproven)) == ("not proven", 1)
-    assert "1 records of no window in the table" in found.unproven[0].what
+    result = next(item for item in rollup.verify(topic=topic).checks if item.name == "published")
+    assert (result.verdict.value, len(result.unproven)) == ("not proven", 1)
+    assert "1 records of no window in the table" in result.unproven[0].what
 
 
 def test_rows_that_are_not_published_yet_need_not_be_in_the_topic(rollup: Rollup) -> None:
@@ -133,16 +133,16 @@ def test_rows_that_are_not_published_yet_need_not_be_in_the_topic(rollup: Rollup
     rollup.run()
     assert len(rollup.rows()) > rows
     rollup.more = more
-    found = check(rollup, TOPICS[rollup.folder])
-    assert (found.verdict.value, found.facts) == ("proven", {"published": rows})
+    result = check(rollup, TOPICS[rollup.folder])
+    assert (result.verdict.value, result.facts) == ("proven", {"published": rows})
 
 
 def test_records_of_before_a_column_was_added_are_not_proven(rollup: Rollup) -> None:
     """OpenTSDB's records have none of them."""
     rollup.more = rollup.more.replace("[mean]", "[mean, first, last]")
     rollup.run()
-    found = check(rollup, TOPICS[rollup.folder])
-    assert found.verdict.value == ("proven" if "opentsdb" in rollup.more else "not proven")
+    result = check(rollup, TOPICS[rollup.folder])
+    assert result.verdict.value == ("proven" if "opentsdb" in rollup.more else "not proven")
 
 
 def test_a_job_that_does_not_publish_is_refused(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_lost_positions_are_an_error_and_nothing_is_published_again(tmp_path: Pa
     fill(rollup, 3, 6)
     with pytest.raises(UserError, match="position"):
         rollup.run()
-    assert [each for each in cluster.topics["rollups"] if each in before] == before, "none is there twice"
+    assert [topic for topic in cluster.topics["rollups"] if topic in before] == before, "none is there twice"
     cluster.positions.update(kept)
     finished(rollup, cluster)
 

@@ -41,8 +41,8 @@ def test_a_replay_that_is_interrupted_and_repeated_counts_each_point_once(rollup
     rollup.run()
     assert rollup.counts("1m") == {START: 2, START + DAY: 1}
     report = rollup.verify(values=True)
-    assert {each.name: each.verdict.value for each in report.checks} == dict.fromkeys(
-        (each.name for each in report.checks), "proven"
+    assert {check.name: check.verdict.value for check in report.checks} == dict.fromkeys(
+        (item.name for item in report.checks), "proven"
     )
 
 

@@ -17,9 +17,9 @@ from tests.scenarios.rollup.rollups import START, Rollup, point
 
 
 def lines_of(rollup: Rollup) -> list[str]:
-    found = kind_of(rollup.job).status(rollup.job, lambda job: rollup.log.view(job.log), lambda: rollup.clock)
+    status = kind_of(rollup.job).status(rollup.job, lambda job: rollup.log.view(job.log), lambda: rollup.clock)
     printed = io.StringIO()
-    print_status(found, Console(file=printed, width=200))
+    print_status(status, Console(file=printed, width=200))
     return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
 
 

@@ -27,7 +27,7 @@ def minutes(rollup: Rollup, first: int, end: int, host: str = "a") -> list[tuple
     """A point every ten seconds of these minutes into both partitions; the points."""
     times = range(START + 60 * first, START + 60 * end, 10)
     for number in (0, 1):
-        rollup.send(number, *(point(each, each % 9, host) for each in times))
+        rollup.send(number, *(point(item, item % 9, host) for item in times))
     rollup.clock = max(rollup.clock, START + 60 * end)
     series = f'cpu.load{{"host":"{host}"}}'
     return [(series, float(each), float(each % 9)) for each in times] * 2
@@ -42,7 +42,7 @@ def ended(rollup: Rollup) -> Rollup:
 
 
 def violated(rollup: Rollup) -> list[str]:
-    return [each.detail for each in rollup.verify(values=True).checks if each.verdict.value == "violated"]
+    return [check.detail for check in rollup.verify(values=True).checks if check.verdict.value == "violated"]
 
 
 # what may come in
@@ -107,10 +107,10 @@ def test_records_that_the_log_lost_are_in_no_window(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, on=", gap: record")
     points = minutes(rollup, 0, 3)
     rollup.run()
-    rollup.send(0, *(point(START + 181, each) for each in range(5)))
+    rollup.send(0, *(point(START + 181, number) for number in range(5)))
     rollup.log.expire(partition(0), 21)
     ended(rollup)
-    wanted = [*points, *((SERIES, START + 181, each) for each in (3, 4))]
+    wanted = [*points, *((SERIES, START + 181, item) for item in (3, 4))]
     assert rollup.windows() == expected(wanted, BOTH)
     assert violated(rollup) == []
 
@@ -125,7 +125,7 @@ def test_replayed_records_count_in_windows_open_and_closed(
     rollup.clock = START + day
     rollup.send(0, point(START + 5, 50.0))
     for number in (0, 1):
-        rollup.send(number, *(point(START + day + each, 1.0) for each in range(0, 100, 10)))
+        rollup.send(number, *(point(START + day + item, 1.0) for item in range(0, 100, 10)))
     rollup.clock += 100
     rollup.run()
     assert rollup.counts("1m") == {START + day: 12}
@@ -268,7 +268,7 @@ def test_maintenance_inside_a_close_changes_nothing(
     ended(rollup)
     corrected = expected([*points, *late], BOTH)
     if policy != UPDATE:
-        corrected.update({key: each for key, each in expected(points, ["1m"]).items() if key[2] == START})
+        corrected.update({key: item for key, item in expected(points, ["1m"]).items() if key[2] == START})
     assert rollup.windows() == corrected
     assert violated(rollup) == []
 

@@ -21,5 +21,5 @@ def test_records_that_a_commit_lists_for_quarantine_are_no_points_that_partials_
 
     with pytest.raises(ConnectionError):
         rollup.run(at_step=crash)
-    verdicts = {each.name: each.verdict for each in rollup.verify(values=True).checks}
+    verdicts = {check.name: check.verdict for check in rollup.verify(values=True).checks}
     assert Verdict.VIOLATED not in verdicts.values(), verdicts

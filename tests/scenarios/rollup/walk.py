@@ -51,7 +51,7 @@ class Sharing(StaticClaims):
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         owners = self._ownership.owners
-        return {each: owners[each.number][1] for each in partitions if owners[each.number][0] == self._process}
+        return {item: owners[item.number][1] for item in partitions if owners[item.number][0] == self._process}
 
     def keeps(self, partition: Partition, token: int) -> bool:
         return self._ownership.owners[partition.number] == (self._process, token)
@@ -201,7 +201,7 @@ class Walk:
                 for number in self.pointless:
                     self.rollup.send(number, b"no json")
                 self._round(process, survive=False)
-            if not any(each["open"] for each in self.rollup.status()["windows"]):
+            if not any(item["open"] for item in self.rollup.status()["windows"]):
                 break
         else:
             assert not self.pointless, "a partition without points kept windows open"

@@ -72,10 +72,10 @@ def _decoder(policy: NewColumnPolicy) -> Decoder:
 
 def _cpu_us(decoder: Decoder, batches: list[tuple[pa.RecordBatch, int]]) -> float:
     began = time.process_time()
-    found = [decoder.decode(batch).bad.kafka.num_rows for batch, _ in batches]
+    num_rowss = [decoder.decode(batch).bad.kafka.num_rows for batch, _ in batches]
     spent = time.process_time() - began
-    if found != [bad for _, bad in batches]:
-        raise SystemExit(f"{found} records were found bad, not {[bad for _, bad in batches]}")
+    if num_rowss != [bad for _, bad in batches]:
+        raise SystemExit(f"{num_rowss} records were found bad, not {[bad for _, bad in batches]}")
     return spent * 1e6 / sum(len(batch) for batch, _ in batches)
 
 
@@ -154,8 +154,8 @@ def _with(path: str, value: Callable[[int], Any]) -> Fault:
 
     def write(order: dict[str, Any], number: int) -> bytes:
         home: Any = order
-        for each in above:
-            home = home[each]
+        for item in above:
+            home = home[item]
             home = home[0] if isinstance(home, list) else home
         home[name] = value(number)
         return _written(order)

@@ -61,8 +61,8 @@ def written(path: Path, content: Sequence[Mapping[str, Any]], files: int = 1) ->
 
 
 def test_it_counts_windows_and_the_points_in_them(tmp_path: Path) -> None:
-    found = written(tmp_path, rows())
-    assert (found["windows"], found["window_points"]) == (len(rows()), SAMPLE.points * 4)
+    result = written(tmp_path, rows())
+    assert (result["windows"], result["window_points"]) == (len(rows()), SAMPLE.points * 4)
 
 
 def test_the_order_of_rows_and_tags_and_the_number_of_files_do_not_matter(tmp_path: Path) -> None:

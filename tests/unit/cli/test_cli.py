@@ -131,11 +131,11 @@ def test_check_prints_its_faults_as_json(tmp_path: Path) -> None:
 
 
 def test_every_verb_has_a_sentence_of_help_and_json() -> None:
-    found = dict(verbs(typer.main.get_command(app), ()))
-    assert {" ".join(name) for name in found} >= {"run", "status", "verify", "quarantine list", "broker status"}
-    for name, command in found.items():
+    result = dict(verbs(typer.main.get_command(app), ()))
+    assert {" ".join(name) for name in result} >= {"run", "status", "verify", "quarantine list", "broker status"}
+    for name, command in result.items():
         assert command.help, name
-        assert "--json" in {option for each in command.params for option in each.opts}, name
+        assert "--json" in {option for param in command.params for option in param.opts}, name
 
 
 def verbs(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -143,8 +143,8 @@ def verbs(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     if below is None:
         yield name, command
         return
-    for each, inner in below.items():
-        yield from verbs(inner, (*name, each))
+    for key, inner in below.items():
+        yield from verbs(inner, (*name, key))
 
 
 _IMPORT = """

@@ -55,7 +55,7 @@ def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> 
     assert "2 files would go" in dry
     assert table.storage().exists(orphan.files[0].path)
     told = json.loads(CliRunner().invoke(app, ["vacuum", job, "--json"]).stdout)
-    assert [(each["table"], each["path"]) for each in told["deleted"]] == [
+    assert [(item["table"], item["path"]) for item in told["deleted"]] == [
         (local.path, orphan.files[0].path),
         (local.quarantine(), bad_orphan.quarantine_files[0].path),
     ]

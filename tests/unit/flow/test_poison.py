@@ -36,16 +36,16 @@ def piece(takes: dict[str, int], main: bool = True) -> RoutedSlice:
 
 
 def test_poison_goes_to_quarantine_for_its_type_and_the_others_are_written(tmp_path: Path) -> None:
-    found = run(two_types(tmp_path, {102: "crashes", 103: "crashes too", 999: "is not here"}), RECORDS)
-    assert (found.offsets("A"), found.offsets("B")) == ([100], [101, 104])
-    assert found.bad("A") == {102: "crashes"}
-    assert found.bad() == {103: "crashes too"}
-    assert found.shares["A"].counts == Counts(read=2, written=1, quarantined=1)
+    result = run(two_types(tmp_path, {102: "crashes", 103: "crashes too", 999: "is not here"}), RECORDS)
+    assert (result.offsets("A"), result.offsets("B")) == ([100], [101, 104])
+    assert result.bad("A") == {102: "crashes"}
+    assert result.bad() == {103: "crashes too"}
+    assert result.shares["A"].counts == Counts(read=2, written=1, quarantined=1)
 
 
 def test_a_part_of_nothing_but_poison_is_quarantined(tmp_path: Path) -> None:
-    found = run(two_types(tmp_path, dict.fromkeys(range(100, 105), "crashes")), RECORDS)
-    assert [set(found.bad(name)) for name in ("A", "B", UNROUTED)] == [{100, 102}, {101, 104}, {103}]
+    result = run(two_types(tmp_path, dict.fromkeys(range(100, 105), "crashes")), RECORDS)
+    assert [set(result.bad(name)) for name in ("A", "B", UNROUTED)] == [{100, 102}, {101, 104}, {103}]
 
 
 def test_poison_of_a_type_that_is_behind_is_left_to_its_catch_up(tmp_path: Path) -> None:

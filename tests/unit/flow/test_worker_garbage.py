@@ -37,7 +37,7 @@ def test_a_worker_passes_over_what_was_loaded_before_its_first_task(in_a_task: N
     keep_modules()
     kept = gc.get_freeze_count()
     assert kept > 10_000
-    later = [[each] for each in range(1_000)]
+    later = [[number] for number in range(1_000)]
     keep_modules()
     # What was frozen may still be freed by its last reference, here or in another thread: the count may fall.
     assert gc.get_freeze_count() < kept + len(later) // 2

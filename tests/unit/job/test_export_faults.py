@@ -182,8 +182,8 @@ def test_keys_of_other_decoders_are_faults(faults: Faults, decode: str, key: str
 
 
 def test_a_single_table_of_messages_needs_one_message_and_no_schema(faults: Faults) -> None:
-    found = faults(BASE.replace("decode: json", "decode: {format: protobuf, descriptors: garmadon.desc}"))
-    assert [(line, key) for line, key, _ in found] == [(4, "decode.message"), (5, "schema")]
+    result = faults(BASE.replace("decode: json", "decode: {format: protobuf, descriptors: garmadon.desc}"))
+    assert [(line, key) for line, key, _ in result] == [(4, "decode.message"), (5, "schema")]
 
 
 def test_garmadon_needs_an_export(faults: Faults) -> None:
@@ -202,8 +202,8 @@ def test_a_table_is_of_one_kind(faults: Faults) -> None:
 
 
 def test_a_raw_export_has_no_fields_to_read(faults: Faults) -> None:
-    found = faults(JSON.replace("decode: json", "decode: raw").replace("schema: infer", "message: a.B"))
-    assert [(line, key) for line, key, _ in found] == [
+    result = faults(JSON.replace("decode: json", "decode: raw").replace("schema: infer", "message: a.B"))
+    assert [(line, key) for line, key, _ in result] == [
         (5, "route.by"),
         (6, "event_time"),
         (8, "types.order.schema"),
@@ -234,7 +234,7 @@ def test_a_fault_of_many_types_is_said_once(faults: Faults) -> None:
 
 
 def test_everything_wrong_with_an_export_is_answered_at_once(faults: Faults) -> None:
-    found = faults(
+    result = faults(
         """\
 job: garmadon
 log:
@@ -252,7 +252,7 @@ table:
 alerts: {lag_records: none}
 """
     )
-    assert [(line, key) for line, key, _ in found] == [
+    assert [(line, key) for line, key, _ in result] == [
         (1, "event_time"),
         (3, "log.kafka.topics[1]"),
         (5, "route.by"),

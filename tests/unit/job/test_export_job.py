@@ -168,7 +168,7 @@ def test_raw_records_are_routed_by_header_and_dated_by_kafka(load: Load) -> None
     export = job_of(
         load(text.replace("{schema: {meta: {type: string, at: string}, price: long}}", "{}")), ExportSpec
     ).table
-    assert {name: each.schema for name, each in export.types.items()} == {
+    assert {name: item.schema for name, item in export.types.items()} == {
         "order": pa.schema([("value", pa.binary())]),
         "click": pa.schema([("value", pa.binary())]),
     }

@@ -61,8 +61,8 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
     ],
 )
 def test_its_faults_are_told(faults: Faults, text: str, key: str, message: str) -> None:
-    found = [(where, told) for _, where, told in faults(text)]
-    assert [where for where, told in found if message in told] == [key], found
+    result = [(where, told) for _, where, told in faults(text)]
+    assert [where for where, told in result if message in told] == [key], result
 
 
 def test_static_claims_are_fine(load: Load, tmp_path: Path) -> None:

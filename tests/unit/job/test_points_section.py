@@ -111,9 +111,9 @@ def test_every_option_is_read(load: Load) -> None:
 )
 def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
     line, key, message = fault
-    found = faults(text)
-    assert [(at, where) for at, where, what in found if message in what] == [(line, key)]
-    assert len(found) == 1
+    result = faults(text)
+    assert [(at, where) for at, where, what in result if message in what] == [(line, key)]
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("format_stated", ["telegraf", "influx"])

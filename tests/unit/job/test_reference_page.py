@@ -21,11 +21,11 @@ PAGE = (Path(__file__).parents[3] / "docs" / "job-file.md").read_text(encoding="
 
 def keys(spec: Any) -> list[str]:
     """Every key that a job file may have, from the models themselves."""
-    found: list[str] = []
+    result: list[str] = []
     for key in keys_of(spec):
-        found += [] if key.marker is Part.INLINE else [key.name]
-        found += keys(key.spec) if key.spec is not None else []
-    return found
+        result += [] if key.marker is Part.INLINE else [key.name]
+        result += keys(key.spec) if key.spec is not None else []
+    return result
 
 
 DESCRIPTORS = descriptor_set(
@@ -41,14 +41,14 @@ SPECS = [
     JobSpec,
     TypeSpec,
     BlacklistEntry,
-    *(each.section.spec for each in KINDS.values()),
-    *(each.spec for each in SECTIONS),
+    *(kind.section.spec for kind in KINDS.values()),
+    *(section.spec for section in SECTIONS),
 ]
 KEYS = sorted(
     {
         *OTHER_KEYS,
         *KINDS,
-        *(each.name for each in SECTIONS),
+        *(section.name for section in SECTIONS),
         *(key for spec in SPECS for key in keys(spec)),
         *(f"kafka.{name}" for name in KAFKA_NAMES),
     }
@@ -57,7 +57,7 @@ KEYS = sorted(
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_is_on_the_reference_page(key: str) -> None:
-    logs = [each.name for each in SECTIONS]
+    logs = [section.name for section in SECTIONS]
     if key in (*logs, *KINDS):
         assert f"\n## {'log' if key in logs else 'table'}.{key}\n" in PAGE
     else:

@@ -28,7 +28,7 @@ def faults_of(folder: Path, *texts: str) -> list[list[str]]:
     paths = [folder / f"{number}.yaml" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    return [[fault.key for fault in each.faults] for each in check_jobs(paths, {})]
+    return [[fault.key for fault in job.faults] for job in check_jobs(paths, {})]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def jobs_of(folder: Path, first: str, second: str, table: str = "s3://lake") -> 
 def test_jobs_of_one_process_that_contradict_each_other_are_refused(
     tmp_path: Path, first: str, second: str, said: str
 ) -> None:
-    specs = [each.spec for each in check_jobs(jobs_of(tmp_path, first, second)) if each.spec is not None]
+    specs = [job.spec for job in check_jobs(jobs_of(tmp_path, first, second)) if job.spec is not None]
     with pytest.raises(UserError) as raised:
         merged_spark(specs)
     assert raised.value.primary == said
@@ -138,12 +138,12 @@ def test_jobs_of_one_process_that_contradict_each_other_are_refused(
 )
 def test_jobs_that_agree_or_are_silent_share_what_is_stated(tmp_path: Path, first: str, second: str) -> None:
     checked = check_jobs(jobs_of(tmp_path, first, second))
-    assert not any(each.faults for each in checked)
+    assert not any(item.faults for item in checked)
     specs: list[JobSpec] = [each.spec for each in checked if each.spec is not None]
     assert merged_spark(specs).master == ("yarn" if first or second else None)
 
 
 def test_settings_of_all_jobs_hold(tmp_path: Path) -> None:
     first, second = "{conf: {spark.driver.memory: 1g}}", "{conf: {spark.executor.memory: 2g}}"
-    specs = [each.spec for each in check_jobs(jobs_of(tmp_path, first, second)) if each.spec is not None]
+    specs = [job.spec for job in check_jobs(jobs_of(tmp_path, first, second)) if job.spec is not None]
     assert merged_spark(specs).conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}

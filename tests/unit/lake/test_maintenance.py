@@ -39,12 +39,12 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 def test_neighbours_stay_in_order_and_go_over_no_limit_but_by_the_last(
     weights: list[int], soft: int, firm: int
 ) -> None:
-    found = list(gather(weights, Limit(lambda each: each, soft), Limit(lambda each: each, firm, firm=True)))
-    assert [each for one in found for each in one] == weights
-    for one in found:
+    result = list(gather(weights, Limit(lambda item: item, soft), Limit(lambda item: item, firm, firm=True)))
+    assert [each for one in result for each in one] == weights
+    for one in result:
         assert sum(one[:-1]) < soft
         assert sum(one) <= firm or len(one) == 1
-    for one, following in pairwise(found):
+    for one, following in pairwise(result):
         assert sum(one) >= soft or sum(one) + following[0] > firm, "nothing is cut off without need"
 
 
@@ -55,7 +55,7 @@ class File:
 
 def test_a_file_alone_is_in_no_group() -> None:
     files = [File(60), File(50), File(30), File(80), File(5)]
-    assert [each.files for each in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
+    assert [item.files for item in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
 
 
 def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
@@ -126,9 +126,9 @@ def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None
         storage.put(name, b"12")
     rules = NameRules(lambda _: Dead.PASSED, lambda _: Dead.EXPIRED, lambda _: Kept.COMMITTABLE)
     entries = [Entry(name, 2, datetime(2026, 3, 2, tzinfo=UTC)) for name in names]
-    found = classify_all("lake", storage, entries, lambda each: rules.classify(each.path))
+    result = classify_all("lake", storage, entries, lambda item: rules.classify(item.path))
     steps: list[str] = []
-    dry, wet = (delete_dead([found], steps.append, dry_run=each) for each in (True, False))
+    dry, wet = (delete_dead([result], steps.append, dry_run=item) for item in (True, False))
     assert dry.deleted == wet.deleted
     assert sorted(each.path for each in storage.list()) == sorted(names[2:])
     assert steps == ["vacuum_deleting"] * 2

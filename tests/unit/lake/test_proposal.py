@@ -31,7 +31,7 @@ def part(partition: Partition, start: int, end: int, token: int = 1, **counts: i
 
 def test_a_slice_that_begins_at_the_position_is_accepted() -> None:
     checked = check(Proposal("job", "b", (part(ONE, 10, 20),)), state(one=(10, 1)))
-    assert [each.partition for each in checked.accepted] == [ONE] and not checked.refused
+    assert [item.partition for item in checked.accepted] == [ONE] and not checked.refused
 
 
 def test_a_slice_behind_or_ahead_of_the_position_is_refused() -> None:
@@ -48,7 +48,7 @@ def test_an_older_token_is_refused_and_an_equal_or_newer_one_is_not() -> None:
 
 def test_refusal_is_per_partition() -> None:
     checked = check(Proposal("job", "b", (part(ONE, 10, 20), part(TWO, 3, 4))), state(one=(15, 1), two=(3, 1)))
-    assert [each.partition for each in checked.accepted] == [TWO]
+    assert [item.partition for item in checked.accepted] == [TWO]
     assert [each.partition for each in checked.refused] == [ONE]
 
 
@@ -106,8 +106,8 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
         FencePart(ONE, 2),
     )
     changed = []
-    for each in slices:
-        made = effect(Proposal("job", "b", (each,)), (each,), here)
+    for item in slices:
+        made = effect(Proposal("job", "b", (item,)), (item,), here)
         here = DeltaState(here.version + 1, made.state, {})
         changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
     assert changed == [{field_key("job", ONE, "epoch"): 3, field_key("job", ONE, "epoch_end"): 18}, {}, {}]
@@ -123,7 +123,7 @@ def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
 
 def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
     prints = {topic_fingerprint(f"topic id {number}") for number in range(1000)}
-    assert len(prints) == 1000 and all(0 <= each < 2**63 for each in prints)
+    assert len(prints) == 1000 and all(0 <= item < 2**63 for item in prints)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=30))
@@ -138,6 +138,6 @@ def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: 
                 here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {}
             )
             accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]
-    ends = [0, *(each.end for each in accepted)]
+    ends = [0, *(item.end for item in accepted)]
     assert [each.start for each in accepted] == ends[:-1]
     assert here.of(ONE).position == ends[-1] == here.of(ONE).totals.offsets

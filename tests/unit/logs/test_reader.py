@@ -63,14 +63,14 @@ def test_a_gap_and_an_empty_slice_are_not_read() -> None:
 def test_pieces_cover_their_slices_without_hole_or_overlap(ranges: list[tuple[int, int]], tasks_min: int) -> None:
     slices = [piece(number, start, start + size) for number, (start, size) in enumerate(ranges)]
     pieces = pieces_of(slices, tasks_min)
-    for each in slices:
+    for item in slices:
         offsets = [
             offset
             for part in pieces
-            if part.partition == each.partition.number
+            if part.partition == item.partition.number
             for offset in range(part.start, part.end)
         ]
-        assert offsets == list(range(each.start, each.end))
+        assert offsets == list(range(item.start, item.end))
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class Sent:
 
 def spans(values: Sequence[bytes | None]) -> Spans:
     """Where the values lie; they have to be kept meanwhile."""
-    addresses = [0 if each is None else pa.py_buffer(each).address for each in values]
-    return Spans(np.array(addresses, np.uint64), np.array([len(each or b"") for each in values], np.int64))
+    addresses = [0 if value is None else pa.py_buffer(value).address for value in values]
+    return Spans(np.array(addresses, np.uint64), np.array([len(item or b"") for item in values], np.int64))
 
 
 def records(sent: Sequence[Sent], offsets: Sequence[int] | None = None) -> Records:
-    kinds, times = zip(*(each.time for each in sent), strict=True)
+    kinds, times = zip(*(item.time for item in sent), strict=True)
     return Records(
         np.array(range(len(sent)) if offsets is None else offsets, np.int64),
         spans([each.value for each in sent]),
@@ -171,7 +171,7 @@ def test_null_and_empty_keys_values_and_headers_stay_apart() -> None:
     assert batch.column("key").to_pylist() == [b"", None, b"k", None, None]
     assert batch.column("value").to_pylist() == [b"", None, None, None, None]
     named, none, many, *odd = batch.column("headers").to_pylist()
-    assert [(each["key"], each["value"]) for each in named] == [("", None), ("", b""), ("", b"x")]
+    assert [(item["key"], item["value"]) for item in named] == [("", None), ("", b""), ("", b"x")]
     assert none is None
     assert [each["key"] for each in many] == [str(n) for n in range(5_000)]
     assert [[(each["key"], each["value"]) for each in one] for one in odd] == [
@@ -185,9 +185,9 @@ def test_values_are_copied_from_wherever_they_lie(values: list[bytes | None], rn
     order = list(range(len(values)))
     rng.shuffle(order)
     copies = {number: bytes(bytearray(values[number] or b"")) for number in order}
-    found = binary_array(spans([None if each is None else copies[number] for number, each in enumerate(values)]))
-    found.validate(full=True)
-    assert found.to_pylist() == values
+    result = binary_array(spans([None if value is None else copies[number] for number, value in enumerate(values)]))
+    result.validate(full=True)
+    assert result.to_pylist() == values
 
 
 def test_values_that_lie_far_apart_are_copied_too(monkeypatch: pytest.MonkeyPatch) -> None:

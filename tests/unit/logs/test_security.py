@@ -89,8 +89,8 @@ def test_settings_that_would_break_the_promise_are_refused(name: str) -> None:
 
 def test_other_ways_to_log_in_can_be_set_in_a_program() -> None:
     settings = {"sasl.kerberos.keytab": "/etc/keytab", "sasl.oauthbearer.method": "oidc"}
-    found = librdkafka_settings(KafkaLogSpec("k1:9092", topics=("t",), client_settings=settings))
-    assert settings.items() <= found.items()
+    result = librdkafka_settings(KafkaLogSpec("k1:9092", topics=("t",), client_settings=settings))
+    assert settings.items() <= result.items()
 
 
 def test_settings_that_the_client_does_not_take_are_an_error_in_our_words() -> None:

@@ -38,7 +38,7 @@ def terms(
 
 def slices(planned: Batch | Wait) -> list[tuple[int, int, int, int]]:
     assert isinstance(planned, Batch)
-    return [(each.partition.number, each.start, each.read_from, each.end) for each in planned.slices]
+    return [(item.partition.number, item.start, item.read_from, item.end) for item in planned.slices]
 
 
 def test_nothing_unread_waits_for_nothing_in_particular() -> None:
@@ -131,7 +131,7 @@ def lanes_strategy(draw: st.DrawFn) -> tuple[Lane, ...]:
 @given(lanes_strategy(), st.floats(0, 2000), st.floats(0.1, 5000), st.booleans())
 def test_every_plan_keeps_the_laws(made: tuple[Lane, ...], now: float, record_bytes: float, flush_now: bool) -> None:
     planned = plan(made, terms(now, record_bytes, GapPolicy.RECORD, flush_now), "b")
-    unread = {each.partition: each for each in made if each.unread}
+    unread = {item.partition: item for item in made if item.unread}
     if isinstance(planned, Wait):
         assert not unread or (planned.until is not None and planned.until > now and not flush_now)
         return
@@ -155,4 +155,4 @@ def test_following_the_plans_reaches_the_end_without_hole_or_overlap(position: i
         assert planned.slices[0].start == position
         read.append(planned.slices[0])
         position = planned.slices[0].end
-    assert position == end and sum(each.offsets for each in read) == unread
+    assert position == end and sum(item.offsets for item in read) == unread

@@ -79,8 +79,8 @@ def test_a_record_in_two_types_or_in_none_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("offsets", "end"), [([0, 2, 4, 6, 8], None), ([0, 2, 4, 6, 9], 9)])
 def test_rows_beyond_the_position_of_their_type_are_named(tmp_path: Path, offsets: list[int], end: int | None) -> None:
     both = [of_type(tmp_path, "a", offsets, end), of_type(tmp_path, "b", [7, 5, 3, 1])]
-    found = proved(exported(tmp_path, Totals(read=8, written=8), both))["offsets"].violation
-    assert found == Violation("orders", 0, offsets[-1], ViolationKind.BEYOND_POSITION)
+    violation = proved(exported(tmp_path, Totals(read=8, written=8), both))["offsets"].violation
+    assert violation == Violation("orders", 0, offsets[-1], ViolationKind.BEYOND_POSITION)
 
 
 def test_deferred_records_of_a_type_that_lags_are_counted_and_rows_beyond_its_position_are_named(
@@ -91,8 +91,8 @@ def test_deferred_records_of_a_type_that_lags_are_counted_and_rows_beyond_its_po
     checks = proved(exported(tmp_path, totals, both))
     assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
     wrong = [of_type(tmp_path / "wrong", "a", [0, 6], end=4), both[1]]
-    found = proved(exported(tmp_path, totals, wrong))["offsets"].violation
-    assert found == Violation("orders", 0, 6, ViolationKind.BEYOND_POSITION)
+    violation = proved(exported(tmp_path, totals, wrong))["offsets"].violation
+    assert violation == Violation("orders", 0, 6, ViolationKind.BEYOND_POSITION)
 
 
 def test_slices_of_the_job_log_are_checked_apart_from_what_types_made_of_their_records(tmp_path: Path) -> None:

@@ -125,14 +125,14 @@ def test_the_violation_of_the_first_partition_comes_first() -> None:
 def test_spans_follow_the_slices_and_one_stands_for_the_forgotten_part() -> None:
     gap = CommittedSlice(20, 30, Totals(read=8, written=8, gap=2), 3)
     state = replace(WRITTEN, totals=Totals(read=28, written=27, filtered=1, gap=2))
-    found = spans({ORDERS: (whole(10, 20), gap)}, ORDERS, state)
-    assert found == (
+    result = spans({ORDERS: (whole(10, 20), gap)}, ORDERS, state)
+    assert result == (
         CommittedSlice(0, 10, Totals(read=10, written=9, filtered=1), None),
         whole(10, 20),
         gap,
     )
-    assert [each.read_from for each in found] == [0, 10, 22]
-    assert [each.full for each in found] == [False, True, True]
+    assert [item.read_from for item in result] == [0, 10, 22]
+    assert [each.full for each in result] == [False, True, True]
 
 
 def test_slices_that_break_the_law_give_one_span() -> None:

@@ -44,7 +44,7 @@ def test_a_window_is_four_aggregates_in_their_order() -> None:
 def test_a_number_that_json_cannot_hold_is_null() -> None:
     row = {**ROW, "min": math.inf, "max": -math.inf, "sum": math.nan, "tags": {}}
     [record] = opentsdb_records(table_of([row]))
-    assert [each["value"] for each in json.loads(record.value)] == [None, None, None, 10]
+    assert [load["value"] for load in json.loads(record.value)] == [None, None, None, 10]
     assert b'"tags":{},' in record.value
 
 
@@ -60,5 +60,5 @@ def test_every_row_can_be_read_back(rows: list[dict[str, Any]], at: int) -> None
         read = json.loads(record.value)
         expected = [aggregate(row, name, row[name.lower()]) for name in ("MIN", "MAX", "SUM", "COUNT")]
         assert read == expected
-        assert [list(each) for each in read] == [list(each) for each in expected]
+        assert [list(item) for item in read] == [list(each) for each in expected]
         assert [type(each["value"]) for each in read] == [type(each["value"]) for each in expected]

@@ -103,9 +103,9 @@ LOG = KafkaLogSpec(
 
 
 def test_by_default_clients_reach_the_cluster_of_the_log_as_its_readers_do() -> None:
-    found = PublishSpec("out").cluster(LOG)
-    assert (found.bootstrap, found.security) == (LOG.bootstrap, LOG.security)
-    assert found.client_settings == {"client.id": "reader"}, "but for what only readers have"
+    result = PublishSpec("out").cluster(LOG)
+    assert (result.bootstrap, result.security) == (LOG.bootstrap, LOG.security)
+    assert result.client_settings == {"client.id": "reader"}, "but for what only readers have"
 
 
 def test_another_user_may_write_to_the_cluster_of_the_log() -> None:
@@ -114,8 +114,8 @@ def test_another_user_may_write_to_the_cluster_of_the_log() -> None:
 
 
 def test_credentials_and_settings_of_the_log_never_go_to_another_cluster() -> None:
-    found = PublishSpec("out", bootstrap="elsewhere:9092").cluster(LOG)
-    assert (found.bootstrap, found.security, found.client_settings) == ("elsewhere:9092", KafkaSecurity(), {})
+    result = PublishSpec("out", bootstrap="elsewhere:9092").cluster(LOG)
+    assert (result.bootstrap, result.security, result.client_settings) == ("elsewhere:9092", KafkaSecurity(), {})
 
 
 def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> None:

@@ -211,10 +211,10 @@ def test_vacuum_keeps_files_until_the_lowest_position_passes_their_end(lake: Lak
     listed = ListedTable.of(opened(lake))
 
     def classify(marks: dict[str, int]) -> dict[str, str]:
-        found = listed.classify(
+        result = listed.classify(
             lambda table: quarantine_rules(table, marks, lambda place: positions.get(place.number), by_end)
         )
-        return {entry.path: str(reason) for entry, reason in found.dead}
+        return {entry.path: str(reason) for entry, reason in result.dead}
 
     assert classify({}) == {staged[4]: str(Dead.PASSED_END), staged[5]: str(Dead.PASSED_END)}
     # Whichever log lists files of the partition that are not appended: a name does not say which.

@@ -73,9 +73,9 @@ def session(**state: Any) -> SparkSession:
     "error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("Answer is empty"), EOFError()]
 )
 def test_a_jvm_that_is_gone_ends_the_process_with_a_code_for_its_supervisor(error: Exception) -> None:
-    found = spark_failure(error, session(gone=True))
-    assert isinstance(found, SparkGoneError)
-    assert found.exit_code == 75
+    result = spark_failure(error, session(gone=True))
+    assert isinstance(result, SparkGoneError)
+    assert result.exit_code == 75
 
 
 def test_a_context_that_was_stopped_is_opened_again_whatever_else_went_wrong() -> None:
@@ -92,10 +92,10 @@ def test_a_context_that_another_thread_stops_under_a_call_is_opened_again() -> N
 
 @pytest.mark.parametrize("text", [CA_MISSING, LOST])
 def test_what_no_record_can_cause_is_never_searched(text: str) -> None:
-    found = spark_failure(PySparkException(text), session())
-    assert isinstance(found, TransientError)
-    assert not isinstance(found, BatchFailedError)
-    assert found.detail and found.detail in text
+    result = spark_failure(PySparkException(text), session())
+    assert isinstance(result, TransientError)
+    assert not isinstance(result, BatchFailedError)
+    assert result.detail and result.detail in text
 
 
 def test_what_a_record_may_have_caused_is_searched() -> None:
@@ -107,7 +107,7 @@ def test_a_loop_opens_its_rounds_again_on_another_session() -> None:
     scripts = [Script(SparkStoppedError("stopped")), Script(CAUGHT_UP)]
     opened = list(scripts)
     Loop(lambda: opened.pop(0), True, Patient(), Retries(3, random.Random(7)), NullListener()).run()
-    assert [each.closed for each in scripts] == [True, True]
+    assert [script.closed for script in scripts] == [True, True]
 
 
 def test_a_loop_does_not_try_again_without_a_jvm() -> None:
@@ -124,14 +124,14 @@ def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None
 
     shared = SharedSession(open_session)
     opened[0].stop()
-    found: list[SparkSession] = []
-    threads = [threading.Thread(target=lambda: found.append(shared.current())) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    result: list[SparkSession] = []
+    threads = [threading.Thread(target=lambda: result.append(shared.current())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for item in threads:
+        item.join()
     assert len(opened) == 2
-    assert all(each is opened[1] for each in found)
+    assert all(each is opened[1] for each in result)
 
 
 def test_a_master_that_does_not_answer_is_told_at_once_and_with_its_address() -> None:

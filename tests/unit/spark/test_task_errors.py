@@ -27,22 +27,22 @@ penstock.errors.{told}
 @pytest.mark.parametrize("branch", [UserError, TransientError, InvariantError])
 def test_branch_detail_and_hint_arrive(branch: type[UserError]) -> None:
     raised = branch("permission denied: /lake", detail="Errno 13\nof the disk", hint="ask")
-    found = task_error(Exception(TRACE.format(told=f"{branch.__name__}: {raised}")))
-    assert type(found) is branch
-    assert (found.primary, found.detail, found.hint) == (raised.primary, raised.detail, raised.hint)
+    result = task_error(Exception(TRACE.format(told=f"{branch.__name__}: {raised}")))
+    assert type(result) is branch
+    assert (result.primary, result.detail, result.hint) == (raised.primary, raised.detail, raised.hint)
 
 
 def test_an_error_without_detail_has_none() -> None:
-    found = task_error(Exception(TRACE.format(told="UserError: no")))
-    assert found is not None
-    assert (found.primary, found.detail, found.hint) == ("no", "", "")
+    result = task_error(Exception(TRACE.format(told="UserError: no")))
+    assert result is not None
+    assert (result.primary, result.detail, result.hint) == ("no", "", "")
 
 
 def test_a_more_special_error_arrives_as_its_branch() -> None:
     text = TRACE.format(told="UserError: x").replace("errors.UserError", f"storage.failures.{NotFoundError.__name__}")
-    found = task_error(Exception(text))
-    assert found is not None
-    assert issubclass(NotFoundError, type(found))
+    result = task_error(Exception(text))
+    assert result is not None
+    assert issubclass(NotFoundError, type(result))
 
 
 def test_a_failure_that_is_not_ours_is_left_to_others() -> None:

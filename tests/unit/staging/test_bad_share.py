@@ -66,16 +66,16 @@ def test_a_batch_of_some_size_with_more_bad_records_than_the_job_accepts_stops_i
 
 def test_the_three_most_frequent_reasons_are_told_with_an_example_each() -> None:
     errors = ["a: given twice"] * 2 + ["b: given twice"] * 9 + ["c: given twice"] * 5 + ["d: given twice"] * 7
-    reasons = [Reason(each, 1, f"t/0 offset {number}: {each}") for number, each in enumerate(errors)]
+    reasons = [Reason(item, 1, f"t/0 offset {number}: {item}") for number, item in enumerate(errors)]
     error = BadShareError(counts(100, 23), 0.1, merged_reasons(reasons))
-    assert [(each.kind[0], each.count) for each in error.reasons] == [("b", 9), ("d", 7), ("c", 5)]
+    assert [(reason.kind[0], reason.count) for reason in error.reasons] == [("b", 9), ("d", 7), ("c", 5)]
     assert "9 times b: given twice\n      as t/0 offset 2: b: given twice" in error.detail
 
 
 def bad_of(*values: str) -> list[Reason]:
     """The reasons of records that do not fit `SCHEMA`, as the decoder tells them."""
     policies = Policies(new_column=NewColumnPolicy.QUARANTINE)
-    batch = kafka_batch([each.encode() for each in values])
+    batch = kafka_batch([value.encode() for value in values])
     return reasons_of(("orders", 0), decoder_for(DecodeSpec("json"), SCHEMA, policies).decode(batch).bad)
 
 
@@ -139,7 +139,7 @@ def test_a_task_tells_a_bounded_number_of_reasons() -> None:
     many = [Reason(f"field{chr(97 + number % 26)}{number}: given twice", 1, "x") for number in range(KINDS_MAX * 3)]
     told = merged_reasons(many)
     assert len(told) == KINDS_MAX + 1
-    assert sum(each.count for each in told) == len(many)
+    assert sum(item.count for item in told) == len(many)
     assert told[0].kind == OTHER_KIND
     assert decode_report(encode_report(TaskReport(reasons=told))).reasons == told
 
@@ -147,5 +147,5 @@ def test_a_task_tells_a_bounded_number_of_reasons() -> None:
 def test_a_task_of_an_export_tells_them_too(tmp_path: Path) -> None:
     values = [record("order", "x"), record("order", "y"), record("visit", 1)]
     outcome = run(fanout_flow(tmp_path, [orders()]), kafka_part(values))
-    found = {each.kind: each.count for each in outcome.report.reasons}
-    assert found == {"n: expected long, found string": 2, 'its type "…" is not known': 1}
+    result = {reason.kind: reason.count for reason in outcome.report.reasons}
+    assert result == {"n: expected long, found string": 2, 'its type "…" is not known': 1}

@@ -20,7 +20,7 @@ HERE = Partition(KEY[0], TOPIC_ID, KEY[1])
 
 
 def gathered(**counts: Counts) -> Gathered:
-    return gather([TaskReport({KEY: {name: Share(each) for name, each in counts.items()}})])
+    return gather([TaskReport({KEY: {name: Share(count) for name, count in counts.items()}})])
 
 
 def flow(folder: Path) -> FanoutFlow:
@@ -35,10 +35,10 @@ def test_reports_of_several_tasks_add_up_by_partition_and_type() -> None:
         TaskReport({KEY: {"a": Share(Counts(3, 1, 2), first=101)}, other: {"a": Share(Counts(1, 1))}}, "the first"),
         TaskReport({KEY: {UNROUTED: Share(Counts(1, 0, 1))}}, "the second", (Reason("k", 1, "x"),)),
     ]
-    found = gather([decode_report(encode_report(each)) for each in reports])
-    assert found.shares[KEY] == {"a": Share(Counts(5, 3, 2), first=101), UNROUTED: Share(Counts(1, 0, 1))}
-    assert (found.total, found.first_error) == (Counts(7, 4, 3), "the first")
-    assert (found.mark_of(HERE), found.reasons) == (EpochMark(108, 1), (Reason("k", 1, "x"),))
+    result = gather([decode_report(encode_report(report)) for report in reports])
+    assert result.shares[KEY] == {"a": Share(Counts(5, 3, 2), first=101), UNROUTED: Share(Counts(1, 0, 1))}
+    assert (result.total, result.first_error) == (Counts(7, 4, 3), "the first")
+    assert (result.mark_of(HERE), result.reasons) == (EpochMark(108, 1), (Reason("k", 1, "x"),))
 
 
 def test_records_that_were_refused_come_back_with_their_reasons() -> None:

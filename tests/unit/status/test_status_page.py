@@ -65,5 +65,5 @@ def test_its_values_have_keys_of_their_own(found: JobStatus) -> None:
 
 
 def test_what_it_still_needs_of_the_log_is_what_a_gap_is_measured_from(found: JobStatus) -> None:
-    assert [each.kind for each in found.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
+    assert [alert.kind for alert in found.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
     assert found.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"

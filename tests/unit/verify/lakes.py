@@ -122,12 +122,12 @@ def _fill(table: SmallTable, topic_id: str) -> MemoryLog:
     table.commit(one, Load(0, 8, range(8)))
     return MemoryLog(
         {
-            zero: {each: BAD if each in (2, 8) else b'{"id": %d}' % each for each in range(12)},
-            one: {each: b'{"id": %d}' % each for each in range(10)},
+            zero: {number: BAD if number in (2, 8) else b'{"id": %d}' % number for number in range(12)},
+            one: {item: b'{"id": %d}' % item for item in range(10)},
         }
     )
 
 
 def _active(table: Path) -> list[Path]:
-    paths = [table / each for each in pa.table(DeltaTable(str(table)).get_add_actions())["path"].to_pylist()]
+    paths = [table / item for item in pa.table(DeltaTable(str(table)).get_add_actions())["path"].to_pylist()]
     return sorted(paths, key=lambda path: (-pq.read_metadata(path).num_rows, path.name))

@@ -235,7 +235,7 @@ def crossed(kinds: list[Kind]) -> list[object]:
 def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], kind: Kind) -> None:
     """Without places only rows are counted; two incarnations in one compacted file cannot be told apart."""
     plain, values = lakes[kind].verify(), lakes[kind].verify(values=True)
-    not_proven = [each.name for each in plain.checks if each.verdict is not Verdict.PROVEN]
+    not_proven = [item.name for item in plain.checks if item.verdict is not Verdict.PROVEN]
     assert not_proven == ([] if kind.places and not kind.mixed else ["offsets"])
     assert Verdict.VIOLATED not in (plain.verdict, values.verdict)
     not_proven = [each.name for each in values.checks if each.verdict is not Verdict.PROVEN]

@@ -25,7 +25,7 @@ def of_log(lake: Lake, ends: dict[int, int] | None, deep: bool = True) -> tuple[
     """What becomes of the invariant of the log, if the epochs of partition 1 end there."""
     epochs = {} if ends is None else {lake.partitions[1]: ends}
     report = replace(lake, log=replace(lake.log, epochs=epochs)).verify(deep=deep)
-    [check] = [each for each in report.checks if each.name == "log"]
+    [check] = [item for item in report.checks if item.name == "log"]
     assert report.verdict is check.verdict, "no other invariant sees it"
     return check.verdict, None if check.violation is None else check.violation.kind
 

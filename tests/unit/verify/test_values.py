@@ -94,13 +94,13 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     lake = Lake(tmp_path)
-    lake.write({each: record(each) for each in range(7)} | {7: b"bad", 8: None})
-    lake.write({each: record(each) for each in range(9, 20)})
+    lake.write({number: record(number) for number in range(7)} | {7: b"bad", 8: None})
+    lake.write({item: record(item) for item in range(9, 20)})
     return lake
 
 
 def verdicts(report: VerifyReport) -> dict[str, Verdict]:
-    return {each.name: each.verdict for each in report.checks if not each.ok}
+    return {check.name: check.verdict for check in report.checks if not check.ok}
 
 
 def test_partition_values_nested_values_and_bad_records_are_as_the_log_gives_them(lake: Lake) -> None:
@@ -117,14 +117,14 @@ def test_a_column_that_is_younger_than_a_file_is_not_compared_in_it(lake: Lake) 
 
 def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:
     DeltaTable(lake.job.table.path).update({"amount": "NULL"}, predicate="amount = 4.10")
-    found = lake.verify()
-    assert verdicts(found) == {"values": Verdict.VIOLATED}
-    assert found.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
+    result = lake.verify()
+    assert verdicts(result) == {"values": Verdict.VIOLATED}
+    assert result.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
 
 
 def test_without_places_rows_are_counted_and_neither_they_nor_their_values_are_proven(tmp_path: Path) -> None:
     lake = Lake(tmp_path, places=False)
-    lake.write({each: record(each) for each in range(7)} | {7: b"bad", 8: None})
+    lake.write({number: record(number) for number in range(7)} | {7: b"bad", 8: None})
     report = lake.verify()
     assert verdicts(report) == {"offsets": Verdict.NOT_PROVEN, "values": Verdict.NOT_PROVEN}
     for check in report.checks:
@@ -135,37 +135,37 @@ def test_without_places_rows_are_counted_and_neither_they_nor_their_values_are_p
 
 def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.write({each: record(each) for each in range(6)})
+    lake.write({number: record(number) for number in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
-    [values] = [each for each in lake.verify().checks if each.name == "values"]
+    [values] = [check for check in lake.verify().checks if check.name == "values"]
     assert values.violation == Violation("orders", 0, 3, ViolationKind.ALTERED)
 
 
 def test_a_row_filed_under_another_day_is_found_without_the_log_and_without_values(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.write({each: record(each) for each in range(6)})
+    lake.write({number: record(number) for number in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
     report = lake.verify(None)
     assert report.first_violation == Violation("orders", 0, 3, ViolationKind.MISFILED)
     assert verdicts(report) == {"rows": Verdict.VIOLATED}
-    [rows] = [each for each in report.checks if each.name == "rows"]
+    [rows] = [check for check in report.checks if check.name == "rows"]
     assert rows.detail == "1 rows are filed under another day than day(at) gives, first orders/0 offset 3"
 
 
 def test_a_row_filed_under_another_day_is_found_where_rows_carry_no_place(tmp_path: Path) -> None:
     lake = Lake(tmp_path, places=False)
-    lake.write({each: record(each) for each in range(6)})
+    lake.write({number: record(number) for number in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate="amount = 3.10")
     report = lake.verify(None)
     assert verdicts(report) == {"rows": Verdict.VIOLATED} | OPEN
-    [offsets] = [each for each in report.checks if each.name == "offsets"]
+    [offsets] = [check for check in report.checks if check.name == "offsets"]
     assert "only counted" in offsets.unproven[0].what
     assert "place: none" in offsets.unproven[0].remedy
 
 
 def test_a_missing_row_beside_filtered_records_is_named_once_they_are_decoded_again(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    lake.write({number: None if number in (1, 4) else record(number) for number in range(6)})
     DeltaTable(lake.job.table.path).delete('"offset" = 3')
     assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
     assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
@@ -173,7 +173,7 @@ def test_a_missing_row_beside_filtered_records_is_named_once_they_are_decoded_ag
 
 def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.write({each: None if each in (1, 4) else record(each) for each in range(6)})
+    lake.write({number: None if number in (1, 4) else record(number) for number in range(6)})
     lake.job = replace(lake.job, sql=SqlSpec(where="amount > 1"))
     DeltaTable(lake.job.table.path).delete('"offset" = 3')
     assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
@@ -182,17 +182,17 @@ def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_p
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
     plain, full = lake.verify(None, first=9), lake.verify(first=9)
     assert verdicts(plain) == {}
-    records = next(each for each in plain.checks if each.name == "records")
+    records = next(check for check in plain.checks if check.name == "records")
     assert records.facts == {"records": 11, "offsets_gone": 9}
     assert "9 older offsets are no longer in the log" in records.detail
     assert verdicts(full) == {"values": Verdict.NOT_PROVEN}
-    values = next(each for each in full.checks if each.name == "values")
+    values = next(item for item in full.checks if item.name == "values")
     assert "below offset 9" in values.unproven[0].what
     assert values.facts["compared"] == 11
 
 
 def test_a_sample_says_how_many_of_how_many_it_compared(lake: Lake) -> None:
-    values = next(each for each in lake.verify(Sample(10, seed=5)).checks if each.name == "values")
+    values = next(check for check in lake.verify(Sample(10, seed=5)).checks if check.name == "values")
     assert values.verdict is Verdict.PROVEN
     assert values.facts["seed"] == 5
     assert values.facts["of_offsets"] == 20
@@ -203,7 +203,7 @@ def test_values_of_a_job_with_sql_are_not_proven(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({0: record(0)})
     lake.job = replace(lake.job, sql=SqlSpec(select=("*",)))
-    values = next(each for each in lake.verify().checks if each.name == "values")
+    values = next(check for check in lake.verify().checks if check.name == "values")
     assert values.verdict is Verdict.NOT_PROVEN
     assert "sql" in values.unproven[0].what
 
@@ -213,7 +213,7 @@ def test_a_sample_is_drawn_from_all_partitions_and_is_the_same_for_one_seed() ->
     ranges = {one: (10, 5_000), other: (0, 100_000)}
     sample = sampled(ranges, Sample(2_000, seed=1))
     assert sample == sampled(ranges, Sample(2_000, seed=1)) != sampled(ranges, Sample(2_000, seed=2))
-    assert sum(hi - lo for each in sample.values() for lo, hi in each) <= 2_000
+    assert sum(hi - lo for item in sample.values() for lo, hi in item) <= 2_000
     for partition, found in sample.items():
         assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in found)
 
@@ -231,5 +231,5 @@ def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_
     DeltaTable(lake.job.table.path).delete('"partition" = 0 AND "offset" = 4')
     grown = replace(lake.log, values={**lake.log.values, zero: {**lake.log.values[zero], 12: b'{"id": 12}'}})
     assert grown.bounds([zero]) == {zero: Bounds(0, 13)}
-    found = verify(lake.job, open_log=lambda _: grown)
-    assert found.first_violation == Violation("orders", 0, 4, ViolationKind.MISSING)
+    result = verify(lake.job, open_log=lambda _: grown)
+    assert result.first_violation == Violation("orders", 0, 4, ViolationKind.MISSING)

@@ -74,7 +74,7 @@ def test_the_page_says_what_the_names_say() -> None:
 
 
 def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
-    names = [each.name for each in EVERY]
+    names = [item.name for item in EVERY]
     assert len(names) == len(set(names))
     assert all(each.name.startswith("penstock_") for each in EVERY)
     assert all((each.kind == "counter") == each.name.endswith("_total") for each in EVERY)
@@ -204,7 +204,7 @@ def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) ->
             pass
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["penstock_retries"].samples[0].value == 1
-    assert set(families) >= {each.name.removesuffix("_total") for each in EVERY}
+    assert set(families) >= {item.name.removesuffix("_total") for item in EVERY}
 
 
 LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "tank"))

@@ -26,6 +26,6 @@ def test_the_state_of_a_job_is_its_last_event(event: Event, state: str) -> None:
     printed = io.StringIO()
     with Progress(Console(file=printed, width=200)) as progress:
         progress.listener("rollups").event(event)
-    heading, line = [each for each in printed.getvalue().splitlines() if each.strip()][-2:]
+    heading, line = [item for item in printed.getvalue().splitlines() if item.strip()][-2:]
     assert heading.split()[:2] == ["job", "state"]
     assert line.startswith("rollups") and state in line

@@ -76,7 +76,7 @@ class ClaimsListing:
 
     @property
     def held(self) -> tuple[ListedClaim, ...]:
-        return tuple(each for each in self.claims if each.claim.held)
+        return tuple(claim for claim in self.claims if claim.claim.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     """The group as the reader has read it; silence counts from append times to `at`."""
     state = reader.view.state
     silent = {key: max(0.0, reader.view.silence_seconds(key, at)) for key in state.members}
-    fresh = {key: freshness(each, reader.heartbeat_seconds) for key, each in silent.items()}
+    fresh = {key: freshness(item, reader.heartbeat_seconds) for key, item in silent.items()}
     held, lags = Counter[str](), Counter[str]()
     for claim in state.claims.values():
         if claim.held and claim.owner is not None:
@@ -149,23 +149,23 @@ def history(
     with LogReader(of) as reader:
         first, end = reader.journal.bounds()
         start = max(first, end - records_max)
-        snapshots = [each for each in reader.journal.snapshots() if each.topic_id == reader.topic.topic_id]
+        snapshots = [snapshot for snapshot in reader.journal.snapshots() if snapshot.topic_id == reader.topic.topic_id]
         history_reader = HistoryReader(start, snapshots)
 
         def take(entries: Sequence[JournalEntry]) -> None:
-            for each in entries:
-                history_reader.read(each.offset, each.appended_at, each.record, each.fault)
+            for entry in entries:
+                history_reader.read(entry.offset, entry.appended_at, entry.record, entry.fault)
 
         reader.read(start, take)
         if not history_reader.known and partition is None:
             raise _unknown_group(reader)
     records = history_reader.records
     if wanted is not None:
-        named = {place for each in records if each.record is not None for place in partitions_of(each.record)}
+        named = {place for record in records if record.record is not None for place in partitions_of(record.record)}
         places = {place for place in named if (place.topic, place.number) == wanted}
         if not places:
             raise _unknown_partition(of, str(partition), sorted(map(str, named)))
-        records = [each for each in records if each.record is not None and may_change(each.record, places)]
+        records = [item for item in records if item.record is not None and may_change(item.record, places)]
     chosen = records if limit is None else records[max(0, len(records) - limit) :]
     return History(tuple(chosen), start, history_reader.count)
 
@@ -193,15 +193,15 @@ def pause(
 def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]:
     """End a pause of a group, or all of them; returns their ids."""
     with _reading(of) as reader:
-        found = sorted(reader.view.state.pauses)
-        if pause_id is not None and pause_id not in found:
-            known = f"its pauses: {', '.join(found)}" if found else "it is not paused"
+        pauses = sorted(reader.view.state.pauses)
+        if pause_id is not None and pause_id not in pauses:
+            known = f"its pauses: {', '.join(pauses)}" if pauses else "it is not paused"
             raise UserError(f"group {of.group} has no pause {pause_id}", detail=known)
-        if not found:
+        if not pauses:
             raise UserError(f"group {of.group} is not paused")
-        ended = found if pause_id is None else [pause_id]
+        ended = pauses if pause_id is None else [pause_id]
         # Refused: a member was faster, and the pause is over either way.
-        reader.say(*(reader.outbox.record_of(ResumingGroup, pause_id=each) for each in ended))
+        reader.say(*(reader.outbox.record_of(ResumingGroup, pause_id=item) for item in ended))
     return tuple(ended)
 
 
@@ -280,20 +280,20 @@ def _refuse_paused(reader: LogReader) -> None:
 
 
 def _place_of(text: str) -> tuple[str, int]:
-    found = _PLACE.fullmatch(text)
-    if found is None:
+    match = _PLACE.fullmatch(text)
+    if match is None:
         raise UserError(f"{text} is not a partition", hint="write TOPIC/PARTITION, such as orders/0")
-    return found["topic"], int(found["number"])
+    return match["topic"], int(match["number"])
 
 
 def _found(reader: LogReader, text: str) -> ListedClaim:
     """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
     wanted, claims = _place_of(text), reader.view.state.claims
-    of_place = [each for each in claims if (each.topic, each.number) == wanted]
+    of_place = [item for item in claims if (item.topic, item.number) == wanted]
     if not of_place:
         raise _unknown_partition(reader.of, text, sorted(map(str, claims)))
     newest = max(of_place, key=lambda each: claims[each].last or 0)
-    return next(each for each in listing_of(reader, _broker_now(reader)).claims if each.partition == newest)
+    return next(claim for claim in listing_of(reader, _broker_now(reader)).claims if claim.partition == newest)
 
 
 def _unknown_group(reader: LogReader) -> UserError:

@@ -54,7 +54,7 @@ def may_change(record: Record, partitions: Collection[Partition]) -> bool:
     """Whether a record is about one of these partitions, or about all that a member or the group holds."""
     if isinstance(record, ForgettingMember | ReleaseGroup | ResumingGroup):
         return True
-    return any(each in partitions for each in partitions_of(record))
+    return any(item in partitions for item in partitions_of(record))
 
 
 class HistoryReader:
@@ -67,7 +67,7 @@ class HistoryReader:
         self.known = False
         """Whether any record is of the group."""
         self._group = Group() if start == 0 else None
-        later = [each.state for each in snapshots if each.state.next_offset >= start]
+        later = [snapshot.state for snapshot in snapshots if snapshot.state.next_offset >= start]
         self._oldest = min(later, key=lambda state: state.next_offset, default=None)
 
     def read(self, offset: int, appended_at: float, record: Record | None, fault: str = "") -> None:
@@ -91,6 +91,6 @@ class HistoryReader:
         if refusal is not None:
             return Verdict.REFUSED, refusal
         if isinstance(record, ClaimingPartition):
-            lost = [each.partition for each in record.wishes if self._group.claim(each.partition).last != offset]
+            lost = [wish.partition for wish in record.wishes if self._group.claim(wish.partition).last != offset]
             return Verdict.APPLIED, f"not granted: {', '.join(map(str, lost))}" if lost else ""
         return Verdict.APPLIED, ""

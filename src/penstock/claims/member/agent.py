@@ -263,7 +263,7 @@ class Agent:
     def _tell_all(self, *lists: list[Event]) -> None:
         """Without the lock: a listener may wait for a thread that needs this member."""
         with self._lock:
-            events = [event for each in lists for event in each]
+            events = [event for item in lists for event in item]
             for each in lists:
                 each.clear()
         for event in events:
@@ -298,7 +298,7 @@ def _check_member(member: MemberOptions) -> None:
     for name, text in (("group", member.group), ("client id", member.client_id)):
         if not text or len(text) > TEXT_CHARACTERS_MAX:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
-        if any("\ud800" <= each <= "\udfff" for each in text):
+        if any("\ud800" <= item <= "\udfff" for item in text):
             raise UserError(f"the {name} {text!r} is not valid text: it contains half of a surrogate pair")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
         raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

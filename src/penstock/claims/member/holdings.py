@@ -78,9 +78,9 @@ class Holdings:
 
     def release_later(self, partitions: Iterable[Partition], reason: str, now: float) -> None:
         """Release what is held of these, as soon as nobody works on it."""
-        for each in partitions:
-            if each in self._held:
-                self._leaving.setdefault(each, _Leaving(now, reason))
+        for partition in partitions:
+            if partition in self._held:
+                self._leaving.setdefault(partition, _Leaving(now, reason))
 
     # following the log
 
@@ -93,7 +93,7 @@ class Holdings:
             if record.who == self._who and refusal is None:
                 self._win(record)
             return
-        named = [each for each in partitions_of(record) if each in self._held]
+        named = [item for item in partitions_of(record) if item in self._held]
         gone = [each for each in named if not self._view.claim(each).held_by(self._who, self._held[each].token)]
         if gone:
             self._drop(gone, record)
@@ -108,12 +108,12 @@ class Holdings:
                 self._events.append(ClaimWon(str(wish.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
-        for each in partitions:
-            held, leaving = self._held.pop(each), self._leaving.pop(each, None)
+        for partition in partitions:
+            held, leaving = self._held.pop(partition), self._leaving.pop(partition, None)
             if isinstance(record, records.ReleasingPartition) and record.who == self._who:
-                self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
+                self._events.append(ClaimReleased(str(partition), leaving.reason if leaving else record.reason))
             else:
-                self._events.append(ClaimLost(str(each), held.token))
+                self._events.append(ClaimLost(str(partition), held.token))
 
     # what to do
 
@@ -124,7 +124,7 @@ class Holdings:
             self.release_later(self._held, PAUSED, now)
             return []
         given = state.target.get(self._who.client_id, ())
-        self.release_later((each for each in self._held if each not in self._wanted), NOT_WANTED, now)
+        self.release_later((item for item in self._held if item not in self._wanted), NOT_WANTED, now)
         if state.balanced is not None:
             kept = frozenset(given)
             self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
@@ -169,7 +169,7 @@ class Holdings:
 
     def news(self) -> tuple[Beat, ...]:
         """The claims whose position or lag is not yet in the log."""
-        return tuple(each for each in self.all_beats() if _is_news(each, self._view.claim(each.partition)))
+        return tuple(beat for beat in self.all_beats() if _is_news(beat, self._view.claim(beat.partition)))
 
     def all_beats(self) -> tuple[Beat, ...]:
         return tuple(map(self._beat, self._held))

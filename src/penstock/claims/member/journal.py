@@ -140,18 +140,18 @@ class Journal:
         while first < end:
             start = max(first, end - count)
             messages = self._read(self.topic.snapshots, self.place, start, end)
-            found = snapshots_of(self.group, (each.value() for each in messages if each.key() == self._key))
-            if found or start == first:
-                return found
+            result = snapshots_of(self.group, (message.value() for message in messages if message.key() == self._key))
+            if result or start == first:
+                return result
             count *= 10
         return []
 
     def holds(self, offset: int, appended_at: float) -> bool:
         """Whether the log holds at this offset a record that was appended then; what cannot be seen is believed."""
-        found = [
-            each for each in self._read(self.topic.name, self.place, offset, offset + 1) if each.offset() == offset
+        items = [
+            item for item in self._read(self.topic.name, self.place, offset, offset + 1) if item.offset() == offset
         ]
-        return not found or abs(found[0].timestamp()[1] / 1000 - appended_at) < 0.001
+        return not items or abs(items[0].timestamp()[1] / 1000 - appended_at) < 0.001
 
     def check_new(self) -> None:
         """GrownTopicError if the group, of which its own partition has no snapshot, may have some in another one.
@@ -164,8 +164,8 @@ class Journal:
             keys = {message.key() for message in self._read(topic, place, max(first, end - PLACED_KEYS), end)}
             for group in (key.decode(errors="replace") for key in keys if key):
                 if coordination_partition(group, count) != place:
-                    found = f"it has {count}, and group {group} lies where another number puts it"
-                    raise GrownTopicError(self.topic.name, found)
+                    result = f"it has {count}, and group {group} lies where another number puts it"
+                    raise GrownTopicError(self.topic.name, result)
 
     def seek(self, offset: int) -> None:
         """Read on from this offset."""
@@ -182,21 +182,21 @@ class Journal:
         self._serve()
         if self._fault is not None:
             raise self._fault
-        return [self._entry(each) for each in self._messages(seconds)]
+        return [self._entry(message) for message in self._messages(seconds)]
 
     def _messages(self, seconds: float) -> list[Message]:
         """Whatever is there, as soon as something is: waiting for more would only delay it."""
         try:
             first = self._consumer.poll(seconds)
-            found = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
+            result = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
         except KafkaException as error:
             raise self._error(error) from None
-        for event in (fault for each in found if (fault := each.error()) is not None):
+        for event in (fault for item in result if (fault := item.error()) is not None):
             if event.code() in OUT_OF_RANGE:
                 raise TransientError(f"coordination topic {self.topic.name} was cut or recreated")
             if event.code() in TOPIC_DENIED:
                 raise self._error(event)
-        return [each for each in found if each.error() is None]
+        return [each for each in result if each.error() is None]
 
     def _entry(self, message: Message) -> JournalEntry:
         offset, appended_at = message.offset() or 0, message.timestamp()[1] / 1000
@@ -210,8 +210,8 @@ class Journal:
         except (ForeignError, MalformedError) as fault:
             return JournalEntry(offset, appended_at, epoch, None, str(fault))
         if partitions != self.topic.partitions:
-            found = f"it has {self.topic.partitions}, a record of {record.who.client_id} was written for {partitions}"
-            raise GrownTopicError(self.topic.name, found)
+            result = f"it has {self.topic.partitions}, a record of {record.who.client_id} was written for {partitions}"
+            raise GrownTopicError(self.topic.name, result)
         return JournalEntry(offset, appended_at, epoch, record)
 
     # appending
@@ -270,30 +270,32 @@ class Journal:
 
     def _bounds(self, topic: str, place: int) -> tuple[int, int]:
         try:
-            found = self._consumer.get_watermark_offsets(TopicPartition(topic, place), timeout=CALL_SECONDS_MAX)
+            watermark_offsets = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, place), timeout=CALL_SECONDS_MAX
+            )
         except KafkaException as error:
             raise self._error(error) from None
-        if found is None:
+        if watermark_offsets is None:
             raise TransientError(f"the broker did not say in time where {topic} starts and ends")
-        return int(found[0]), int(found[1])
+        return int(watermark_offsets[0]), int(watermark_offsets[1])
 
     def _read(self, topic: str, place: int, start: int, end: int) -> list[Message]:
         """The messages at the offsets `[start, end)`, as far as they still exist."""
-        found: list[Message] = []
+        result: list[Message] = []
         if start >= end:
-            return found
+            return result
         deadline = time.monotonic() + CALL_SECONDS_MAX
         where = TopicPartition(topic, place, start)
         self._consumer.assign([where])
         while where.offset < end:
             if time.monotonic() > deadline:
                 raise TransientError(f"{topic} could not be read in time")
-            found += self._messages(_VALUES_POLL_SECONDS)
+            result += self._messages(_VALUES_POLL_SECONDS)
             [now] = self._consumer.position([TopicPartition(topic, place)])
             where.offset = max(where.offset, now.offset)
         # Requests to the broker would queue after the fetches of an assigned consumer.
         self._consumer.unassign()
-        return [each for each in found if start <= (each.offset() or 0) < end]
+        return [item for item in result if start <= (item.offset() or 0) < end]
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
         fault = fault_of(error)

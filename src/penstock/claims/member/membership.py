@@ -110,14 +110,14 @@ class Joining:
         state, client_id = self._view.state, self._who.client_id
         before = state.members.get(client_id)
         rivals = [before] if before is not None and before.present and not self._is_own(before) else []
-        others = [each for key, each in state.members.items() if key != client_id and each.present]
+        others = [member for key, member in state.members.items() if key != client_id and member.present]
         interval = self._options.heartbeat_seconds
         strangers = others if state.heartbeat_seconds != interval else []
-        if any(each.last >= self._begun_at for each in rivals):
+        if any(rival.last >= self._begun_at for rival in rivals):
             raise DuplicateClientError(client_id, self._options.group)
-        if any(each.last >= self._begun_at for each in strangers):
+        if any(stranger.last >= self._begun_at for stranger in strangers):
             raise DifferentHeartbeatError(self._options.group, interval, state.heartbeat_seconds)
-        if any(not self._silent(each, now) for each in (*rivals, *strangers)):
+        if any(not self._silent(item, now) for item in (*rivals, *strangers)):
             return self._knock()
         if strangers:
             return forgetting(self._outbox, strangers)
@@ -141,11 +141,11 @@ class Joining:
 
 def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
     """Say that these members are gone, unless that is under way."""
-    waiting = {each.client_id for each in outbox.waiting(records.ForgettingMember)}
+    waiting = {item.client_id for item in outbox.waiting(records.ForgettingMember)}
     return [
-        outbox.record_of(records.ForgettingMember, client_id=each.who.client_id, if_last=each.last)
-        for each in members
-        if each.who.client_id not in waiting
+        outbox.record_of(records.ForgettingMember, client_id=member.who.client_id, if_last=member.last)
+        for member in members
+        if member.who.client_id not in waiting
     ]
 
 
@@ -161,7 +161,7 @@ class Upkeep:
 
     def records(self, now: float) -> list[Record]:
         """What is due now."""
-        live = sorted(each.who.client_id for each in self._view.live_members(now))
+        live = sorted(member.who.client_id for member in self._view.live_members(now))
         rank = live.index(self._who.client_id) if self._who.client_id in live else len(live)
         late = rank * TURN * self._view.heartbeat_seconds
         silent = self._silent(now, late)
@@ -169,7 +169,7 @@ class Upkeep:
 
     def _end_pauses(self) -> list[Record]:
         """End pauses whose time is over by the broker's clock: any member may do so (RULES M4)."""
-        waiting = {each.pause_id for each in self._outbox.waiting(records.ResumingGroup)}
+        waiting = {item.pause_id for item in self._outbox.waiting(records.ResumingGroup)}
         return [
             self._outbox.record_of(records.ResumingGroup, pause_id=pause_id)
             for pause_id in self._view.state.pauses
@@ -178,8 +178,8 @@ class Upkeep:
 
     def _silent(self, now: float, late: float) -> list[Record]:
         """Say who is silent for two intervals, and forget who is absent for long."""
-        others = (each for each in self._view.state.members.values() if each.who != self._who)
-        return forgetting(self._outbox, (each for each in others if self._is_silent(each, now - late)))
+        others = (member for member in self._view.state.members.values() if member.who != self._who)
+        return forgetting(self._outbox, (other for other in others if self._is_silent(other, now - late)))
 
     def _is_silent(self, member: MemberState, now: float) -> bool:
         patience_seconds = (2 if member.present else FORGET_INTERVALS) * self._view.heartbeat_seconds
@@ -203,9 +203,9 @@ class Upkeep:
         topics = {topic for topic, _ in ids}
         free = [each for each, claim in self._view.claims() if not claim.held]
         self._unwanted_since = {
-            each: self._unwanted_since.get(each, now) for each in free if (each.topic, each.topic_id) not in ids
+            item: self._unwanted_since.get(item, now) for item in free if (item.topic, item.topic_id) not in ids
         }
         long_ago = now - UNWANTED_SECONDS_MAX
-        over = [each for each, since in self._unwanted_since.items() if each.topic in topics or since < long_ago]
+        over = [key for key, since in self._unwanted_since.items() if key.topic in topics or since < long_ago]
         chosen = tuple(over[:FORGOTTEN_AT_ONCE_MAX])
         return [self._outbox.record_of(records.ForgettingPartitions, partitions=chosen)] if chosen else []

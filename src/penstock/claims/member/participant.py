@@ -145,7 +145,7 @@ class Participant:
 
     def _join(self, now: float) -> list[Record]:
         said = self._joining.records(now, self._wants)
-        if any(isinstance(each, records.JoiningGroup) for each in said):
+        if any(isinstance(item, records.JoiningGroup) for item in said):
             self.phase = Phase.JOINING
         return said
 

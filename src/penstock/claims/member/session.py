@@ -56,9 +56,9 @@ def start_of(journal: Journal) -> ReadingStart:
     """Where to start reading; a loss is looked at several times."""
     for left in reversed(range(LOSS_ASKED_TIMES)):
         bounds = journal.bounds()
-        found = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, journal.holds)
-        if not found.fault or not left:
-            return found
+        result = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, journal.holds)
+        if not result.fault or not left:
+            return result
         time.sleep(LOSS_ASKED_SECONDS)
     raise AssertionError("the last look returns")
 
@@ -162,7 +162,7 @@ class Session:
         due = self._unkept >= SNAPSHOT_EVERY_RECORDS or now - self._unkept_since >= SNAPSHOT_EVERY_SECONDS
         if not due and not self._due:
             return
-        live = [each.who.client_id for each in participant.view.live_members(now)]
+        live = [member.who.client_id for member in participant.view.live_members(now)]
         if self._due or min(live, default="") == participant.who.client_id:
             self._keep(participant)
         self._unkept, self._unkept_since = 0, None
@@ -170,7 +170,7 @@ class Session:
     def keep_last_snapshot(self, participant: Participant, farewell: list[Record], seconds: float) -> None:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
-        others = [each for each in participant.view.live_members(self._now()) if each.who != participant.who]
+        others = [member for member in participant.view.live_members(self._now()) if member.who != participant.who]
         if not farewell or others:
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
@@ -206,13 +206,13 @@ class Session:
         try:
             # A client for each look: hundreds of idle ones would cost more than all else at rest.
             with closing(KafkaTopics(self._spec, max(1.0, interval / 2))) as topics:
-                found = describe_topic(topics, topic.name)
+                result = describe_topic(topics, topic.name)
         except MissingTopicError:
             raise
         except TransientError:
             # The broker is unavailable: missing heartbeats show that soon enough.
             return
-        if found.topic_id != topic.topic_id:
+        if result.topic_id != topic.topic_id:
             raise TransientError(f"coordination topic {topic.name} was recreated")
-        if found.partitions != topic.partitions:
-            raise GrownTopicError(topic.name, f"it had {topic.partitions}, now it has {found.partitions}")
+        if result.partitions != topic.partitions:
+            raise GrownTopicError(topic.name, f"it had {topic.partitions}, now it has {result.partitions}")

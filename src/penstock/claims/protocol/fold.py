@@ -51,7 +51,7 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             _renew(group, offset, record)
         case records.ClaimingPartition():
             require(not group.pauses, "the group is paused")
-            won = [each for each in record.wishes if _free(group.claim(each.partition), each)]
+            won = [item for item in record.wishes if _free(group.claim(item.partition), item)]
             require(bool(won), "the partitions changed meanwhile")
             for wish in won:
                 group.claims[wish.partition] = _claimed(group.claim(wish.partition), offset, record.who, wish)
@@ -93,7 +93,7 @@ def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     require(not group.present(record.who), "the sender has joined already")
     last = None if before is None else before.last
     require(record.if_last == last, "the client id was used by another process meanwhile")
-    others = any(each.present for key, each in group.members.items() if key != client_id)
+    others = any(member.present for key, member in group.members.items() if key != client_id)
     interval = group.heartbeat_seconds
     require(not others or interval == record.heartbeat_seconds, f"the heartbeat interval of the group is {interval} s")
     if before is not None and before.present and before.who != record.who:
@@ -146,7 +146,7 @@ def _free(claim: Claim, wish: Wish) -> bool:
 
 def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup) -> list[Beat]:
     """The part of a record that is about what its sender still holds."""
-    return [each for each in record.beats if group.claim(each.partition).held_by(record.who, each.token)]
+    return [beat for beat in record.beats if group.claim(beat.partition).held_by(record.who, beat.token)]
 
 
 def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:

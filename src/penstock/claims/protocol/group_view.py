@@ -62,7 +62,7 @@ class GroupView:
         self._appended: dict[str, float] = {}
 
     def snapshot(self, topic_id: str) -> Snapshot:
-        left = {each: ends - self._passed for each, ends in self._pause_ends.items() if each in self.state.pauses}
+        left = {key: ends - self._passed for key, ends in self._pause_ends.items() if key in self.state.pauses}
         return Snapshot(topic_id, self.group, self.broker_at, self.state, self._epoch, left)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
@@ -154,7 +154,7 @@ class GroupView:
     def live_members(self, now: float) -> list[MemberState]:
         """Those that have not left and are not suspected."""
         members = self.state.members
-        return [each for key, each in members.items() if each.present and not self.suspected(key, now)]
+        return [member for key, member in members.items() if member.present and not self.suspected(key, now)]
 
     def silence_seconds(self, client_id: str, now: float) -> float:
         """How long a member was not heard; 0 where it never was."""

@@ -190,9 +190,9 @@ def partitions_of(record: Record) -> tuple[Partition, ...]:
     """The partitions that a record is about."""
     match record:
         case ClaimingPartition():
-            return tuple(each.partition for each in record.wishes)
+            return tuple(wish.partition for wish in record.wishes)
         case ReleasingPartition() | LeavingGroup() | Heartbeat():
-            return tuple(each.partition for each in record.beats)
+            return tuple(beat.partition for beat in record.beats)
         case ForgettingPartitions():
             return record.partitions
         case JoiningGroup() | ForgettingMember() | BalancingGroup() | ReleaseGroup() | ResumingGroup():
@@ -204,9 +204,9 @@ def partitions_of(record: Record) -> tuple[Partition, ...]:
 def wants_of(partitions: Iterable[Partition]) -> tuple[Wanted, ...]:
     """Partitions as they are written in records, in a fixed order."""
     numbers: dict[tuple[str, str], list[int]] = {}
-    for each in sorted(set(partitions), key=attrgetter("topic", "topic_id", "number")):
-        numbers.setdefault((each.topic, each.topic_id), []).append(each.number)
-    return tuple(Wanted(*topic, _spans(each)) for topic, each in numbers.items())
+    for partition in sorted(set(partitions), key=attrgetter("topic", "topic_id", "number")):
+        numbers.setdefault((partition.topic, partition.topic_id), []).append(partition.number)
+    return tuple(Wanted(*topic, _spans(number)) for topic, number in numbers.items())
 
 
 def _spans(numbers: list[int]) -> tuple[tuple[int, int], ...]:

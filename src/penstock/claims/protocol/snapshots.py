@@ -83,19 +83,19 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
         raise MalformedError(f"not a snapshot: {error}") from None
     if stored.group != group:
         raise MalformedError(f"written for group {stored.group}")
-    found = asdict(stored)
-    found |= {"members": {each.who.client_id: each for each in stored.members}, "claims": dict(stored.claims)}
-    found["state"] = Group(**{each: found[each] for each in Group.__struct_fields__})
-    return Snapshot(**{each: found[each] for each in Snapshot.__struct_fields__})
+    result = asdict(stored)
+    result |= {"members": {member.who.client_id: member for member in stored.members}, "claims": dict(stored.claims)}
+    result["state"] = Group(**{field: result[field] for field in Group.__struct_fields__})
+    return Snapshot(**{struct_field: result[struct_field] for struct_field in Snapshot.__struct_fields__})
 
 
 def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]:
     """The snapshots of a group, in the order in which they were written; what is none is skipped."""
-    found: list[Snapshot] = []
+    result: list[Snapshot] = []
     for content in contents:
         with suppress(ForeignError, MalformedError):
-            found.append(decode_snapshot(content, group))
-    return found
+            result.append(decode_snapshot(content, group))
+    return result
 
 
 # where to start reading
@@ -134,19 +134,19 @@ def reading_start(
     `holds` tells whether the record at an offset was appended at that time.
     """
     first, end = bounds
-    ours = [each for each in snapshots if each.topic_id == topic_id]
+    ours = [snapshot for snapshot in snapshots if snapshot.topic_id == topic_id]
     if snapshots and not ours:
         return ReadingStart(None, first, RECREATED)
-    for each in ours:
-        last = each.state.next_offset - 1
-        if last >= end or (last >= first and not holds(last, each.appended_at)):
+    for item in ours:
+        last = item.state.next_offset - 1
+        if last >= end or (last >= first and not holds(last, item.appended_at)):
             return ReadingStart(None, first, f"it was cut below {last + 1}, and holds [{first}, {end})")
     newest = max(ours, key=lambda each: each.state.next_offset, default=None)
     if newest is None:
         # A group without a snapshot is new, however old the log is.
         return ReadingStart(None, first)
     offset = newest.state.next_offset
-    if offset < first and any(each.present for each in newest.state.members.values()):
+    if offset < first and any(member.present for member in newest.state.members.values()):
         return ReadingStart(None, first, f"no snapshot covers the deleted records {offset} to {first - 1}")
     # A group without members has said nothing since its last snapshot.
     return ReadingStart(newest, max(first, offset))

@@ -76,12 +76,12 @@ def history(
 ) -> None:
     """Show the records of a group, each applied or refused and why."""
     of = _group(job, bootstrap, group, topic)
-    found = admin.history(of, partition, limit)
+    result = admin.history(of, partition, limit)
     if json:
-        head = {"group": of.group, "topic": of.topic, "start": found.start, "read": found.count}
-        typer.echo(json_text.dumps({**head, "records": [record_json(each) for each in found.records]}))
+        head = {"group": of.group, "topic": of.topic, "start": result.start, "read": result.count}
+        typer.echo(json_text.dumps({**head, "records": [record_json(record) for record in result.records]}))
     else:
-        print_history(found, of.topic, Console(highlight=False))
+        print_history(result, of.topic, Console(highlight=False))
 
 
 @app.command()
@@ -105,14 +105,14 @@ def pause(
     for_seconds = None if duration is None else _seconds("--for", duration)
     report = admin.pause(of, for_seconds, reason, _seconds("--wait", wait))
     if json:
-        holders = [claim_json(each) for each in report.holders]
+        holders = [claim_json(holder) for holder in report.holders]
         body = {"group": of.group, "topic": of.topic, "pause_id": report.pause_id}
         typer.echo(json_text.dumps({**body, "until_at": instant(report.until_at), "holders": holders}))
     else:
         until = "" if report.until_at is None else f" until {instant(report.until_at)}"
         typer.echo(f"group {of.group} is paused{until}: {report.pause_id}")
-        for each in report.holders:
-            typer.echo(f"still held: {holder_text(each)}")
+        for item in report.holders:
+            typer.echo(f"still held: {holder_text(item)}")
     if report.holders:
         raise typer.Exit(TransientError.exit_code)
 

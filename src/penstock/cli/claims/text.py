@@ -41,11 +41,11 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
         "at": instant(listing.at),
         "paused": bool(listing.pauses),
         "pauses": [
-            {"id": key, **msgspec.to_builtins(each), "until_at": instant(each.until_at)}
-            for key, each in listing.pauses.items()
+            {"id": key, **msgspec.to_builtins(pause), "until_at": instant(pause.until_at)}
+            for key, pause in listing.pauses.items()
         ],
-        "members": [_member_json(each) for each in listing.members],
-        "claims": [claim_json(each) for each in listing.claims],
+        "members": [_member_json(member) for member in listing.members],
+        "claims": [claim_json(claim) for claim in listing.claims],
     }
 
 
@@ -101,10 +101,10 @@ def _state(freshness: Freshness | None) -> str:
 def print_listing(listing: ClaimsListing, console: Console) -> None:
     """Pauses first, then members, then claims."""
     console.print(Text.assemble((listing.group, "bold"), f"  {listing.topic}  {instant(listing.at)}"), soft_wrap=True)
-    for key, each in listing.pauses.items():
-        until = "" if each.until_at is None else f" until {instant(each.until_at)}"
-        reason = f": {each.reason}" if each.reason else ""
-        console.print(Text(f"! paused{until} by {each.by} ({key}){reason}", style="yellow"), soft_wrap=True)
+    for key, pause in listing.pauses.items():
+        until = "" if pause.until_at is None else f" until {instant(pause.until_at)}"
+        reason = f": {pause.reason}" if pause.reason else ""
+        console.print(Text(f"! paused{until} by {pause.by} ({key}){reason}", style="yellow"), soft_wrap=True)
     console.print(_members(listing))
     console.print()
     console.print(_claims(listing))
@@ -117,13 +117,13 @@ def print_listing(listing: ClaimsListing, console: Console) -> None:
 def _members(listing: ClaimsListing) -> Table:
     rows = [
         (
-            each.client_id,
-            Text(_state(each.freshness), style="dim" if each.freshness is None else _STYLES[each.freshness]),
-            duration(each.silent_seconds),
-            str(each.claims),
-            str(each.lag),
+            member.client_id,
+            Text(_state(member.freshness), style="dim" if member.freshness is None else _STYLES[member.freshness]),
+            duration(member.silent_seconds),
+            str(member.claims),
+            str(member.lag),
         )
-        for each in listing.members
+        for member in listing.members
     ]
     return table(("member", "state", "silent", "claims", "lag"), rows, left=(0, 1))
 
@@ -131,15 +131,15 @@ def _members(listing: ClaimsListing) -> Table:
 def _claims(listing: ClaimsListing) -> Table:
     rows = [
         (
-            str(each.partition),
-            (each.owner or "-") if each.claim.held else "-",
-            Text("free", style="dim") if each.freshness is None else _fresh(each.freshness),
-            str(each.claim.token),
-            cell(each.claim.position),
-            str(each.claim.lag),
-            "-" if each.age_seconds is None else duration(each.age_seconds),
+            str(claim.partition),
+            (claim.owner or "-") if claim.claim.held else "-",
+            Text("free", style="dim") if claim.freshness is None else _fresh(claim.freshness),
+            str(claim.claim.token),
+            cell(claim.claim.position),
+            str(claim.claim.lag),
+            "-" if claim.age_seconds is None else duration(claim.age_seconds),
         )
-        for each in listing.claims
+        for claim in listing.claims
     ]
     return table(("partition", "owner", "state", "token", "position", "lag", "age"), rows, left=(0, 1, 2))
 

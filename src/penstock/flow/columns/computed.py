@@ -118,7 +118,7 @@ def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> p
     """That of the arguments which are not constants; constants follow it where they can."""
     computed = [_type(arg, schema) for arg in args if not isinstance(arg, Constant)]
     constants = [pa.scalar(arg.value) for arg in args if isinstance(arg, Constant)]
-    kinds = computed or [each.type for each in constants if each.is_valid]
+    kinds = computed or [item.type for item in constants if item.is_valid]
     common = kinds[0] if kinds else pa.null()
     if any(kind != common for kind in kinds):
         raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
@@ -175,7 +175,7 @@ def _day(values: pa.Array, faults: Faults) -> pa.Array:
 
 def _cut(texts: pa.Array, bounds: Sequence[Expression]) -> pa.Array:
     # That they are whole numbers is seen to by the parser.
-    start, length = (each.value for each in bounds if isinstance(each, Constant))
+    start, length = (bound.value for bound in bounds if isinstance(bound, Constant))
     assert isinstance(start, int) and isinstance(length, int)
     return pc.utf8_slice_codeunits(texts, start - 1, start - 1 + length)
 
@@ -206,7 +206,7 @@ FUNCTIONS: dict[FunctionName, _Function] = {
         lambda kind: any(test(kind) for test in (pa.types.is_string, pa.types.is_integer, pa.types.is_null)),
         "text and whole numbers",
         pa.string(),
-        lambda v, *_: pc.binary_join_element_wise(*(each.cast(pa.string()) for each in v), ""),
+        lambda v, *_: pc.binary_join_element_wise(*(item.cast(pa.string()) for item in v), ""),
     ),
 }
 """All but `coalesce`, which has the type of its arguments and looks at one after the other."""

@@ -32,9 +32,9 @@ def folded(name: str) -> str:
 
 def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field]:
     """The fields by name without case. Raises `UserError` where that is ambiguous, at any depth."""
-    found: dict[str, pa.Field] = {}
+    result: dict[str, pa.Field] = {}
     for field in fields:
-        clash = found.setdefault(folded(field.name), field)
+        clash = result.setdefault(folded(field.name), field)
         if clash is not field:
             if clash.name == field.name:
                 raise UserError(f"{where} has two columns {field.name}", hint="rename one of them")
@@ -43,7 +43,7 @@ def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field
                 hint="readers such as Spark take both for one: rename one of them",
             )
         by_folded_name(_struct_fields(field.type), where)
-    return found
+    return result
 
 
 def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | None:
@@ -51,9 +51,9 @@ def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | N
     there = {folded(field.name): field for field in one}
     for field in other:
         mine = there.get(folded(field.name))
-        found = None if mine is None else _type_conflict(mine.name, mine.type, field.type)
-        if found is not None:
-            return found
+        result = None if mine is None else _type_conflict(mine.name, mine.type, field.type)
+        if result is not None:
+            return result
     return None
 
 
@@ -70,23 +70,23 @@ def grown(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> pa.Schema:
 def respelled(fields: Iterable[pa.Field], others: Iterable[pa.Field]) -> pa.Schema:
     """The fields under the names that `others` have for them, at any depth."""
     theirs = {folded(field.name): field for field in others}
-    found = [(field, theirs.get(folded(field.name), field)) for field in fields]
+    result = [(field, theirs.get(folded(field.name), field)) for field in fields]
     return pa.schema(
-        [each.with_name(like.name).with_type(_joined_type(each.type, like.type, respelled)) for each, like in found]
+        [each.with_name(like.name).with_type(_joined_type(each.type, like.type, respelled)) for each, like in result]
     )
 
 
 def new_paths(before: Iterable[pa.Field], after: Iterable[pa.Field], above: str = "") -> list[str]:
     """The fields of `after` that `before` lacks, as dotted paths."""
     there = {folded(field.name): field for field in before}
-    found: list[str] = []
+    result: list[str] = []
     for field in after:
         old = there.get(folded(field.name))
         if old is None:
-            found.append(above + field.name)
+            result.append(above + field.name)
         else:
-            found += new_paths(_struct_fields(old.type), _struct_fields(field.type), f"{above}{field.name}.")
-    return found
+            result += new_paths(_struct_fields(old.type), _struct_fields(field.type), f"{above}{field.name}.")
+    return result
 
 
 def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -33,11 +33,11 @@ _TIME = _Need(is_time, pa.string())
 
 def with_read_fields(shown: Shown, event_time: Expression, columns: Iterable[Expression]) -> dict[str, pa.DataType]:
     """The fields, those that the expressions read among them and of types that they can read."""
-    found = dict(shown)
+    result = dict(shown)
     needs = [*_needs(event_time, _TIME, shown), *(each for column in columns for each in _needs(column, _ANY, shown))]
     for path, need in needs:
-        found = _placed(found, path, need)
-    return found
+        result = _placed(result, path, need)
+    return result
 
 
 def _needs(expression: Expression, need: _Need, shown: Shown) -> Iterator[tuple[tuple[str, ...], _Need]]:
@@ -64,8 +64,8 @@ def _common(args: Iterable[Expression], need: _Need, shown: Shown) -> _Need:
     constants = [pa.scalar(arg.value) for arg in args if isinstance(arg, Constant)]
     fields = pa.schema(list(shown.items()))
     kinds = [kind for arg in args if isinstance(arg, Field) and (kind := type_at(fields, arg.path)) is not None]
-    kinds += [each.type for each in constants if each.is_valid]
-    fitting = (kind for kind in kinds if need.fits(kind) and all(casts(each, kind) for each in constants))
+    kinds += [constant.type for constant in constants if constant.is_valid]
+    fitting = (kind for kind in kinds if need.fits(kind) and all(casts(item, kind) for item in constants))
     chosen = next(fitting, need.otherwise)
     return _Need(lambda kind: kind == chosen, chosen)
 
@@ -73,7 +73,7 @@ def _common(args: Iterable[Expression], need: _Need, shown: Shown) -> _Need:
 def _placed(fields: Shown, path: tuple[str, ...], need: _Need) -> dict[str, pa.DataType]:
     """The fields with one at the path; another whose name differs in case only would take its place in a table."""
     name, below = path[0], path[1:]
-    others = {each: kind for each, kind in fields.items() if each == name or each.lower() != name.lower()}
+    others = {key: kind for key, kind in fields.items() if key == name or key.lower() != name.lower()}
     there = others.get(name)
     if below:
         inner = _placed({} if there is None else _children(there), below, need)
@@ -82,4 +82,4 @@ def _placed(fields: Shown, path: tuple[str, ...], need: _Need) -> dict[str, pa.D
 
 
 def _children(kind: pa.DataType) -> dict[str, pa.DataType]:
-    return {each.name: each.type for each in kind} if pa.types.is_struct(kind) else {}
+    return {item.name: item.type for item in kind} if pa.types.is_struct(kind) else {}

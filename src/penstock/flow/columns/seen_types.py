@@ -41,7 +41,7 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
     def shows_values(self) -> bool:
         """Whether there is more than empty objects and lists."""
         plain = self.texts or self.wholes or self.fractions or self.flags
-        inside = any(each.shows_values for each in self.members.values())
+        inside = any(member.shows_values for member in self.members.values())
         return bool(plain) or inside or (self.items is not None and self.items.shows_values)
 
     def add(self, other: SeenTypes) -> None:
@@ -123,17 +123,17 @@ def addable(fields: Mapping[str, pa.DataType], taken: Iterable[str], decoded: It
 def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> list[str]:
     """Fields with values that find no place in the columns, as dotted paths."""
     chosen = {field.name: field.type for field in columns}
-    found: list[str] = []
+    result: list[str] = []
     for name, seen in fields.items():
         if name not in chosen:
-            found += [name] if seen.shows_values else []
+            result += [name] if seen.shows_values else []
             continue
         kind, inner = chosen[name], seen
         while inner.items is not None and pa.types.is_list(kind):
             kind, inner = kind.value_type, inner.items
         if pa.types.is_struct(kind):
-            found += [f"{name}.{below}" for below in left_out(inner.members, kind)]
-    return sorted(found)
+            result += [f"{name}.{below}" for below in left_out(inner.members, kind)]
+    return sorted(result)
 
 
 def to_json(fields: Mapping[str, SeenTypes]) -> str:

@@ -59,10 +59,10 @@ def timestamp_micros(text: str) -> int:
     if text.startswith("0000"):
         # Python's calendar begins a year later.
         return timestamp_micros("0400" + text[4:]) - _CYCLE // _MICROSECOND
-    found = datetime.fromisoformat(text)
-    offset = found.utcoffset() or timedelta(0)
+    result = datetime.fromisoformat(text)
+    offset = result.utcoffset() or timedelta(0)
     # Not as a time of UTC: at either end of the calendar there may be none.
-    return (found.replace(tzinfo=UTC) - _EPOCH - offset) // _MICROSECOND
+    return (result.replace(tzinfo=UTC) - _EPOCH - offset) // _MICROSECOND
 
 
 def day_number(text: str) -> int:

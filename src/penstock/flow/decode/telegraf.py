@@ -190,15 +190,15 @@ def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
 def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
     """Which lines begin and end so, with something between."""
     data = lines.bytes
-    found = lines.ends - lines.starts > len(prefix) + len(suffix)
+    result = lines.ends - lines.starts > len(prefix) + len(suffix)
     # The last byte of a prefix tells most lines apart, before any text is cut.
-    found[found] = data[lines.starts[found] + len(prefix) - 1] == ord(prefix[-1])
-    chosen = lines.where(found)
+    result[result] = data[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
+    chosen = lines.where(result)
     if len(chosen):
         first = Spans(lines.data, chosen.starts, chosen.starts + len(prefix))
         last = Spans(lines.data, chosen.ends - len(suffix), chosen.ends)
-        found[found] = _equal(first, prefix) & _equal(last, suffix)
-    return found
+        result[result] = _equal(first, prefix) & _equal(last, suffix)
+    return result
 
 
 def _equal(spans: Spans, text: str) -> Mask:
@@ -209,10 +209,10 @@ def _equal(spans: Spans, text: str) -> Mask:
 def _cuts(lines: Spans, packed: Mask) -> tuple[Integers, Integers]:
     """Where packed lines hold a comma between two objects, by the place before it, and the number of the line."""
     data = lines.bytes
-    found = data[: -len(_BETWEEN) + 1] == _BETWEEN[0]
+    result = data[: -len(_BETWEEN) + 1] == _BETWEEN[0]
     for index in range(1, len(_BETWEEN)):
-        found &= data[index : len(data) - len(_BETWEEN) + 1 + index] == _BETWEEN[index]
-    places = np.flatnonzero(found)
+        result &= data[index : len(data) - len(_BETWEEN) + 1 + index] == _BETWEEN[index]
+    places = np.flatnonzero(result)
     owners = np.searchsorted(lines.starts, places, side="right") - 1
     inside = (owners >= 0) & (places + len(_BETWEEN) <= lines.ends[owners]) & packed[owners]
     return places[inside], owners[inside]

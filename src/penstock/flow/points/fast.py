@@ -92,9 +92,9 @@ def _joined(lines: Lines) -> pa.Array:
 
 def _with_odd_fields(counts: Integers, owners: Integers, odd: Mask) -> Mask:
     """Metrics with an odd field, or too many of them."""
-    found = counts > FIELDS_MAX
-    found[owners[odd]] = True
-    return found
+    result = counts > FIELDS_MAX
+    result[owners[odd]] = True
+    return result
 
 
 def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int) -> Mask:
@@ -102,10 +102,10 @@ def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int)
     names_count = int(fields.max(initial=0)) + 2
     codes = owners * names_count + fields + 1
     distinct, places = _distinct(codes, metrics_count * names_count)
-    found = np.zeros(metrics_count, np.bool_)
+    zeros = np.zeros(metrics_count, np.bool_)
     if len(distinct) < len(codes):
-        found[owners[np.bincount(places)[places] > 1]] = True
-    return found
+        zeros[owners[np.bincount(places)[places] > 1]] = True
+    return zeros
 
 
 def _empty_count(refused: Mask, rows: Integers) -> int:

@@ -35,19 +35,19 @@ def split(spans: Spans, separator: int) -> tuple[Spans, Integers]:
     """The parts between separators, a byte below 128, and how many each span has; the spans follow on each other."""
     # Bytes beyond the first and the last span belong to others.
     first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
-    found = np.flatnonzero(spans.bytes[first:last] == separator) + first
-    if not len(found):
+    result = np.flatnonzero(spans.bytes[first:last] == separator) + first
+    if not len(result):
         return spans, np.ones(len(spans), np.int64)
-    starts = np.sort(np.concatenate([spans.starts, found + 1]), kind="stable")
-    ends = np.sort(np.concatenate([found, spans.ends]), kind="stable")
-    counts = np.searchsorted(found, spans.ends) - np.searchsorted(found, spans.starts) + 1
+    starts = np.sort(np.concatenate([spans.starts, result + 1]), kind="stable")
+    ends = np.sort(np.concatenate([result, spans.ends]), kind="stable")
+    counts = np.searchsorted(result, spans.ends) - np.searchsorted(result, spans.starts) + 1
     return Spans(spans.data, starts, ends), counts
 
 
 def find(texts: pa.Array, literal: str) -> Integers:
     """Where each string holds the literal first, in bytes from its beginning; -1 where it does not."""
-    found = _series(texts).str.find(literal, literal=True)
-    return found.cast(pl.Int64).fill_null(-1).to_numpy()
+    result = _series(texts).str.find(literal, literal=True)
+    return result.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
@@ -65,19 +65,19 @@ def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
     others = ~_stands_at(spans, places, wanted)
     if others.any():
         rest = spans.where(others)
-        found = find(rest.texts(), literal)
-        places[others] = np.where(found >= 0, rest.starts + found, -1)
+        result = find(rest.texts(), literal)
+        places[others] = np.where(result >= 0, rest.starts + result, -1)
     return places
 
 
 def _stands_at(spans: Spans, places: Integers, wanted: bytes) -> Mask:
     """Which spans hold the bytes at these places."""
-    found = (places >= spans.starts) & (places + len(wanted) <= spans.ends)
-    if found.any():
-        data, inside = spans.bytes, np.where(found, places, 0)
+    result = (places >= spans.starts) & (places + len(wanted) <= spans.ends)
+    if result.any():
+        data, inside = spans.bytes, np.where(result, places, 0)
         for index, byte in enumerate(wanted):
-            found &= data[inside + index] == byte
-    return found
+            result &= data[inside + index] == byte
+    return result
 
 
 def places_of(spans: Spans, byte: int) -> Integers:

@@ -65,12 +65,12 @@ class FieldRouter:
             return _sorted([self._settle_singly(batch)])
         guessed = self._guessed(batch.column("value"))
         numbers = pc.invert(pc.starts_with(guessed, b'"')).fill_null(False)
-        found: list[Routed] = []
+        result: list[Routed] = []
         for numeric, part in ((False, batch.filter(pc.invert(numbers))), (True, batch.filter(numbers))):
             if part.num_rows:
                 decoded = self._readers[numeric].decode(part)
-                found += [self._as_read(decoded.rows, numeric), self._settle_singly(decoded.bad.kafka)]
-        return _sorted(found)
+                result += [self._as_read(decoded.rows, numeric), self._settle_singly(decoded.bad.kafka)]
+        return _sorted(result)
 
     def _guessed(self, values: pa.Array) -> pa.Array:
         """What follows the first `"name"` of each text: a string with its quotes, a number, or null."""
@@ -89,13 +89,13 @@ class FieldRouter:
 
     def _settle_singly(self, batch: pa.RecordBatch) -> Routed:
         errors: dict[int, str] = {}
-        found: list[tuple[str | None, bool]] = []
+        result: list[tuple[str | None, bool]] = []
         for row, record in enumerate(batch.column("value").to_pylist()):
             try:
-                found.append(value_at(record, self._path))
+                result.append(value_at(record, self._path))
             except MisfitError as misfit:
                 errors[row] = str(misfit)
-        values, numbers = [value for value, _ in found], [numeric for _, numeric in found]
+        values, numbers = [value for value, _ in result], [numeric for _, numeric in result]
         kept = take(batch, rows_without(batch.num_rows, errors))
         return self._routed(kept, pa.array(values, pa.string()), pa.array(numbers, pa.bool_()), bad_rows(batch, errors))
 

@@ -54,12 +54,12 @@ class Filer:
         self.tallies.add(type_key, Share(event_ms_max=filed.event_ms_max))
         for bad in filed.bad:
             self.quarantine(type_key, bad)
-        for each in filed.days:
-            count = each.rows.num_rows
-            replayed = ranges_of(each.offsets.tolist()) if self._flow.replay_run is not None else ()
-            self.tallies.add(type_key, Share(Counts(written=count), days={each.day: count}, replayed=replayed))
+        for day in filed.days:
+            count = day.rows.num_rows
+            replayed = ranges_of(day.offsets.tolist()) if self._flow.replay_run is not None else ()
+            self.tallies.add(type_key, Share(Counts(written=count), days={day.day: count}, replayed=replayed))
             if not self._flow.dry:
-                self.files.add(type_key, each.day, each.rows, each.offsets)
+                self.files.add(type_key, day.day, day.rows, day.offsets)
 
     def finish(self) -> TaskReport:
         return self.tallies.report(self.files.finish(), self.files.failed)

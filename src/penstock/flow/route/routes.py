@@ -106,8 +106,8 @@ class PlainRouter:
         if self._by == "header":
             headers, unreadable = record_headers(batch)
             return _texts(last_headers(headers, self._path[0])), unreadable
-        found = markers(batch.column("value"))
-        return found, open_envelopes(batch.column("value")).errors if found.null_count else {}
+        result = markers(batch.column("value"))
+        return result, open_envelopes(batch.column("value")).errors if result.null_count else {}
 
 
 def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
@@ -131,11 +131,11 @@ def as_in_log(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def joined_bad(parts: Sequence[BadRows]) -> BadRows:
     """Bad rows of several steps, with their values as they lie in the log."""
-    found = [part for part in parts if len(part.errors)] or parts[:1]
-    kafka = [as_in_log(part.kafka) for part in found]
-    if len(found) == 1:
-        return BadRows(kafka[0], found[0].errors)
-    return BadRows(pa.concat_batches(kafka), pa.concat_arrays([part.errors for part in found]))
+    result = [part for part in parts if len(part.errors)] or parts[:1]
+    kafka = [as_in_log(part.kafka) for part in result]
+    if len(result) == 1:
+        return BadRows(kafka[0], result[0].errors)
+    return BadRows(pa.concat_batches(kafka), pa.concat_arrays([part.errors for part in result]))
 
 
 def last_headers(headers: pa.Array, name: str) -> pa.Array:
@@ -155,4 +155,4 @@ def _texts(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([utf8(each) for each in values.to_pylist()], pa.string())
+        return pa.array([utf8(value) for value in values.to_pylist()], pa.string())

@@ -37,7 +37,7 @@ class StagedWriter(FilePool[Values]):
         self._name = name
         self._place = topic, partition
         self._storage: Storage = open_storage(options.table_url, options.storage_options)
-        self._file_schema = pa.schema([each for each in options.schema if each.name not in options.partition_by])
+        self._file_schema = pa.schema([item for item in options.schema if item.name not in options.partition_by])
         self._files: list[StagedFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -46,7 +46,7 @@ class StagedWriter(FilePool[Values]):
             return
         schema = self._options.schema
         columns = [rows.column(schema.get_field_index(name)) for name in self._options.partition_by]
-        kept = [rows.column(schema.get_field_index(each.name)) for each in self._file_schema]
+        kept = [rows.column(schema.get_field_index(item.name)) for item in self._file_schema]
         body = pa.RecordBatch.from_arrays(kept, schema=self._file_schema)
         for values, group in split_by_values(body, columns):
             self._add(values, group)

@@ -76,13 +76,13 @@ def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMa
 
 def ranges_of(offsets: Iterable[int]) -> Ranges:
     """The ranges that hold exactly these offsets; their order and repetitions do not matter."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for offset in sorted(set(offsets)):
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
+        if result and result[-1][1] == offset:
+            result[-1] = (result[-1][0], offset + 1)
         else:
-            found.append((offset, offset + 1))
-    return tuple(found)
+            result.append((offset, offset + 1))
+    return tuple(result)
 
 
 def offsets_of(ranges: Ranges) -> list[int]:

@@ -112,8 +112,8 @@ def with_content(name: str, content: Content) -> str:
 def content_of(path: str) -> Content | None:
     """What the name tells of the content; `None` if it tells nothing."""
     name = _last_part(path)
-    found = next((match for shape in (_STAGED, _COMPACTED, _REPLAYED) if (match := shape.fullmatch(name))), None)
-    return None if found is None or found["digest"] is None else Content(int(found["rows"]), found["digest"])
+    result = next((match for shape in (_STAGED, _COMPACTED, _REPLAYED) if (match := shape.fullmatch(name))), None)
+    return None if result is None or result["digest"] is None else Content(int(result["rows"]), result["digest"])
 
 
 def closed_name(owner: str, close: int, unique: str) -> str:
@@ -124,8 +124,8 @@ def _parser(shape: re.Pattern[str], kind: type[NameT]) -> Callable[[str], NameT 
     """What a name of the kind says, whatever folder it lies in; `None` for other names. Groups become its fields."""
 
     def parse(path: str) -> NameT | None:
-        found = shape.fullmatch(_last_part(path))
-        return None if found is None else msgspec.convert(found.groupdict(), kind, strict=False)
+        match = shape.fullmatch(_last_part(path))
+        return None if match is None else msgspec.convert(match.groupdict(), kind, strict=False)
 
     return parse
 

@@ -97,4 +97,4 @@ def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     if any(pa.types.is_nested(kind) for kind in schema.types):
         return True
     wide = (pa.types.is_floating, pa.types.is_int64, pa.types.is_timestamp)
-    return [each.name for each in schema if not any(is_one(each.type) for is_one in wide)]
+    return [item.name for item in schema if not any(is_one(item.type) for is_one in wide)]

@@ -106,7 +106,7 @@ class FilePool(ABC, Generic[K]):
         if pile.waiting_bytes >= limits.row_group_bytes_max or pile.waiting_rows >= limits.row_group_rows_max:
             self._write(key)
         while self._waiting_bytes > limits.pending_bytes_max:
-            self._write(max(self._piles, key=lambda each: self._piles[each].waiting_bytes))
+            self._write(max(self._piles, key=lambda item: self._piles[item].waiting_bytes))
 
     def _complete(self) -> None:
         """Stage every pile, and wait until all files are closed."""

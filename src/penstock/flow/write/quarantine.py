@@ -13,7 +13,7 @@ from penstock.flow.rows import BadRows
 from penstock.flow.write.manifest import PartitionKey, Reason
 from penstock.job.kafka_types import RECORD_SCHEMA
 
-_TOPIC, *_RECORD = ((each.name, each.type) for each in RECORD_SCHEMA)
+_TOPIC, *_RECORD = ((item.name, item.type) for item in RECORD_SCHEMA)
 QUARANTINE_SCHEMA = pa.schema(
     [
         ("job", pa.string()),
@@ -50,7 +50,7 @@ def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.
     }
     there = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **known}
     nothing = pa.nulls(count)
-    arrays = [there.get(each.name, nothing).cast(each.type) for each in QUARANTINE_SCHEMA]
+    arrays = [there.get(item.name, nothing).cast(item.type) for item in QUARANTINE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
 
 
@@ -65,8 +65,8 @@ def error_kinds(errors: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
 def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
     rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
-    found = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
-    return [Reason(each["kind"], each["row_count"], told_error(partition, bad, each["row_min"])) for each in found]
+    result = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
+    return [Reason(item["kind"], item["row_count"], told_error(partition, bad, item["row_min"])) for item in result]
 
 
 def told_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
@@ -78,8 +78,8 @@ def told_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
 def merged_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     """Each kind once, the most frequent first; of a bounded number of kinds."""
     by_kind: dict[str, Reason] = {}
-    for each in reasons:
-        kind = each.kind if each.kind in by_kind or len(by_kind) < KINDS_MAX else OTHER_KIND
-        named = Reason(kind, each.count, each.example)
+    for reason in reasons:
+        kind = reason.kind if reason.kind in by_kind or len(by_kind) < KINDS_MAX else OTHER_KIND
+        named = Reason(kind, reason.count, reason.example)
         by_kind[kind] = by_kind[kind] + named if kind in by_kind else named
-    return tuple(sorted(by_kind.values(), key=lambda each: (-each.count, each.kind)))
+    return tuple(sorted(by_kind.values(), key=lambda item: (-item.count, item.kind)))

@@ -123,4 +123,4 @@ def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _known(*numbers: int | None) -> list[int]:
-    return [each for each in numbers if each is not None]
+    return [number for number in numbers if number is not None]

@@ -77,9 +77,9 @@ class FileStats:
         groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
         for leaf in self._leaves:
             columns = [group.column(leaf.number).statistics for group in groups if group.num_rows]
-            if any(each is None or not each.has_null_count for each in columns):
+            if any(column is None or not column.has_null_count for column in columns):
                 continue
-            _place(nulls, leaf.path, sum(each.null_count for each in columns))
+            _place(nulls, leaf.path, sum(item.null_count for item in columns))
             low, high = _bounds(leaf, columns, self._long_texts.get(leaf.path))
             if low is not None:
                 _place(minimums, leaf.path, low)
@@ -91,13 +91,13 @@ class FileStats:
 @lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
 def _indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
     """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
-    found: list[Leaf] = []
+    result: list[Leaf] = []
     number = 0
     for path, kind in islice(_columns(schema, ()), indexed_columns_max):
         if not pa.types.is_nested(kind):
-            found.append(Leaf(path, number, kind))
+            result.append(Leaf(path, number, kind))
         number += _leaf_count(kind)
-    return tuple(found)
+    return tuple(result)
 
 
 def _columns(fields: Iterable[pa.Field], above: Path) -> Iterator[tuple[Path, pa.DataType]]:
@@ -117,8 +117,8 @@ def _leaf_count(kind: pa.DataType) -> int:
 def _bounds(leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None) -> tuple[Bound | None, Bound | None]:
     """The least and the greatest value as JSON wants them; `None` for one that cannot be told."""
     text = _spelling(leaf.kind)
-    with_values = [each for each in columns if each.num_values]
-    told = [each for each in with_values if each.has_min_max]
+    with_values = [column for column in columns if column.num_values]
+    told = [value for value in with_values if value.has_min_max]
     # Row groups without bounds hold the long texts, of which the bounds are known.
     if text is None or not with_values or (len(told) < len(with_values) and long_texts is None):
         return None, None
@@ -187,5 +187,5 @@ def _json(value: Any) -> str:
     Text stays UTF-8: Polars and DataFusion misread the escapes of characters beyond the first plane.
     """
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_json(name)}:{_json(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{_json(name)}:{_json(item)}" for name, item in value.items()) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

@@ -116,7 +116,7 @@ def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: 
     spec = table.spec
     options = WriteOptions(spec.path, schema, dict(spec.storage_options), spec.partition_by, open_writers_max=1)
     writer = StagedWriter(options, lambda: compacted_name(version_max, uuid.uuid4().hex), topic="", partition=0)
-    sources = [Source(each.path, dict(zip(spec.partition_by, each.scalars, strict=True))) for each in files.files]
+    sources = [Source(file.path, dict(zip(spec.partition_by, file.scalars, strict=True))) for file in files.files]
     return Merged(files, merge_files(table.storage(), sources, schema, writer))
 
 
@@ -132,7 +132,7 @@ def commit_merged(
     landed: list[Merged[F]] = []
 
     def decide() -> Change | None:
-        active = {each.path: each for each in table.active_files()}
+        active = {item.path: item for item in table.active_files()}
         landed[:] = [each for each in merged if each.outputs and all(file.path in active for file in each.outputs)]
         there = {(each.path, each.size_bytes) for each in active.values()}
         alive[:] = [each for each in merged if there >= {(file.path, file.size_bytes) for file in each.group.files}]

@@ -100,7 +100,7 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
             if isinstance(part, SlicePart)
         ),
         starts=tuple(
-            CommitStart(*placed(each.partition), each.offset) for each in accepted if isinstance(each, StartPart)
+            CommitStart(*placed(item.partition), item.offset) for item in accepted if isinstance(item, StartPart)
         ),
         rows=proposal.rows + sum(file.rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),

@@ -64,14 +64,14 @@ def fingerprint(text: str) -> int:
 
 def is_position_of(job: str, key: str) -> bool:
     """Whether the name is that of a position of the job."""
-    found = _POSITION_KEY.fullmatch(key)
-    return found is not None and found["job"] == job
+    match = _POSITION_KEY.fullmatch(key)
+    return match is not None and match["job"] == job
 
 
 def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
     """The jobs whose positions stand among the names of a table's app transactions."""
-    found = (_POSITION_KEY.fullmatch(key) for key in keys)
-    return frozenset(each["job"] for each in found if each is not None)
+    result = (_POSITION_KEY.fullmatch(key) for key in keys)
+    return frozenset(item["job"] for item in result if item is not None)
 
 
 def other_jobs(keys: Iterable[str], job: str) -> list[str]:
@@ -94,7 +94,7 @@ def state_of(
     wanted, names = tuple(partitions), tuple(numbers)
     return DeltaState(
         version=version,
-        partitions={each: _partition_state(lookup, job, each, names) for each in wanted},
+        partitions={item: _partition_state(lookup, job, item, names) for item in wanted},
         fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
     )
 

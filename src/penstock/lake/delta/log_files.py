@@ -38,22 +38,22 @@ def app_transactions(
     `known` are those of an earlier version: then only the entries since are read, while there are few of them.
     """
     files: list[str] = []
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     if known is not None and 0 <= version - known[0] <= ENTRIES_READ_MAX:
-        base, found = known[0], dict(known[1])
+        base, result = known[0], dict(known[1])
     else:
         base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
     entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
     try:
         for name in [*files, *entries]:
             for action in _actions(storage, f"{LOG_FOLDER}{name}"):
-                found[action["appId"]] = int(action["version"])
+                result[action["appId"]] = int(action["version"])
     except NotFoundError as error:
         if known is not None:
             # Entries since then were cleaned: begin at the checkpoint that replaced them.
             return app_transactions(storage, version)
         raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
-    return found
+    return result
 
 
 def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] | None:
@@ -74,11 +74,11 @@ def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
     by_version: dict[int, dict[str, list[str]]] = {}
     for entry in storage.list(LOG_FOLDER):
         name = entry.path.rsplit("/", 1)[-1]
-        found = _CHECKPOINT.fullmatch(name)
-        if found is not None and int(found["version"]) <= version:
+        match = _CHECKPOINT.fullmatch(name)
+        if match is not None and int(match["version"]) <= version:
             # A multi-part checkpoint counts only with all of its parts; others are whole by themselves.
-            group = f"parts {found['parts']}" if found["parts"] else name
-            by_version.setdefault(int(found["version"]), {}).setdefault(group, []).append(name)
+            group = f"parts {match['parts']}" if match["parts"] else name
+            by_version.setdefault(int(match["version"]), {}).setdefault(group, []).append(name)
     for number in sorted(by_version, reverse=True):
         for group, files in sorted(by_version[number].items()):
             if not group.startswith("parts ") or len(files) == int(group.removeprefix("parts ")):
@@ -103,8 +103,8 @@ def recently_removed(storage: Storage, paths: Set[str]) -> frozenset[str]:
     """Which of `paths` the log's newest entries remove; the store's own times decide which entries are new."""
     if not paths:
         return frozenset()
-    entries = [each for each in storage.list(LOG_FOLDER) if _ENTRY.fullmatch(each.path.removeprefix(LOG_FOLDER))]
-    newest = max((each.modified_at for each in entries), default=None)
+    entries = [item for item in storage.list(LOG_FOLDER) if _ENTRY.fullmatch(item.path.removeprefix(LOG_FOLDER))]
+    newest = max((entry.modified_at for entry in entries), default=None)
     removed: set[str] = set()
     for each in entries:
         if newest is not None and each.modified_at >= newest - CLOCK_AHEAD_MAX:

@@ -65,7 +65,7 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, piece: Slice, token: int, added: Totals, files: tuple[StagedFile, ...] = ()) -> CommitSlice:
         counts = {name: getattr(added, name) for name in TOTAL_NAMES}
-        listed = tuple(ListedFile(each.path, each.rows, each.size_bytes, each.stats) for each in files)
+        listed = tuple(ListedFile(file.path, file.rows, file.size_bytes, file.stats) for file in files)
         return cls(*placed(piece.partition), piece.start, piece.end, token, **counts, quarantine=listed)
 
     @property
@@ -76,8 +76,8 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     def files(self) -> tuple[StagedFile, ...]:
         """The quarantine files, as they were staged."""
         return tuple(
-            StagedFile(self.topic, self.partition, each.path, each.rows, each.size_bytes, {}, each.stats)
-            for each in self.quarantine
+            StagedFile(self.topic, self.partition, item.path, item.rows, item.size_bytes, {}, item.stats)
+            for item in self.quarantine
         )
 
 
@@ -136,6 +136,6 @@ def provenance_of(record: Mapping[str, Any]) -> Provenance | None:
 def commits_of(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[tuple[int, Provenance]]:
     """The commits of a job among the history of a table, in its order, with their versions."""
     for record in history:
-        found = provenance_of(record)
-        if found is not None and found.job == job:
-            yield int(record["version"]), found
+        result = provenance_of(record)
+        if result is not None and result.job == job:
+            yield int(record["version"]), result

@@ -43,11 +43,11 @@ def fit(
     """
     by_folded_name(table, f"the table at {path}")
     by_folded_name(job, "the job")
-    found = conflict(table, job)
-    if found is not None:
+    result = conflict(table, job)
+    if result is not None:
         raise UserError(
-            f"column {found.path} is {job_type_name(found.one)} in the table at {path}, "
-            f"the job writes {job_type_name(found.other)}",
+            f"column {result.path} is {job_type_name(result.one)} in the table at {path}, "
+            f"the job writes {job_type_name(result.other)}",
             hint="change the job's schema, or write to a new table",
         )
     missing = missing_columns(table, job)
@@ -111,5 +111,5 @@ def _column_demands(handle: DeltaTable) -> list[str]:
 
 def interval_seconds(text: str) -> int | None:
     """Read a Delta interval such as `interval 30 days`; None for what cannot be read."""
-    found = _INTERVAL.fullmatch(text.strip())
-    return int(found[1]) * _UNIT_SECONDS[found[2].lower()] if found else None
+    match = _INTERVAL.fullmatch(text.strip())
+    return int(match[1]) * _UNIT_SECONDS[match[2].lower()] if match else None

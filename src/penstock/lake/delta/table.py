@@ -123,11 +123,11 @@ class Table:
         """The files of the loaded version, with what the log tells of the values in some columns; read once."""
         if self._files[0] != self.version:
             self._files = (self.version, {})
-        found = self._files[1].get(spans_of)
-        if found is None:
+        result = self._files[1].get(spans_of)
+        if result is None:
             with library_errors(self.spec.path):
-                found = self._files[1][spans_of] = active_files(self.handle, spans_of)
-        return found
+                result = self._files[1][spans_of] = active_files(self.handle, spans_of)
+        return result
 
     def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
         """Make the proposal true, as far as the table accepts it; each partition for itself (RULES C2 to C4).
@@ -194,12 +194,12 @@ class Table:
         store_failures = 0
         for number in range(COMMIT_ATTEMPTS_MAX):
             self.refresh()
-            found = attempt()
-            if not isinstance(found, TransientError):
-                return found
-            store_failures += not isinstance(found, ConflictError)
+            result = attempt()
+            if not isinstance(result, TransientError):
+                return result
+            store_failures += not isinstance(result, ConflictError)
             if store_failures >= STORE_FAILURES_MAX:
-                raise found
+                raise result
             self.environment.back_off(number, _BACKOFF_SECONDS_MAX)
         raise TransientError(
             f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
@@ -226,8 +226,8 @@ class Table:
         """The files with the partition columns that a commit on the loaded version fills in."""
         values = {column: str(self.transaction(key) or 0) for column, key in stamps.items()}
         return [
-            msgspec.structs.replace(each, partition_values={**each.partition_values, **values}) if values else each
-            for each in files
+            msgspec.structs.replace(file, partition_values={**file.partition_values, **values}) if values else file
+            for file in files
         ]
 
     def add_action(self, file: StagedFile, data_change: bool = True) -> AddAction:
@@ -276,14 +276,14 @@ class Table:
         before = self.version
         try:
             files = self.stamped(wanted.files, proposal.stamps)
-            actions: list[AddAction | RemoveAction] = [self.remove_action(each) for each in proposal.removes]
-            actions += [self.add_action(each) for each in files]
+            actions: list[AddAction | RemoveAction] = [self.remove_action(remove) for remove in proposal.removes]
+            actions += [self.add_action(file) for file in files]
             self.commit_actions(actions, wanted.transactions, wanted.metadata)
         except TransientError as error:
             self.refresh()
             with library_errors(self.spec.path):
                 since = self.handle.history(self.version - before) if self.version > before else []
-            ours = (found for each in since if (found := provenance_of(each)) is not None)
+            ours = (result for item in since if (result := provenance_of(item)) is not None)
             return None if any(each.batch == proposal.batch_id for each in ours) else error
         self.refresh()
         return None
@@ -300,7 +300,7 @@ class Table:
         """`SchemaMovedError` if files written with these columns no longer fit the loaded version."""
         if written_with is None:
             return
-        there = {each.name: each.type for each in self.schema}
+        there = {item.name: item.type for item in self.schema}
         if any(there.get(each.name) != each.type for each in written_with):
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 

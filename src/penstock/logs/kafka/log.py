@@ -77,7 +77,7 @@ class KafkaLog(KafkaTopics):
                 break
             # A new leader may tell an older end for a moment, and an old one not know a newer epoch.
             time.sleep(LOST_TAIL_PAUSE_SECONDS)
-            lost = lost_tails(self, {each.partition: [each.mark] for each in lost})
+            lost = lost_tails(self, {item.partition: [item.mark] for item in lost})
         return lost
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
@@ -206,7 +206,7 @@ def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_m
     """When the first record at or after each offset was made, as `Log.record_times` says."""
     if not offsets:
         return {}
-    places = {each: TopicPartition(each.topic, each.number, offset) for each, offset in offsets.items()}
+    places = {item: TopicPartition(item.topic, item.number, offset) for item, offset in offsets.items()}
     times: dict[Partition, float] = {}
     # Retention may pass an offset meanwhile.
     for partition, event in _first_events(spec, {"auto.offset.reset": "earliest"}, places, seconds_max):
@@ -237,7 +237,7 @@ def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]])
 def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list[LostTail]:
     """Let the client compare one mark of each partition with its leader's epochs."""
     places = {
-        each: TopicPartition(each.topic, each.number, mark.end, leader_epoch=mark.epoch) for each, mark in asked.items()
+        key: TopicPartition(key.topic, key.number, mark.end, leader_epoch=mark.epoch) for key, mark in asked.items()
     }
     answers = dict(_first_events(spec, _EPOCH_SETTINGS, places, CALL_SECONDS_MAX))
     if silent := sorted(asked.keys() - answers.keys()):

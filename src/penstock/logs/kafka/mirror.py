@@ -36,12 +36,12 @@ _REASONS = {
 
 def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> ShowReport:
     """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
-    found = _committed(log, group, positions)
-    if isinstance(found, Fault):
-        return ShowReport(refused=_all_refused(log, group, positions, found))
-    ahead = [each for each, to in positions.items() if found.get(each, 0) > to]
-    refused = {each: f"the group is already at {found[each]}" for each in ahead}
-    moving = {each: to for each, to in positions.items() if each not in refused and found.get(each) != to}
+    result = _committed(log, group, positions)
+    if isinstance(result, Fault):
+        return ShowReport(refused=_all_refused(log, group, positions, result))
+    ahead = [partition for partition, to in positions.items() if result.get(partition, 0) > to]
+    refused = {item: f"the group is already at {result[item]}" for item in ahead}
+    moving = {each: to for each, to in positions.items() if each not in refused and result.get(each) != to}
     faults = _alter(log, group, moving) if moving else {}
     if isinstance(faults, Fault):
         refused |= _all_refused(log, group, moving, faults)
@@ -52,14 +52,14 @@ def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
 
 def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """The offsets that the group has now; a partition without one is absent."""
-    found = _committed(log, group, partitions)
-    if isinstance(found, Fault):
-        raise log.admin.error(found, f"consumer group {group}")
-    return found
+    result = _committed(log, group, partitions)
+    if isinstance(result, Fault):
+        raise log.admin.error(result, f"consumer group {group}")
+    return result
 
 
 def _committed(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int] | Fault:
-    wanted = {(each.topic, each.number): each for each in partitions}
+    wanted = {(partition.topic, partition.number): partition for partition in partitions}
     if not wanted:
         return {}
     request = [TopicPartition(topic, number) for topic, number in wanted]
@@ -67,12 +67,12 @@ def _committed(log: KafkaTopics, group: str, partitions: Iterable[Partition]) ->
     if isinstance(answer, Fault):
         return answer
     # Kafka answers a negative offset where the group has none.
-    return {wanted[each.topic, each.partition]: each.offset for each in answer if each.offset >= 0}
+    return {wanted[item.topic, item.partition]: item.offset for item in answer if item.offset >= 0}
 
 
 def _alter(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
     """Commit the positions; the faults of single partitions, or the one of them all."""
-    request = [TopicPartition(each.topic, each.number, position) for each, position in positions.items()]
+    request = [TopicPartition(item.topic, item.number, position) for item, position in positions.items()]
     wanted = [ConsumerGroupTopicPartitions(group, request)]
 
     def attempt() -> dict[tuple[str, int], Fault] | Fault:
@@ -83,9 +83,9 @@ def _alter(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
         if isinstance(result, Fault):
             return result
         faults = {
-            (each.topic, each.partition): fault_of(each.error)
-            for each in result.topic_partitions
-            if each.error is not None
+            (partition.topic, partition.partition): fault_of(partition.error)
+            for partition in result.topic_partitions
+            if partition.error is not None
         }
         # To commit the others once more is harmless, and simpler than to keep apart what a moving coordinator took.
         return next((fault for fault in faults.values() if fault.code in _COORDINATOR_AWAY), faults)

@@ -66,7 +66,7 @@ class PieceReader:
     @classmethod
     def of(cls, spec: KafkaLogSpec, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
         settings = {**_TUNING, **reading_settings(spec), "auto.offset.reset": "error"}
-        ids = {each.partition.topic: each.partition.topic_id for each in slices}
+        ids = {item.partition.topic: item.partition.topic_id for item in slices}
         return cls(settings, pieces_of(slices, tasks_min), batch_bytes, topic_ids=ids)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -190,8 +190,8 @@ class _Cursor:
         A broker learns of a recreated topic before it serves any record of it; another one may learn of it later.
         """
         while self._requests:
-            found = self._requests.pop().answer()
-            if found is None or url_safe(found) != self._topic_id:
+            answer = self._requests.pop().answer()
+            if answer is None or url_safe(answer) != self._topic_id:
                 raise TransientError(f"topic {self._piece.topic} was deleted or recreated while it was read")
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class _Cursor:
         served = np.flatnonzero((arrived.errors == 0) | (arrived.errors == KafkaError._PARTITION_EOF))
         if len(served):
             # Also who only says that there is nothing: by a record beyond the end, or the end of the log.
-            self._brokers |= {arrived.broker(int(each)) for each in served[[0, -1]]} - {NO_BROKER}
+            self._brokers |= {arrived.broker(int(item)) for item in served[[0, -1]]} - {NO_BROKER}
         if len(records):
             last = int(records[-1])
             end, epoch = int(arrived.offsets[last]) + 1, arrived.leader_epoch(last)

@@ -47,17 +47,17 @@ class KafkaTopics:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         described = self.describe(sorted(set(topics)))
-        return {topic: url_safe(each.topic_id) for topic, each in described.items() if each is not None}
+        return {topic: url_safe(item.topic_id) for topic, item in described.items() if item is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         wanted = tuple(partitions)
         # The beginning is read first: both only grow, so no end can come out below its beginning.
         firsts = self._offsets(wanted, _EARLIEST)
         ends = self._offsets(wanted, _LATEST)
-        return {each: Bounds(firsts[each], max(firsts[each], ends[each])) for each in wanted}
+        return {item: Bounds(firsts[item], max(firsts[item], ends[item])) for item in wanted}
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        return {each: found.leader_epoch for each, found in self._listed(tuple(partitions), _LATEST).items()}
+        return {key: found.leader_epoch for key, found in self._listed(tuple(partitions), _LATEST).items()}
 
     def compacted(self, topic: str) -> bool | None:
         settings = self.settings(topic)
@@ -86,7 +86,7 @@ class KafkaTopics:
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
-        return {each: start_offset(self.spec.start, each, bounds[each]) for each in partitions}
+        return {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
 
     def close(self) -> None:
         self.admin.close()
@@ -129,22 +129,22 @@ class KafkaTopics:
         return described
 
     def _offsets(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, int]:
-        return {each: int(found.offset) for each, found in self._listed(partitions, which).items()}
+        return {key: int(found.offset) for key, found in self._listed(partitions, which).items()}
 
     def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
         if not partitions:
             return {}
         answers = self._ask_offsets(partitions, which)
-        if any(isinstance(each, Fault) and each.code in _LEADER_MOVED for each in answers.values()):
+        if any(isinstance(answer, Fault) and answer.code in _LEADER_MOVED for answer in answers.values()):
             # The client asks the leaders that it remembers, and looks for others only when topics are described.
-            self.describe(sorted({each.topic for each in partitions}))
+            self.describe(sorted({partition.topic for partition in partitions}))
             answers = self._ask_offsets(partitions, which)
-        return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
+        return {item: self._answer(item, answers[item.topic, item.number]) for item in partitions}
 
     def _ask_offsets(
         self, partitions: tuple[Partition, ...], which: OffsetSpec
     ) -> dict[tuple[str, int], ListOffsetsResultInfo | Fault]:
-        request = {TopicPartition(each.topic, each.number): which for each in partitions}
+        request = {TopicPartition(partition.topic, partition.number): which for partition in partitions}
         results = self.admin.try_each(
             lambda client, seconds: client.list_offsets(
                 request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds

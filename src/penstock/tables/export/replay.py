@@ -111,8 +111,8 @@ class ExportTarget(Target[RunShares]):
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
         state = self._logs.state()
         slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
-        found = self._run_job(batch, slices, number, chunk.records(self._spark))
-        return None if found is None else self._writable(chunk, batch.id, number, found)
+        shares = self._run_job(batch, slices, number, chunk.records(self._spark))
+        return None if shares is None else self._writable(chunk, batch.id, number, shares)
 
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
         names = self._logs.export.types

@@ -164,12 +164,12 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     logs, environment = table.logs, table.environment
     logs.job_log.refresh()
     failed: dict[str, str] = {}
-    found: list[Classified] = []
+    result: list[Classified] = []
     quarantine = open_quarantine(table.job, logs.job_log.quarantine_url, environment)
     listed_quarantine = None if quarantine is None else ListedTable.of(quarantine)
     for name, log in logs.type_logs():
         try:
-            found.append(_type_folder(table, name, log))
+            result.append(_type_folder(table, name, log))
         except PenstockError as error:
             failed[name] = error.primary
     failed |= logs.unreadable
@@ -180,8 +180,8 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
         def lowest(partition: Partition) -> int | None:
             return state.of(partition).position_of()
 
-        found.append(listed_quarantine.classify(lambda opened: quarantine_rules(opened, marks, lowest, by_end)))
-    report = delete_dead(found, environment.at_step, dry_run=dry_run)
+        result.append(listed_quarantine.classify(lambda opened: quarantine_rules(opened, marks, lowest, by_end)))
+    report = delete_dead(result, environment.at_step, dry_run=dry_run)
     return replace(report, failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
 
 

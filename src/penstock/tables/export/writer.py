@@ -50,9 +50,9 @@ class ExportWriter:
         pieces = records.source(batch.slices).pieces
         slices = {_key(piece): _routed(piece, roles[piece.partition], main, pieces) for piece in batch.slices}
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
-        found = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, found, counted=main)
-        return WrittenShares(found, roles, main, started_at) if self._complete(flow, found) else SchemaChanged()
+        result = self._batch_job.run(batch, flow, records)
+        self._batch_job.check(batch, result, counted=main)
+        return WrittenShares(result, roles, main, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
         return ExportTarget(self.table, self._spark, self.replay)
@@ -63,8 +63,8 @@ class ExportWriter:
         """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         flow = replace(flow, on=stopping_nothing(flow.on), replay_run=run)
-        found = self._batch_job.run(batch, flow, records)
-        return found.shares if self._complete(flow, found) else None
+        result = self._batch_job.run(batch, flow, records)
+        return result.shares if self._complete(flow, result) else None
 
     def _complete(self, flow: FanoutFlow, found: Gathered) -> bool:
         """Whether the types had all columns that they need; if so, every record must be accounted for."""

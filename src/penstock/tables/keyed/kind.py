@@ -124,7 +124,7 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
         kind = columns.field(rule.column).type
         raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}")
     first = [columns.field(name) for name in layout.columns if name in columns.names]
-    others = [each for each in columns if each not in first]
+    others = [column for column in columns if column not in first]
     schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
     if layout.merge:
         schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
@@ -134,7 +134,7 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
         _refuse_other_keys(existing, job.table)
     table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
-    _refuse_reserved([each for each in table.schema if each.name not in HIDDEN], f"the table at {job.table.path}")
+    _refuse_reserved([item for item in table.schema if item.name not in HIDDEN], f"the table at {job.table.path}")
     return table
 
 

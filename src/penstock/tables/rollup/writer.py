@@ -50,11 +50,11 @@ class RollupWriter:
 
     def _written(self, batch: Batch, flow: PartialsFlow, records: Records, *, from_log: bool) -> Written:
         started_at = self._environment.now()
-        found = self._batch_job.run(batch, flow, records)
+        result = self._batch_job.run(batch, flow, records)
         if from_log:
-            self._batch_job.check(batch, found)
-        check_conserved(flow, found)
-        return Written(found, started_at, flow.table.schema)
+            self._batch_job.check(batch, result)
+        check_conserved(flow, result)
+        return Written(result, started_at, flow.table.schema)
 
     def flow(self, batch: Batch) -> PartialsFlow:
         """What the tasks of a batch must know."""
@@ -67,8 +67,8 @@ class RollupWriter:
             columns={},
             on=job.on,
             slices={
-                (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
-                for each in batch.slices
+                (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
+                for item in batch.slices
             },
             failpoint=self._environment.failpoint,
             finest_ms=spec.finest.millis,

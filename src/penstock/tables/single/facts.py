@@ -72,7 +72,7 @@ def read_facts(job: JobSpec, table: Table) -> TableFacts:
     quarantine = open_quarantine(job, table.quarantine_url)
     table.refresh()
     with library_errors(job.table.path):
-        history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
+        history = tuple(item for item in table.handle.history() if int(item["version"]) <= table.version)
         slices = read_history(history, job.name)
         incarnations = find_incarnations(table.transactions(), job.name, slices)
         known = incarnations.partitions

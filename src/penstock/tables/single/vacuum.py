@@ -23,8 +23,8 @@ def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()
     data = ListedTable.of(table)
     others = [(ListedTable.of(other), rules) for other, rules in further]
     table.environment.at_step("vacuum_listed")
-    found = [data.classify(data_rules), *(listed.classify(rules) for listed, rules in others)]
-    return delete_dead(found, table.environment.at_step, dry_run=dry_run)
+    result = [data.classify(data_rules), *(listed.classify(rules) for listed, rules in others)]
+    return delete_dead(result, table.environment.at_step, dry_run=dry_run)
 
 
 def _rules_from(data: Table) -> Callable[[Table], NameRules]:

@@ -37,7 +37,7 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
-    schema = pa.schema([each for each in schema if each.name not in job.drop])
+    schema = pa.schema([item for item in schema if item.name not in job.drop])
     return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
 
 
@@ -79,9 +79,9 @@ class SingleWriter:
         with spark_errors(self.spark):
             self._cut_batches(batch)
         records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
-        found = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, found)
-        return self._written(flow, found, started_at) or SchemaChanged()
+        result = self._batch_job.run(batch, flow, records)
+        self._batch_job.check(batch, result)
+        return self._written(flow, result, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:
         return TableTarget(self.table, self.spark, self.replay)
@@ -103,7 +103,7 @@ class SingleWriter:
         """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""
         if self.job.sql is None:
             return
-        largest = max(self.log.record_bytes_max(topic) for topic in {each.partition.topic for each in batch.slices})
+        largest = max(self.log.record_bytes_max(topic) for topic in {item.partition.topic for item in batch.slices})
         rows = rows_for(self.job.limits.arrow_batch_bytes_max, largest)
         session = self._batch_job.session
         session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_UNBOUNDED)

@@ -39,7 +39,7 @@ def test_every_record_is_listed_with_its_verdict() -> None:
     log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, 0),))
     log.release(ANNA, 1, 75, reason="above the fair share")
     records = read(log)
-    assert [type(each.record) for each in records[:2]] == [JoiningGroup, JoiningGroup]
+    assert [type(record.record) for record in records[:2]] == [JoiningGroup, JoiningGroup]
     claimed, refused, released = records[2:]
     assert (claimed.offset, claimed.at, claimed.record) == (2, 1002.0, log.records[2])
     assert (claimed.verdict, claimed.reason) == (Verdict.APPLIED, "")
@@ -83,7 +83,7 @@ def test_verdicts_of_a_log_without_its_beginning_begin_with_the_oldest_snapshot(
 def test_without_a_snapshot_no_verdict_is_invented() -> None:
     log = Log(ANNA)
     log.claim(ANNA)
-    assert [each.verdict for each in read(log, 1)] == [Verdict.UNKNOWN]
+    assert [item.verdict for item in read(log, 1)] == [Verdict.UNKNOWN]
 
 
 def test_foreign_record_is_reported() -> None:
@@ -100,9 +100,9 @@ def test_one_partition_is_changed_by_its_own_records_and_by_those_about_whole_me
     log.balance()
     log.say(ForgettingMember, BERT, client_id="anna", if_last=2)
     log.say(ReleaseGroup, BERT, pause_id="p")
-    concerned = [type(each) for each in log.records if may_change(each, {web(1)})]
+    concerned = [type(record) for record in log.records if may_change(record, {web(1)})]
     assert concerned == [ClaimingPartition, ForgettingMember, ReleaseGroup]
-    assert [type(each) for each in log.records if not may_change(each, {web(0)})] == [
+    assert [type(item) for item in log.records if not may_change(item, {web(0)})] == [
         JoiningGroup,
         ClaimingPartition,
         BalancingGroup,

@@ -46,7 +46,7 @@ def test_m3_a_second_living_process_with_one_client_id_is_refused() -> None:
     assert second.error.client_id == "anna"
     assert first.error is None
     assert len(room.held(first)) == 4
-    assert not [each for each in room.words(JoiningGroup) if each.who.nonce == "2"], "it did not even speak"
+    assert not [word for word in room.words(JoiningGroup) if word.who.nonce == "2"], "it did not even speak"
 
 
 def test_m3_a_silent_process_is_replaced_once_its_gate_is_closed() -> None:
@@ -139,7 +139,7 @@ def test_m3_of_two_newcomers_with_one_client_id_one_is_refused() -> None:
     room = Room()
     pair = [room.enter("anna", "1"), room.enter("anna", "2")]
     room.run(3)
-    assert sorted(type(each.error).__name__ for each in pair) == ["DuplicateClientError", "NoneType"]
+    assert sorted(type(item.error).__name__ for item in pair) == ["DuplicateClientError", "NoneType"]
     living = next(each for each in pair if each.error is None)
     assert len(room.held(living)) == 4
 
@@ -151,7 +151,7 @@ def test_m3_two_newcomers_after_a_crash_do_not_both_take_the_id() -> None:
     first.gone = True
     pair = [room.enter("anna", "2"), room.enter("anna", "3")]
     room.run(4)
-    assert sorted(type(each.error).__name__ for each in pair) == ["DuplicateClientError", "NoneType"]
+    assert sorted(type(item.error).__name__ for item in pair) == ["DuplicateClientError", "NoneType"]
 
 
 def test_a_restarted_process_takes_its_claims_back_and_others_keep_theirs() -> None:
@@ -163,8 +163,8 @@ def test_a_restarted_process_takes_its_claims_back_and_others_keep_theirs() -> N
     first.gone = True
     room.now += 1.6 * INTERVAL
     second = room.enter("anna", "2")
-    for each in (bert, second):
-        room.turn(each)
+    for item in (bert, second):
+        room.turn(item)
     room.run(2)
     assert room.owners() == before
     assert room.held(bert) == of_bert
@@ -380,7 +380,7 @@ def test_a_join_that_is_on_its_way_at_a_close_leaves_no_ghost() -> None:
     room.enter("anna")
     room.run(3)
     bert = room.enter("bert")
-    while not [each for each in room.words(JoiningGroup) if each.who.client_id == "bert"]:
+    while not [word for word in room.words(JoiningGroup) if word.who.client_id == "bert"]:
         room.now += 0.1
         room.turn(bert)
     room.leave(bert)
@@ -397,12 +397,12 @@ def test_a_release_that_was_sent_is_not_called_off() -> None:
     room.run(3)
     cleo = room.enter("cleo")
     stalled: list[Record] = []
-    while not any(isinstance(each, ReleasingPartition) for each in stalled):
+    while not any(isinstance(item, ReleasingPartition) for item in stalled):
         room.now += 0.25
         for attendant in room.attendants:
             room.hear(attendant)
             records = attendant.participant.decide(room.now)
-            stalls = attendant is anna and any(isinstance(each, ReleasingPartition) for each in records)
+            stalls = attendant is anna and any(isinstance(record, ReleasingPartition) for record in records)
             if stalls:
                 stalled += records
             else:

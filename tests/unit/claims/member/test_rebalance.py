@@ -54,7 +54,7 @@ def test_a_new_member_gets_its_share_within_two_intervals_and_nobody_else_pauses
     room = Room(partitions=12)
     first = [room.enter("anna"), room.enter("bert")]
     room.run(4)
-    held = {each.participant.who.client_id: set(room.held(each)) for each in first}
+    held = {item.participant.who.client_id: set(room.held(item)) for item in first}
     cleo = room.enter("cleo")
     room.run(2)
     assert len(room.held(cleo)) == 4
@@ -91,7 +91,7 @@ def test_partitions_that_are_no_longer_wanted_are_released_and_new_ones_claimed(
     anna.participant.want([web(1), web(2)], {})
     room.run(2)
     assert room.held(anna) == [web(1), web(2)]
-    assert [each.reason for each in room.words(ReleasingPartition)] == [NOT_WANTED]
+    assert [word.reason for word in room.words(ReleasingPartition)] == [NOT_WANTED]
 
 
 def test_m1_a_claim_carries_the_token_of_its_table() -> None:
@@ -133,7 +133,7 @@ def test_members_with_different_lists_own_everything_between_them() -> None:
     room.run(3)
     assert None not in room.owners()
     assert sorted(Counter(room.owners()).values()) == [5, 7, 8], "shared per topic, those with less to do take more"
-    assert {each.topic for each in room.held(anna)} == {"a"}
+    assert {item.topic for item in room.held(anna)} == {"a"}
 
 
 def test_work_under_way_is_finished_before_a_partition_goes() -> None:
@@ -143,7 +143,7 @@ def test_work_under_way_is_finished_before_a_partition_goes() -> None:
     anna.participant.holdings.using(room.partitions)
     room.enter("bert")
     room.run(0.9)
-    assert {each.reason for each in room.words(ReleasingPartition)} <= {ABOVE_SHARE}
+    assert {word.reason for word in room.words(ReleasingPartition)} <= {ABOVE_SHARE}
     assert room.owners() == ["anna", "anna"]
     assert len(room.held(anna)) == 1, "no new work begins on what is on its way out"
     anna.participant.holdings.using([])
@@ -281,7 +281,7 @@ def claim_on_its_way(room: Room) -> tuple[Attendant, ClaimingPartition]:
         room.run(0.05)
     anna.mute = True
     room.run(0.1)
-    claim = next(each for each in anna.unheard if isinstance(each, ClaimingPartition))
+    claim = next(item for item in anna.unheard if isinstance(item, ClaimingPartition))
     for record in anna.unheard:
         anna.participant.outbox.failed(record)
     return anna, claim
@@ -358,7 +358,7 @@ def test_a_heartbeat_says_only_what_has_changed() -> None:
     anna.participant.holdings.progress(web(1), 5)
     before = len(room.words(Heartbeat))
     room.run(6)
-    said = [len(each.beats) for each in room.words(Heartbeat)[before:]]
+    said = [len(word.beats) for word in room.words(Heartbeat)[before:]]
     assert said.count(1) == 1
     assert sum(said) == 1
 

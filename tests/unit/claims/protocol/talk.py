@@ -96,7 +96,7 @@ def _beats(view: _View) -> tuple[Beat, ...]:
 
 def _wishes(view: _View) -> tuple[Wish, ...]:
     several = PARTITIONS if view.word.number % 3 == 0 else (view.word.partition,)
-    return tuple(Wish(each, view.state.claim(each).token, view.word.number // 10) for each in several)
+    return tuple(Wish(item, view.state.claim(item).token, view.word.number // 10) for item in several)
 
 
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {

@@ -70,10 +70,10 @@ RELEASED: list[Record] = [
     ReleaseGroup(**SAID, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
     ResumingGroup(**SAID, pause_id="p-1"),
 ]
-MESSAGES = next(each for each in RELEASED if isinstance(each, ClaimingMessages))
-RELEASE = next(each for each in RELEASED if isinstance(each, ReleasingPartition))
-HEARTBEAT = next(each for each in RELEASED if isinstance(each, Heartbeat))
-PAUSE = next(each for each in RELEASED if isinstance(each, ReleaseGroup))
+MESSAGES = next(item for item in RELEASED if isinstance(item, ClaimingMessages))
+RELEASE = next(item for item in RELEASED if isinstance(item, ReleasingPartition))
+HEARTBEAT = next(item for item in RELEASED if isinstance(item, Heartbeat))
+PAUSE = next(item for item in RELEASED if isinstance(item, ReleaseGroup))
 
 
 def envelope(record: Record = MESSAGES, /, **content: Any) -> bytes:

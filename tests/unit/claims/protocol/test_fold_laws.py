@@ -58,8 +58,8 @@ def test_a_refused_record_changes_nothing(talk: list[Word]) -> None:
         if step.refusal is not None:
             assert step.after.claims == step.before.claims
             assert step.after.target == step.before.target
-            alive = {key: each.who for key, each in step.after.members.items()}
-            assert alive == {key: each.who for key, each in step.before.members.items()}
+            alive = {key: member.who for key, member in step.after.members.items()}
+            assert alive == {key: item.who for key, item in step.before.members.items()}
 
 
 @given(talks())
@@ -135,7 +135,9 @@ def test_the_target_gives_every_wanted_partition_to_one_present_member(talk: lis
         if step.after.balanced == step.offset:
             given_out = [each for partitions in step.after.target.values() for each in partitions]
             spans = [span for member in step.after.members.values() if member.present for span in _spans(member)]
-            wanted = [each for each in PARTITIONS if any(start <= each.number < end for start, end in spans)]
+            wanted = [
+                partition for partition in PARTITIONS if any(start <= partition.number < end for start, end in spans)
+            ]
             assert sorted(given_out) == wanted
             assert all(step.after.members[client_id].present for client_id in step.after.target)
 

@@ -51,8 +51,8 @@ def test_a_live_member_has_joined_and_spoken_within_two_intervals() -> None:
     log.say(LeavingGroup, CLEO)
     log.say(Heartbeat, BERT)
     view = view_of(log, [0.0, 0.0, 0.0, 1.0, 15.0])
-    assert [each.who for each in view.live_members(20.0)] == [ANNA, BERT]
-    assert [each.who for each in view.live_members(20.5)] == [BERT]
+    assert [member.who for member in view.live_members(20.0)] == [ANNA, BERT]
+    assert [item.who for item in view.live_members(20.5)] == [BERT]
 
 
 def test_who_comes_later_learns_the_age_of_things_from_the_brokers_clock() -> None:

@@ -23,19 +23,19 @@ def chosen(found: ReadingStart) -> int | None:
 
 
 def test_the_highest_event_position_counts_however_late_another_was_written() -> None:
-    found = start([at(10), at(900), at(500)], 0, 1000)
-    assert (chosen(found), found.offset, found.fault) == (900, 900, "")
+    result = start([at(10), at(900), at(500)], 0, 1000)
+    assert (chosen(result), result.offset, result.fault) == (900, 900, "")
 
 
 def test_a_group_without_a_snapshot_is_new_however_old_the_log_is() -> None:
-    found = start([], 5000, 9000)
-    assert (found.snapshot, found.offset, found.fault) == (None, 5000, "")
+    result = start([], 5000, 9000)
+    assert (result.snapshot, result.offset, result.fault) == (None, 5000, "")
 
 
 def test_what_was_deleted_behind_a_snapshot_is_lost_if_members_were_there_and_not_if_all_had_left() -> None:
     assert start([at(100)], 150, 200).fault
-    found = start([at(100, members=ABSENT)], 150, 200)
-    assert (chosen(found), found.offset, found.fault) == (100, 150, "")
+    result = start([at(100, members=ABSENT)], 150, 200)
+    assert (chosen(result), result.offset, result.fault) == (100, 150, "")
 
 
 def test_a_log_shorter_than_one_of_its_snapshots_is_lost() -> None:
@@ -48,11 +48,11 @@ def test_a_log_that_was_cut_and_grew_again_is_told_by_the_record_before_the_snap
 
 
 def test_a_snapshot_that_two_members_wrote_is_no_loss() -> None:
-    found = start([at(300), at(600), at(600)], 0, 700)
-    assert (chosen(found), found.fault) == (600, "")
+    result = start([at(300), at(600), at(600)], 0, 700)
+    assert (chosen(result), result.fault) == (600, "")
 
 
 def test_snapshots_of_a_former_topic_are_a_loss() -> None:
-    found = start([at(900, "former")], 0, 0)
-    assert (found.snapshot, found.offset, found.fault) == (None, 0, RECREATED)
+    result = start([at(900, "former")], 0, 0)
+    assert (result.snapshot, result.offset, result.fault) == (None, 0, RECREATED)
     assert start([at(900, "former"), at(5)], 0, 9).fault == ""

@@ -103,8 +103,8 @@ def test_a_snapshot_of_an_older_fold_says_what_to_do() -> None:
 def test_unreadable_ones_and_those_of_other_groups_are_passed_over() -> None:
     damaged = json.dumps({"penstock": 2, "kind": "Snapshot", "fold": FOLD_VERSION}).encode()
     record = encode(LeavingGroup(who=ANNA, seq=1), "shop", 8)
-    found = snapshots_of("shop", [None, b"", b"banana", damaged, record, at(7), at(9, "kitchen"), at(5)])
-    assert [each.state.next_offset for each in found] == [7, 5]
+    snapshots = snapshots_of("shop", [None, b"", b"banana", damaged, record, at(7), at(9, "kitchen"), at(5)])
+    assert [item.state.next_offset for item in snapshots] == [7, 5]
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def member(name: str, wants: Sequence[Partition]) -> MemberState:
 
 
 def group(*members: MemberState) -> Group:
-    return Group(members={each.who.client_id: each for each in members})
+    return Group(members={item.who.client_id: item for item in members})
 
 
 def counts(target: dict[str, tuple[Partition, ...]]) -> dict[str, int]:
-    return {key: len(each) for key, each in target.items()}
+    return {key: len(item) for key, item in target.items()}
 
 
 def moved(before: dict[str, tuple[Partition, ...]], after: dict[str, tuple[Partition, ...]]) -> int:
@@ -58,13 +58,13 @@ def test_the_share_of_one_who_is_gone_is_spread_and_nothing_else_moves() -> None
     del state.members["m2"]
     after = balance(state)
     assert set(counts(after).values()) == {25}
-    assert moved({key: each for key, each in state.target.items() if key != "m2"}, after) == 0
+    assert moved({key: item for key, item in state.target.items() if key != "m2"}, after) == 0
     assert {each for partitions in after.values() for each in partitions} >= set(gone)
 
 
 def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
     state = group(member("anna", parts(4)), member("bert", parts(4)))
-    state.claims = {each: Claim(1, Who("bert", "1"), True) for each in parts(4)[:2]}
+    state.claims = {part: Claim(1, Who("bert", "1"), True) for part in parts(4)[:2]}
     assert set(balance(state)["bert"]) == set(parts(4)[:2])
 
 
@@ -74,7 +74,7 @@ def test_topics_are_shared_among_those_who_want_them() -> None:
     state = group(member("anna", parts(10, "a")), member("bert", both), member("cleo", both))
     target = balance(state)
     assert sorted(each for partitions in target.values() for each in partitions) == both
-    assert {each.topic for each in target["anna"]} == {"a"}
+    assert {item.topic for item in target["anna"]} == {"a"}
     assert counts(target) == {"anna": 6, "bert": 7, "cleo": 7} or max(counts(target).values()) <= 7
 
 
@@ -82,7 +82,7 @@ def test_a_topic_that_only_one_wants_goes_to_it_and_the_others_take_more_of_the_
     state = group(member("anna", parts(6, "a") + parts(4, "b")), member("bert", parts(6, "a")))
     target = balance(state)
     assert counts(target) == {"anna": 5, "bert": 5}
-    assert {each for each in target["anna"] if each.topic == "b"} == set(parts(4, "b"))
+    assert {item for item in target["anna"] if item.topic == "b"} == set(parts(4, "b"))
 
 
 def test_freed_partition_goes_to_another_member_and_back_only_if_there_is_none() -> None:
@@ -101,7 +101,7 @@ def test_freed_partition_goes_to_another_member_and_back_only_if_there_is_none()
 )
 def test_whatever_is_wanted_is_owned_and_a_second_look_moves_nothing(lists: list[set[str]], size: int) -> None:
     wanted = [[each for topic in sorted(names) for each in parts(size, topic)] for names in lists]
-    state = group(*(member(f"m{number}", each) for number, each in enumerate(wanted)))
+    state = group(*(member(f"m{number}", item) for number, item in enumerate(wanted)))
     target = balance(state)
     given_out = Counter(each for partitions in target.values() for each in partitions)
     assert max(given_out.values(), default=0) <= 1

@@ -88,7 +88,7 @@ def test_upstream_15_partitions_of_any_number_stand_side_by_side() -> None:
     log = Log()
     log.claim(ANNA, web(0))
     log.claim(BERT, web(4))
-    assert {each.number: claim.owner for each, claim in log.state.claims.items()} == {0: ANNA, 4: BERT}
+    assert {partition.number: claim.owner for partition, claim in log.state.claims.items()} == {0: ANNA, 4: BERT}
 
 
 # probes
@@ -120,7 +120,7 @@ def test_p1_a_reader_of_today_agrees_with_one_of_yesterday_at_every_place() -> N
 def test_p2_clocks_that_differ_change_no_state(skew: float) -> None:
     records = contested()
     _, straight = view_of(records, LIVE, LIVE)
-    _, skewed = view_of(records, [each + skew for each in LIVE], [each - skew for each in LIVE])
+    _, skewed = view_of(records, [item + skew for item in LIVE], [each - skew for each in LIVE])
     assert skewed == straight
 
 

@@ -64,7 +64,7 @@ class Checks:
             case ClaimingPartition() if old.pauses:
                 self.fail(f"{record} was accepted in a pause")
             case BalancingGroup():
-                self._fair = all(each.freed_from is None for each in old.claims.values())
+                self._fair = all(item.freed_from is None for item in old.claims.values())
             case JoiningGroup():
                 self._joined(record, new)
             case ForgettingMember():
@@ -90,9 +90,9 @@ class Checks:
 
     def _joined(self, record: JoiningGroup, new: Group) -> None:
         ours = self._intervals[record.who] = record.heartbeat_seconds
-        for each in new.members.values():
-            if each.present and self._intervals[each.who] != ours:
-                self.fail(f"{record.who} joined with {ours} s beside {each.who} with {self._intervals[each.who]} s")
+        for member in new.members.values():
+            if member.present and self._intervals[member.who] != ours:
+                self.fail(f"{record.who} joined with {ours} s beside {member.who} with {self._intervals[member.who]} s")
 
     def _forgotten(self, record: ForgettingMember, old: Group, now: float) -> None:
         member = old.members[record.client_id]
@@ -129,7 +129,7 @@ class Checks:
     def shares(self, living: Sequence[Process], now: float) -> None:
         """Everything is held that anybody may hold, by one, and shares are equal where nothing speaks against it."""
         held = {process: process.held(now) for process in living}
-        owners = Counter(partition for each in held.values() for partition in each)
+        owners = Counter(partition for item in held.values() for partition in item)
         for process in living:
             unowned = [each for each in process.wanted if each not in owners]
             if unowned:
@@ -143,6 +143,6 @@ class Checks:
             alike = [len(held[other]) for other in living if set(other.wanted) == set(process.wanted)]
             if self._fair and max(alike) - len(held[process]) > 1:
                 self.fail(f"unfair after the calm: {process.client_id} holds {len(held[process])}, others {alike}")
-        twice = [str(each) for each, count in owners.items() if count > 1]
+        twice = [str(key) for key, count in owners.items() if count > 1]
         if twice:
             self.fail(f"{twice} are held twice at {now}")

@@ -118,7 +118,7 @@ class CoordinationLog:
 
     def cut(self) -> bool:
         """A disk is lost: the log ends before its newest snapshot; whether there is one."""
-        ours = [each for each in self.snapshots() if each.topic_id == self.topic_id]
+        ours = [snapshot for snapshot in self.snapshots() if snapshot.topic_id == self.topic_id]
         if not ours or self.first > 0 or ours[-1].state.next_offset < 2:
             return False
         self.entries = self.entries[: ours[-1].state.next_offset // 2]

@@ -29,7 +29,7 @@ class Drills:
         self._world.step_seconds = STEP
         drills = [self._kill, self._mute, self._hang, self._leave, self._pause, self._clock, self._terms, self._want]
         for drill in self._rng.sample(drills, DRILLS):
-            living = [each for each in self._world.living() if each.participant is not None]
+            living = [item for item in self._world.living() if item.participant is not None]
             if len(living) < 2:
                 return
             victim = self._rng.choice(living)
@@ -39,7 +39,7 @@ class Drills:
 
     def _quiet(self, victim: Process | None) -> None:
         self._world.checks.quiet = frozenset(
-            each.participant.who for each in self._world.living() if each.participant is not None and each is not victim
+            item.participant.who for item in self._world.living() if item.participant is not None and item is not victim
         )
 
     # drills
@@ -85,7 +85,7 @@ class Drills:
         if self._rng.random() < 0.5:
             self._world.start(victim.client_id + "-late")
         self._world.run_for(intervals - 1.2)
-        working = [each.client_id for each in self._world.living() if each.held(self._world.now)]
+        working = [item.client_id for item in self._world.living() if item.held(self._world.now)]
         if working and self._world.log.state.pauses:
             self._world.checks.fail(f"{working} work in a pause of {intervals:.1f} intervals")
         self._recovers("a pause", 0.2 + 2 * HANDOVER_INTERVALS_MAX, set(self._world.living()))
@@ -120,7 +120,7 @@ class Drills:
     def _recovers(self, what: str, intervals: float, disturbed: set[Process], *, at_once: bool = True) -> None:
         """Within that time everything is owned, and who is not `disturbed` never stops working on what it has."""
         world = self._world
-        kept = {each: each.held(world.now) for each in world.living() if each not in disturbed}
+        kept = {item: item.held(world.now) for item in world.living() if item not in disturbed}
         end, recovered = world.now + intervals * INTERVAL, False
         while world.now < end and not (at_once and recovered):
             world.step()
@@ -151,7 +151,7 @@ class Drills:
     def _unowned(self) -> list[Partition]:
         """What nobody works on, though somebody could."""
         world, found = self._world, []
-        held = {each: each.held(world.now) for each in world.living()}
+        held = {item: item.held(world.now) for item in world.living()}
         owned = {partition for each in held.values() for partition in each}
         for process in held:
             if process.healthy(world.now):

@@ -57,7 +57,7 @@ class Lane:
 
     def move(self, position: int, token: int) -> None:
         self.base, self.base_token = position, token
-        self.begun = {each for each in self.begun if each < position}
+        self.begun = {item for item in self.begun if item < position}
         self.finished = {each for each in self.finished if each < position}
 
 
@@ -98,16 +98,18 @@ class ConsumerTrade(PlainTrade):
     # the topics, as a consumer asks for them
 
     def grow(self, partitions: Sequence[Partition], seconds: float) -> None:
-        for each in partitions:
-            if each not in self._lanes:
+        for partition in partitions:
+            if partition not in self._lanes:
                 claims = self._state.claims.items()
-                begun = any(other.topic_id == each.topic_id and claim.position is not None for other, claim in claims)
-                self._lanes[each].late = begun
+                begun = any(
+                    other.topic_id == partition.topic_id and claim.position is not None for other, claim in claims
+                )
+                self._lanes[partition].late = begun
             if self._growing and self._rng.random() < seconds * GROWS_PER_SECOND:
-                self._lanes[each].end += self._rng.randint(1, 2)
+                self._lanes[partition].end += self._rng.randint(1, 2)
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        return {each: Bounds(0, self._lanes[each].end) for each in partitions}
+        return {partition: Bounds(0, self._lanes[partition].end) for partition in partitions}
 
     def some_position(self, partition: Partition) -> int:
         return self._rng.randint(0, self._lanes[partition].end)
@@ -175,7 +177,7 @@ class ConsumerTrade(PlainTrade):
 
     def _finish(self, consumer: Consumer, now: float) -> None:
         """As `Member.done`; a claim that is lost meanwhile is what the documented loop expects."""
-        for each in [each for each in consumer.works if each[0] <= now]:
+        for each in [item for item in consumer.works if item[0] <= now]:
             consumer.works.remove(each)
             work = each[1]
             lane = self._lanes[work.partition]

@@ -137,8 +137,10 @@ class Misfortunes:
 
     def _grow(self) -> None:
         """A topic has one partition more, and all that want it see that."""
-        topic = self._rng.choice(sorted({(each.topic, each.topic_id) for each in self._world.partitions}))
-        number = sum(each.topic == topic[0] for each in self._world.partitions)
+        topic = self._rng.choice(
+            sorted({(partition.topic, partition.topic_id) for partition in self._world.partitions})
+        )
+        number = sum(item.topic == topic[0] for item in self._world.partitions)
         if number < 6:
             new = Partition(*topic, number)
             self._world.partitions = sorted([*self._world.partitions, new])

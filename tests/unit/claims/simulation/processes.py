@@ -141,13 +141,13 @@ class SimulatedJournal:
         if not log.first <= self.read <= len(log.entries):
             raise TransientError("the log was cut")
         end = self.read if now < log.outage_until else min(log.end(now), self.read + self._process.read_max)
-        found = [
-            JournalEntry(offset, each.appended_at, each.epoch, each.record)
-            for offset, each in enumerate(log.entries[self.read : end], self.read)
+        result = [
+            JournalEntry(offset, entry.appended_at, entry.epoch, entry.record)
+            for offset, entry in enumerate(log.entries[self.read : end], self.read)
             if not self._network.misses()
         ]
         self.read = max(self.read, end)
-        return found
+        return result
 
     def append(self, record: Record, failed: Failed) -> None:
         self._network.send(self._process, record, failed)

@@ -65,7 +65,7 @@ def _calm_down(world: World) -> None:
     if world.restart_at is not None:
         world.restart()
     world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
-    world.processes = [each for each in world.processes if each.client_id in world.lists]
+    world.processes = [item for item in world.processes if item.client_id in world.lists]
     world.settle()
     for process in world.processes:
         process.asleep_until = process.hung_until = process.mute_until = 0.0

@@ -42,8 +42,8 @@ def check_hostile(outcomes: list[Outcome]) -> None:
     assert befell["takeover"] > CHUNK / 2
     assert befell["crash"] > CHUNK / 4
     assert befell["nap"] > CHUNK / 2
-    assert sum(each.late + each.lost for each in outcomes) > 5 * CHUNK
-    assert sum(each.refused for each in outcomes) > CHUNK
+    assert sum(outcome.late + outcome.lost for outcome in outcomes) > 5 * CHUNK
+    assert sum(item.refused for item in outcomes) > CHUNK
     assert ended["DuplicateClientError"] > CHUNK / 8
     for often in ("interrupt", "hang", "mute", "election", "clock", "pause", "seek", "free", "retention"):
         assert befell[often] > 0, often
@@ -51,23 +51,23 @@ def check_hostile(outcomes: list[Outcome]) -> None:
 
 def total(outcomes: list[Outcome]) -> tuple[Counter[str], Counter[str]]:
     befell, ended = Counter[str](), Counter[str]()
-    for each in outcomes:
-        befell.update(each.befell)
-        ended.update(each.ended)
+    for outcome in outcomes:
+        befell.update(outcome.befell)
+        ended.update(outcome.ended)
     return befell, ended
 
 
 def check_thorough(outcomes: list[Outcome]) -> None:
     """So many schedules reach every trade, every misfortune and every drill."""
     befell, ended = total(outcomes)
-    assert max(each.lists for each in outcomes) > 1
-    for each in (*SELDOM, *(f"drill {drill}" for drill in DRILLS)):
-        assert befell[each] > 0, each
+    assert max(outcome.lists for outcome in outcomes) > 1
+    for item in (*SELDOM, *(f"drill {drill}" for drill in DRILLS)):
+        assert befell[item] > 0, item
     for error in ("ReplacedError", "DifferentHeartbeatError", "LostHistoryError"):
         assert ended[error] > 0, error
     assert sum(each.trade.seeks for each in outcomes if isinstance(each.trade, OnceTrade)) > 0
     consumers = [each.trade for each in outcomes if isinstance(each.trade, ConsumerTrade)]
-    assert sum(each.seeks for each in consumers) > 0
+    assert sum(consumer.seeks for consumer in consumers) > 0
     assert sum(each.again for each in consumers) > 0, "at least once is more than once where somebody died"
 
 
@@ -89,22 +89,22 @@ def violations(count: int, trade: str | None = None, *, careless: bool = False, 
 
 
 def test_without_the_tables_check_rows_of_old_owners_are_seen_to_pass() -> None:
-    found = list(islice(violations(30, "table", careless=True), 5))
-    assert len(found) == 5
-    assert any("after a newer fence" in each for each in found)
-    assert all(each.startswith("seed ") for each in found)
+    result = list(islice(violations(30, "table", careless=True), 5))
+    assert len(result) == 5
+    assert any("after a newer fence" in item for item in result)
+    assert all(each.startswith("seed ") for each in result)
 
 
 @pytest.mark.parametrize("trade", ["once", "most"])
 def test_messages_that_are_executed_before_they_are_claimed_are_seen_to_be_executed_twice(trade: str) -> None:
-    assert any("twice" in each for each in violations(20, trade, careless=True))
+    assert any("twice" in violation for violation in violations(20, trade, careless=True))
 
 
 def test_records_that_are_done_before_they_are_executed_are_seen_to_be_missing() -> None:
-    assert any("finished is only" in each for each in violations(5, "least", careless=True))
+    assert any("finished is only" in violation for violation in violations(5, "least", careless=True))
 
 
 def test_a_reader_that_misses_records_is_seen_to_disagree() -> None:
-    found = list(violations(5, deaf=True))
-    assert len(found) == 5
-    assert all("disagrees" in each for each in found)
+    result = list(violations(5, deaf=True))
+    assert len(result) == 5
+    assert all("disagrees" in item for item in result)

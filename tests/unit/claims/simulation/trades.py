@@ -76,7 +76,11 @@ class TableTrade(PlainTrade):
         self._reached = dict(self.table.written)
 
     def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
-        idle = [each for each in partitions if self.table.written.get(each, 0) <= self._reached.get(each, 0)]
+        idle = [
+            partition
+            for partition in partitions
+            if self.table.written.get(partition, 0) <= self._reached.get(partition, 0)
+        ]
         if idle:
             raise ViolationError(f"seed {self.seed}: no work after the calm on {idle}")
 
@@ -157,7 +161,7 @@ class OnceTrade(PlainTrade):
         if isinstance(record, Seeking | FreeingPartition) and refusal is None and record.position is not None:
             self.seeks += 1
             here = self.executed[record.partition]
-            self.executed[record.partition] = {each for each in here if each < record.position}
+            self.executed[record.partition] = {item for item in here if item < record.position}
             claim = after.claim(record.partition)
             self._sought[record.partition] = claim.token + (not claim.held)
 

@@ -84,7 +84,7 @@ class World:
         self.trade = TRADES[chosen](seed, self.rng, careless)
         self.outcome = Outcome(self.trade)
         client_ids = [f"m{number}" for number in range(self.rng.randint(2, 4))]
-        self.lists = {each: self.some_list() for each in client_ids}
+        self.lists = {item: self.some_list() for item in client_ids}
         self.outcome.lists = len({tuple(each) for each in self.lists.values()})
         self.newcomers = [(self.rng.uniform(0, 3 * INTERVAL), each) for each in client_ids]
 
@@ -92,14 +92,14 @@ class World:
         """What a member wants: mostly everything, sometimes only some of the topics."""
         if self.rng.random() < 0.8:
             return self.partitions
-        topics = sorted({each.topic for each in self.partitions})
+        topics = sorted({partition.topic for partition in self.partitions})
         chosen = set(self.rng.sample(topics, self.rng.randint(1, len(topics))))
-        return [each for each in self.partitions if each.topic in chosen]
+        return [item for item in self.partitions if item.topic in chosen]
 
     # time
 
     def living(self) -> list[Process]:
-        return [each for each in self.processes if each.error is None]
+        return [process for process in self.processes if process.error is None]
 
     @property
     def out(self) -> bool:
@@ -115,7 +115,7 @@ class World:
         self.now += self.step_seconds
         if self.restart_at is not None and self.restart_at <= self.now:
             self.restart()
-        for at, client_id in [each for each in self.newcomers if each[0] <= self.now]:
+        for at, client_id in [newcomer for newcomer in self.newcomers if newcomer[0] <= self.now]:
             self.newcomers.remove((at, client_id))
             self.start(client_id)
         self._deliver()
@@ -136,7 +136,7 @@ class World:
 
     def _turn(self, process: Process) -> None:
         agent, works = process.agent, process.hung_until <= self.now
-        agent.want(process.wanted, {each: self.trade.floor(each) for each in process.wanted})
+        agent.want(process.wanted, {item: self.trade.floor(item) for item in process.wanted})
         if works:
             agent.sign_of_life()
         try:
@@ -162,7 +162,7 @@ class World:
         if not isinstance(error, expected):
             self.checks.fail(f"{process.client_id} ended at {self.now}: {error!r}")
         stranger = process.client_id not in self.lists
-        if not stranger and process.client_id not in [each.client_id for each in self.living()]:
+        if not stranger and process.client_id not in [item.client_id for item in self.living()]:
             self.newcomers.append((self.now + INTERVAL, process.client_id))
 
     # processes
@@ -237,7 +237,7 @@ class World:
 
     def flush(self, process: Process) -> bool:
         """What a process sent arrives at once, unless the broker is away or something is late."""
-        ours = [each for each in self._under_way if each[1] is process]
+        ours = [item for item in self._under_way if item[1] is process]
         lost = any(record.who.client_id == process.client_id for _, _, record in self._reported)
         if self.out or lost or process.mute_until > self.now or any(at > self.now + STEP for at, _, _ in ours):
             return False
@@ -252,7 +252,7 @@ class World:
 
     def _deliver(self) -> None:
         if not self.out:
-            due = [each for each in self._under_way if each[0] <= self.now]
+            due = [item for item in self._under_way if item[0] <= self.now]
             self._under_way = [each for each in self._under_way if each[0] > self.now]
             for _, _, record in due:
                 self.append(record)

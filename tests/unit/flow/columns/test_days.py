@@ -104,14 +104,14 @@ def test_rows_keep_their_order_inside_the_day_that_the_calendar_gives_them(insta
     numbers = pa.array(range(len(instants)), pa.int64())
     rows = pa.RecordBatch.from_arrays([numbers], names=["n"])
     times = pa.array(instants, MICROS)
-    found = {}
-    for each in split_by_day(rows, times, numbers):
-        found[each.day] = each.rows.column("n").to_pylist()
-        assert each.offsets.tolist() == found[each.day]
+    result = {}
+    for item in split_by_day(rows, times, numbers):
+        result[item.day] = item.rows.column("n").to_pylist()
+        assert item.offsets.tolist() == result[item.day]
     expected: dict[str, list[int]] = {}
     for number, each_instant in enumerate(instants):
         expected.setdefault(each_instant.date().isoformat(), []).append(number)
-    assert found == expected
+    assert result == expected
 
 
 def test_a_rare_day_does_not_keep_the_memory_of_the_others() -> None:

@@ -132,7 +132,7 @@ def test_every_row_comes_out_once_under_its_own_values_and_in_order(
     pairs: list[tuple[str | None, float | None]], repeat: int
 ) -> None:
     rows = [pair for pair in pairs for _ in range(repeat)]
-    columns = [pa.array([each[0] for each in rows], pa.string()), pa.array([each[1] for each in rows], pa.float64())]
+    columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([item[1] for item in rows], pa.float64())]
     numbers = pa.record_batch({"n": pa.array(range(len(rows)))})
 
     def text(pair: tuple[str | None, float | None]) -> tuple[str | None, str | None]:

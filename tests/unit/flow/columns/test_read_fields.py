@@ -57,6 +57,6 @@ def test_the_event_time_can_be_read(event_time: str, shown: Shown, expected: Sho
     ],
 )
 def test_a_computed_column_can_be_read(column: str, shown: Shown, expected: Shown) -> None:
-    found = with_read_fields(shown, parse("kafka.timestamp"), [parse(column)])
-    assert found == expected
-    output_type(parse(column), pa.schema(list(found.items())))
+    result = with_read_fields(shown, parse("kafka.timestamp"), [parse(column)])
+    assert result == expected
+    output_type(parse(column), pa.schema(list(result.items())))

@@ -135,7 +135,7 @@ def _value(kind: pa.DataType, value: Any, known_only: bool) -> Any:
     if pa.types.is_list(kind):
         if type(value) is not list:
             raise BadError
-        return [_value(kind.value_type, each, known_only) for each in value]
+        return [_value(kind.value_type, item, known_only) for item in value]
     if pa.types.is_boolean(kind):
         if type(value) is not bool:
             raise BadError
@@ -178,7 +178,7 @@ def _nearest_float(exact: Fraction, rough: float) -> float:
     middle = np.float32(min(max(rough, -3.4028234663852886e38), 3.4028234663852886e38))
     with np.errstate(over="ignore"):
         near = [middle, np.nextafter(middle, np.float32(np.inf)), np.nextafter(middle, np.float32(-np.inf))]
-    finite = [each for each in near if np.isfinite(each)]
+    finite = [item for item in near if np.isfinite(item)]
     best = min(finite, key=lambda each: (abs(Fraction(float(each)) - exact), int(each.view(np.uint32)) & 1))
     return math.copysign(float(best), rough)
 
@@ -239,10 +239,10 @@ def _days(text: str) -> int:
 
 
 def _micros(text: str) -> int:
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise BadError
-    day, hour, minute, second, fraction, zone = found.groups()
+    day, hour, minute, second, fraction, zone = match.groups()
     clock = datetime(1970, 1, 1, int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC)
     offset = timedelta(0)
     if zone and zone != "Z":
@@ -262,7 +262,7 @@ def comparable(kind: pa.DataType, value: pa.Scalar) -> Any:
         children = [kind.field(index) for index in range(kind.num_fields)]
         return {child.name: comparable(child.type, value[child.name]) for child in children}
     if pa.types.is_list(kind):
-        return [comparable(kind.value_type, each) for each in value.values]
+        return [comparable(kind.value_type, item) for item in value.values]
     if pa.types.is_temporal(kind):
         return value.value
     if pa.types.is_floating(kind):

@@ -81,7 +81,7 @@ def objects(draw: st.DrawFn, values: st.SearchStrategy[str]) -> str:
 
 
 def arrays(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    return st.lists(values, max_size=3).map(lambda each: f"[{','.join(each)}]")
+    return st.lists(values, max_size=3).map(lambda item: f"[{','.join(item)}]")
 
 
 VALUES = st.recursive(SCALARS, lambda inner: objects(inner) | arrays(inner), max_leaves=6)

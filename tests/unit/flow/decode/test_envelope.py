@@ -41,7 +41,7 @@ def test_a_whole_array_is_opened_as_each_record_would_be(values: list[bytes], be
     # A slice of a longer array, as Arrow hands them on.
     array = pa.array([*before, *values, *[b"x"] * after], pa.binary()).slice(len(before), len(values))
     envelopes = open_envelopes(array)
-    expected = {row: found for row, value in enumerate(values) if (found := opened_singly(value)) is not None}
+    expected = {row: result for row, value in enumerate(values) if (result := opened_singly(value)) is not None}
     columns = [envelopes.markers, envelopes.timestamps, envelopes.headers, envelopes.bodies]
     assert list(envelopes.rows) == list(expected)
     assert list(zip(*(column.to_pylist() for column in columns), strict=True)) == list(expected.values())
@@ -52,10 +52,10 @@ def test_a_whole_array_is_opened_as_each_record_would_be(values: list[bytes], be
 
 @given(values=st.lists(st.one_of(st.none(), GOOD, FRAMED, st.binary(max_size=30)), max_size=12))
 def test_markers_are_decimal_text_and_null_where_nothing_can_be_opened(values: list[bytes | None]) -> None:
-    found = markers(pa.array(values, pa.binary()))
+    result = markers(pa.array(values, pa.binary()))
     expected = [opened_singly(value) if value is not None else None for value in values]
-    assert found.type == pa.string()
-    assert found.to_pylist() == [None if each is None else str(each[0]) for each in expected]
+    assert result.type == pa.string()
+    assert result.to_pylist() == [None if item is None else str(item[0]) for item in expected]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def one(body: MessageName, defaults: Literal["null", "value"] = "null", **fields
 def access(
     uri: str, source: str, target: str, defaults: Literal["null", "value"] = "null"
 ) -> tuple[str | None, str | None, str | None]:
-    found = one(FS, defaults, uri=uri, src_path=source, dst_path=target)
-    return found["uri"], found["src_path"], found["dst_path"]
+    result = one(FS, defaults, uri=uri, src_path=source, dst_path=target)
+    return result["uri"], result["src_path"], result["dst_path"]
 
 
 def heap(**values: str) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def heap(**values: str) -> dict[str, Any]:
 
 
 def heap_row(*sections: dict[str, Any], defaults: Literal["null", "value"] = "null") -> list[int | None]:
-    found = one(JVM, defaults, section=list(sections))
-    return [found[name] for name in ("init", "committed", "used", "max")]
+    result = one(JVM, defaults, section=list(sections))
+    return [result[name] for name in ("init", "committed", "used", "max")]
 
 
 def test_the_vectors_are_those_that_garmadon_made() -> None:
@@ -93,9 +93,9 @@ def test_an_event_becomes_the_row_that_garmadon_writes(vector: dict[str, Any]) -
 
 def test_markers_of_the_vectors_name_their_types_and_broken_envelopes_have_none() -> None:
     values = [bytes.fromhex(vector["value_hex"]) for vector in GOOD] + list(OTHERS.values())
-    found = markers(pa.array(values, pa.binary())).to_pylist()
-    assert found[: len(GOOD)] == [str(vector["type_marker"]) for vector in GOOD]
-    assert dict(zip(OTHERS, found[len(GOOD) :], strict=True)) == {
+    result = markers(pa.array(values, pa.binary())).to_pylist()
+    assert result[: len(GOOD)] == [str(vector["type_marker"]) for vector in GOOD]
+    assert dict(zip(OTHERS, result[len(GOOD) :], strict=True)) == {
         "state_event_type3_no_writer": "3",
         "short_value": None,
         "length_mismatch": None,
@@ -160,8 +160,8 @@ def test_a_tombstone_that_is_to_be_a_row_is_null_in_every_column() -> None:
 
 
 def test_defaults_can_be_kept() -> None:
-    found = one(GC, "value", collector_name="G1")
-    assert (found["pause_time"], found["cause"], found["gc_pause_ratio_1_min"]) == (0, "", 0.0)
+    result = one(GC, "value", collector_name="G1")
+    assert (result["pause_time"], result["cause"], result["gc_pause_ratio_1_min"]) == (0, "", 0.0)
     assert one(FS, "value")["status"] == "UNKNOWN"
     assert one(FS)["status"] is None
 
@@ -239,7 +239,7 @@ def test_a_job_without_a_header_is_refused() -> None:
         decoder_for(DecodeSpec("garmadon", descriptors=DESCRIPTORS, header=HEADER), schema, Policies())
 
 
-BYTES = st.one_of(st.binary(max_size=30), st.sampled_from([bytes.fromhex(each["value_hex"]) for each in GOOD]))
+BYTES = st.one_of(st.binary(max_size=30), st.sampled_from([bytes.fromhex(item["value_hex"]) for item in GOOD]))
 EVENTS = st.builds(event, st.integers(0, 5), st.integers(-(2**63), 2**63 - 1), BYTES, BYTES)
 
 
@@ -249,5 +249,5 @@ def test_no_bytes_can_harm_the_decoder_and_each_event_fares_as_it_does_alone(
 ) -> None:
     together = decode(list(values), body)
     alone = [decode([value], body) for value in values]
-    assert repr(together.rows.columns.to_pylist()) == repr([r for each in alone for r in each.rows.columns.to_pylist()])
+    assert repr(together.rows.columns.to_pylist()) == repr([r for item in alone for r in item.rows.columns.to_pylist()])
     assert together.bad.errors.to_pylist() == [error for each in alone for error in each.bad.errors.to_pylist()]

@@ -123,9 +123,9 @@ def test_every_scalar_arrives_and_unsigned_64_bits_keep_their_pattern() -> None:
         "string": "é",
         "bytes": b"\xff",
     }
-    found = row(ORDERS(**{f"f_{kind}": value for kind, value in values.items()}).SerializeToString())
+    result = row(ORDERS(**{f"f_{kind}": value for kind, value in values.items()}).SerializeToString())
     signed = {**values, "uint64": -1, "fixed64": -(2**63)}
-    assert {name[2:]: value for name, value in found.items() if name.startswith("f_")} == signed
+    assert {name[2:]: value for name, value in result.items() if name.startswith("f_")} == signed
 
 
 def test_a_field_at_its_default_is_null_or_its_value_as_the_job_says() -> None:
@@ -140,14 +140,14 @@ def test_a_field_at_its_default_is_null_or_its_value_as_the_job_says() -> None:
 
 
 def test_infinity_and_not_a_number_are_values() -> None:
-    found = row(ORDERS(f_double=float("-inf"), f_float=float("nan")).SerializeToString())
-    assert found["f_double"] == float("-inf")
-    assert found["f_float"] != found["f_float"]
+    result = row(ORDERS(f_double=float("-inf"), f_float=float("nan")).SerializeToString())
+    assert result["f_double"] == float("-inf")
+    assert result["f_float"] != result["f_float"]
 
 
 def test_enums_are_their_first_names_and_unknown_numbers_are_digits() -> None:
-    found = row(ORDERS(state=1, states=[0, 2, 1, 77]).SerializeToString())
-    assert (found["state"], found["states"]) == ("OPEN", ["NEW", "DONE", "OPEN", "77"])
+    result = row(ORDERS(state=1, states=[0, 2, 1, 77]).SerializeToString())
+    assert (result["state"], result["states"]) == ("OPEN", ["NEW", "DONE", "OPEN", "77"])
 
 
 def test_lists_structs_maps_and_times_arrive_at_every_depth() -> None:
@@ -158,12 +158,12 @@ def test_lists_structs_maps_and_times_arrive_at_every_depth() -> None:
     order.first.packed_at.nanos = 2_000_999
     order.prices["z"].item = "late"
     order.prices["a"].SetInParent()
-    found = row(order.SerializeToString())
-    assert found["counts"] == [1, -2]
-    assert found["lines"] == [{"item": "a", "packed_at": None}, {"item": None, "packed_at": None}]
-    assert found["first"] == {"item": None, "packed_at": datetime(1970, 1, 1, 0, 0, 1, 2000, tzinfo=UTC)}
-    assert found["at"] == datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-    assert found["prices"] == [("a", {"item": None, "packed_at": None}), ("z", {"item": "late", "packed_at": None})]
+    result = row(order.SerializeToString())
+    assert result["counts"] == [1, -2]
+    assert result["lines"] == [{"item": "a", "packed_at": None}, {"item": None, "packed_at": None}]
+    assert result["first"] == {"item": None, "packed_at": datetime(1970, 1, 1, 0, 0, 1, 2000, tzinfo=UTC)}
+    assert result["at"] == datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    assert result["prices"] == [("a", {"item": None, "packed_at": None}), ("z", {"item": "late", "packed_at": None})]
 
 
 def test_bad_records_are_named_and_their_neighbours_are_rows() -> None:

@@ -126,10 +126,10 @@ def test_messages_as_they_are_written_take_the_fast_path_and_are_read_alike(
 @example(values=[b"\x51\x00", b""])
 def test_what_the_fast_path_reads_of_any_bytes_is_what_the_library_reads(values: list[bytes]) -> None:
     try:
-        found = fast(pa.array(values, pa.binary()), "value")
+        result = fast(pa.array(values, pa.binary()), "value")
     except NotPlainError:
         return
-    assert repr((found, {})) == repr(library(values, "value"))
+    assert repr((result, {})) == repr(library(values, "value"))
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_closed_enums_alternatives_and_required_fields_are_left_to_the_library()
         field.oneof_index = 0
     add_message(old, "Plain", ["int32 id 1"])
     descriptors = descriptor_set([old])
-    found = {
+    result = {
         name: wire_reader(find_message(descriptors, MessageName(f"old.{name}")), [], "null") is not None
         for name in ("Closed", "Needed", "Either", "Plain")
     }
-    assert found == {"Closed": False, "Needed": False, "Either": False, "Plain": True}
+    assert result == {"Closed": False, "Needed": False, "Either": False, "Plain": True}

@@ -25,9 +25,9 @@ class Outcome:
     @property
     def values(self) -> dict[str, float]:
         """By metric, where each has one point."""
-        found = {metric: value for _, metric, _, _, value in self.points}
-        assert len(found) == len(self.points)
-        return found
+        result = {metric: value for _, metric, _, _, value in self.points}
+        assert len(result) == len(self.points)
+        return result
 
 
 def decode(

@@ -22,7 +22,7 @@ def number(book: SeriesBook, metric: str, tags: str) -> int:
 def test_a_series_keeps_its_number() -> None:
     book = SeriesBook(Blacklist([]))
     asked = [("a", "{}"), ("a", '{"h":"1"}'), ("b", "{}"), ("a", "{}"), ("b", '{"h":"1"}'), ("a", '{"h":"1"}')]
-    assert [number(book, *each) for each in asked] == [0, 1, 2, 0, 3, 1]
+    assert [number(book, *item) for item in asked] == [0, 1, 2, 0, 3, 1]
     frame = book.frame()
     assert frame.schema == {"series": pl.UInt32, "metric": pl.String, "tags": pl.String, "bucket": pl.Int16}
     assert frame.select("series", "metric", "tags").rows() == [

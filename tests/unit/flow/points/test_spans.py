@@ -20,7 +20,7 @@ TEXTS = st.lists(st.lists(PIECES, max_size=6).map("".join), max_size=12)
 def test_a_literal_is_found_in_each_span_that_holds_it_and_in_no_other(from_end: bool, texts: list[str]) -> None:
     spans = spans_of(pa.array(texts, pa.string()))
     places = find_alike(spans, "ab", from_end=from_end).tolist()
-    assert [place >= 0 for place in places] == ["ab" in each for each in texts]
+    assert [place >= 0 for place in places] == ["ab" in item for item in texts]
     for text, start, place in zip(texts, spans.starts.tolist(), places, strict=True):
         assert place < 0 or text.encode()[place - start :].startswith(b"ab")
 

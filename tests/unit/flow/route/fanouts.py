@@ -37,7 +37,7 @@ def kafka_part(
 ) -> pa.RecordBatch:
     """Records of partition 3 of `orders`, with offsets from `first` on; mappings are written as JSON."""
     count = len(values)
-    texts = [json.dumps(each).encode() if isinstance(each, Mapping) else each for each in values]
+    texts = [json.dumps(value).encode() if isinstance(value, Mapping) else value for value in values]
     return pa.RecordBatch.from_pydict(
         {
             "topic": pa.array(["orders"] * count, pa.string()),
@@ -67,9 +67,9 @@ def type_flow(name: str, schema: pa.Schema | None, **changes: Any) -> TypeFlow:
 def fanout_flow(
     folder: Path, types: Iterable[TypeFlow], piece: RoutedSlice | None = None, **changes: Any
 ) -> FanoutFlow:
-    named = {each.name: each for each in types}
+    named = {item.name: item for item in types}
     whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, (100,), dict.fromkeys(named, 100))
-    limits = {each.name: changes.pop(each.name) for each in fields(PoolLimits) if each.name in changes}
+    limits = {field.name: changes.pop(field.name) for field in fields(PoolLimits) if field.name in changes}
     facts: dict[str, Any] = {
         "job": "shop",
         "batch_id": "b1",

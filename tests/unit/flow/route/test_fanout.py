@@ -293,8 +293,8 @@ def unmarked(key: PartitionKey, mark: EpochMark) -> None:
 def test_small_batches_are_decoded_together_and_partitions_are_kept_apart() -> None:
     parts = [kafka_part([b"{}"] * 40, 100 + 40 * number) for number in range(5)]
     other = kafka_part([b"{}"]).set_column(1, "partition", pa.array([4], pa.int32()))
-    found = [(key, part.num_rows) for key, part in log_parts([*parts, other, *parts[:1]], unmarked, 100)]
-    assert found == [(KEY, 120), (KEY, 80), (("orders", 4), 1), (KEY, 40)]
+    result = [(key, part.num_rows) for key, part in log_parts([*parts, other, *parts[:1]], unmarked, 100)]
+    assert result == [(KEY, 120), (KEY, 80), (("orders", 4), 1), (KEY, 40)]
     assert [part.num_rows for _, part in log_parts([parts[0]] * 2, unmarked, 1)] == [40, 40]
 
 
@@ -311,5 +311,5 @@ def test_many_types_and_days_are_all_there_once(tmp_path: Path) -> None:
     flow = fanout_flow(tmp_path, types)
     outcome = run(flow, *(kafka_part(values[start : start + 700], 100 + start) for start in range(0, 5_400, 700)))
     assert sum(len(outcome.shares[name].files) for name in names) == 54
-    found = Counter((name, row["n"], row["at"].day) for name in names for row in outcome.rows(name))
-    assert found == Counter((names[number % 18], number, 1 + number // 18 % 3) for number in range(5_400))
+    counter = Counter((name, row["n"], row["at"].day) for name in names for row in outcome.rows(name))
+    assert counter == Counter((names[number % 18], number, 1 + number // 18 % 3) for number in range(5_400))

@@ -29,15 +29,15 @@ def piece(**left: tuple[tuple[int, int], ...]) -> RoutedSlice:
 
 def test_written_offsets_are_told_and_what_is_bad_is_counted_and_not_written_again(tmp_path: Path) -> None:
     part = kafka_part([{"type": "A", "id": 1}, {"type": "A", "id": "x"}, {"type": "A", "id": 2}, {"type": "C"}, b"{"])
-    found = replayed(tmp_path, piece(), part)
-    assert (found.offsets("A"), found.shares["A"].replayed) == ([100, 102], ((100, 101), (102, 103)))
-    assert (found.shares["A"].counts.quarantined, found.shares[UNROUTED].counts.quarantined) == (1, 2)
-    assert not any(share.quarantine_files for share in found.shares.values())
+    result = replayed(tmp_path, piece(), part)
+    assert (result.offsets("A"), result.shares["A"].replayed) == ([100, 102], ((100, 101), (102, 103)))
+    assert (result.shares["A"].counts.quarantined, result.shares[UNROUTED].counts.quarantined) == (1, 2)
+    assert not any(share.quarantine_files for share in result.shares.values())
     assert not (tmp_path / "quarantine").exists()
-    (file,) = found.shares["A"].files
+    (file,) = result.shares["A"].files
     name = parse_replayed_name(file.path)
     assert name is not None and name.run == "7"
-    footer = found.footer(file)
+    footer = result.footer(file)
     assert (footer["kind"], footer["run"], footer["offsets"], footer["source"]) == (
         REPLAYED,
         7,
@@ -49,8 +49,8 @@ def test_written_offsets_are_told_and_what_is_bad_is_counted_and_not_written_aga
 
 def test_records_that_the_log_gives_to_their_type_are_passed_over(tmp_path: Path) -> None:
     part = kafka_part([{"type": name, "id": 1} for name in "ABABAB"])
-    found = replayed(tmp_path, piece(A=((0, 101), (104, 2**63 - 1))), part)
-    assert (found.offsets("A"), found.offsets("B")) == ([102], [101, 103, 105])
-    counts = found.shares["A"].counts
+    result = replayed(tmp_path, piece(A=((0, 101), (104, 2**63 - 1))), part)
+    assert (result.offsets("A"), result.offsets("B")) == ([102], [101, 103, 105])
+    counts = result.shares["A"].counts
     assert (counts.read, counts.written, counts.skipped, counts.conserved) == (3, 1, 2, True)
-    assert found.report.shares[KEY]["B"].replayed == ((101, 102), (103, 104), (105, 106))
+    assert result.report.shares[KEY]["B"].replayed == ((101, 102), (103, 104), (105, 106))

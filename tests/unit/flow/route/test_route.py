@@ -91,17 +91,17 @@ def fits(value: Any, kind: pa.DataType, known_only: bool) -> bool:
 
 
 def all_fit(found: Members, fields: list[pa.Field], known_only: bool) -> bool:
-    if known_only and not set(found) <= {each.name for each in fields}:
+    if known_only and not set(found) <= {field.name for field in fields}:
         return False
-    return all(each.name not in found.twice and fits(found.get(each.name), each.type, known_only) for each in fields)
+    return all(item.name not in found.twice and fits(found.get(item.name), item.type, known_only) for item in fields)
 
 
 def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only: bool) -> tuple[str, bool]:
     """The type of a record, and whether it becomes a row of it: read off the plain meaning of the job file."""
-    found = plainly_parsed(record)
-    if found is None:
+    result = plainly_parsed(record)
+    if result is None:
         return UNROUTED, False
-    value: Any = found
+    value: Any = result
     for name in path:
         if not isinstance(value, Members):
             return UNROUTED, False
@@ -114,17 +114,17 @@ def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only
         text = value
     else:
         return UNROUTED, False
-    for each in types:
-        if text in each.values:
-            assert each.decoded is not None
-            schema = with_route_field(list(each.decoded), path, INT if isinstance(value, Number) else TEXT)
-            return each.name, all_fit(found, schema, known_only)
+    for item in types:
+        if text in item.values:
+            assert item.decoded is not None
+            schema = with_route_field(list(item.decoded), path, INT if isinstance(value, Number) else TEXT)
+            return item.name, all_fit(result, schema, known_only)
     return UNROUTED, False
 
 
 def with_route_field(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field]:
     """The job file names the route field, so it is known wherever a struct has room for it."""
-    named = {each.name: each for each in fields}
+    named = {field.name: field for field in fields}
     if path[0] not in named:
         return [*fields, pa.field(path[0], kind)] if len(path) == 1 else fields
     inside = named[path[0]].type
@@ -153,13 +153,13 @@ def test_the_fate_of_a_record_is_read_off_the_record_alone(
         on = Policies(new_column=new_column)
         flow = fanout_flow(Path(folder), TYPES, route=RouteSpec("field", path), on=on)
         outcome = run(flow, kafka_part(batch))
-        found = {offset: (name, False) for name in outcome.shares for offset in outcome.bad(name)}
-        for each in TYPES:
-            offsets = outcome.offsets(each.name)
+        result = {offset: (name, False) for name in outcome.shares for offset in outcome.bad(name)}
+        for item in TYPES:
+            offsets = outcome.offsets(item.name)
             assert offsets == sorted(offsets)
-            found.update(dict.fromkeys(offsets, (each.name, True)))
+            result.update(dict.fromkeys(offsets, (item.name, True)))
     known_only = new_column is NewColumnPolicy.QUARANTINE
-    assert found == {100 + row: fate(record, path, TYPES, known_only) for row, record in enumerate(batch)}
+    assert result == {100 + row: fate(record, path, TYPES, known_only) for row, record in enumerate(batch)}
 
 
 @settings(max_examples=tries(30), deadline=None)
@@ -213,7 +213,7 @@ def test_records_that_looked_like_several_types_are_written_in_their_order(tmp_p
 
 def test_wrapped_records_are_routed_by_what_is_inside_and_quarantined_as_they_came(tmp_path: Path) -> None:
     texts = [b'{"type": "a", "n": 1}', b'{"type": "a", "n": "x"}', b'{"type": "who"}', b"not JSON"]
-    values = [*(gzip.compress(each) for each in texts), b"not gzip"]
+    values = [*(gzip.compress(text) for text in texts), b"not gzip"]
     outcome = run(fanout_flow(tmp_path, TYPES, decode=DecodeSpec("json", Payload.GZIP)), kafka_part(values))
     assert outcome.offsets("a") == [100]
     assert set(outcome.bad("a")) == {101}
@@ -270,8 +270,8 @@ def test_a_key_is_text_or_means_no_type() -> None:
 
 @given(st.lists(st.integers(-1, 5)))
 def test_groups_hold_every_row_once_and_in_order(codes: list[int]) -> None:
-    found = {code: rows.tolist() for code, rows in groups(pa.array(codes, pa.int16()).to_numpy())}
-    assert found == {code: [row for row, each in enumerate(codes) if each == code] for code in set(codes)}
+    result = {code: rows.tolist() for code, rows in groups(pa.array(codes, pa.int16()).to_numpy())}
+    assert result == {code: [row for row, item in enumerate(codes) if item == code] for code in set(codes)}
 
 
 def shown_fate(folder: Path, value: bytes) -> str:

@@ -79,20 +79,20 @@ def test_the_largest_pile_is_written_when_all_together_are_too_large(tmp_path: P
     add(pool, B, "d2", 2, 3, 4)
     add(pool, A, "d1", 5)
     add(pool, B, "d3", 6)
-    assert [each.parent.name for each in files_in(tmp_path)] == ["b"]
+    assert [item.parent.name for item in files_in(tmp_path)] == ["b"]
 
 
 def test_the_least_recently_written_file_closes_first_and_its_day_goes_on_in_another(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, row_group_bytes_max=1, open_writers_max=2)
     for number, day in enumerate(["d1", "d2", "d1", "d3", "d1", "d2"]):
         add(pool, A, day, number)
-    found = [(file.partition_values["day"], numbers(tmp_path, file.path)) for file in pool.finish()[A].files]
-    assert found == [("d2", [1]), ("d3", [3]), ("d1", [0, 2, 4]), ("d2", [5])]
+    result = [(file.partition_values["day"], numbers(tmp_path, file.path)) for file in pool.finish()[A].files]
+    assert result == [("d2", [1]), ("d3", [3]), ("d1", [0, 2, 4]), ("d2", [5])]
 
 
 def numbers(folder: Path, path: str) -> list[int]:
-    found: list[int] = pq.ParquetFile(folder / "root" / path).read()["n"].to_pylist()
-    return found
+    result: list[int] = pq.ParquetFile(folder / "root" / path).read()["n"].to_pylist()
+    return result
 
 
 @settings(max_examples=tries(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,13 +118,13 @@ def test_every_row_is_in_one_file_of_its_type_and_day_whatever_the_limits(
         add(pool, owner, day, *range(first, first + count))
         expected.setdefault((owner, day), []).extend(range(first, first + count))
         first += count
-    found: dict[tuple[TypeKey, str | None], list[int]] = {}
+    result: dict[tuple[TypeKey, str | None], list[int]] = {}
     for owner, staged in pool.finish().items():
         for file in staged.files:
             mine = numbers(folder, file.path)
             assert (file.rows, file.last_offset) == (len(mine), max(mine))
-            found.setdefault((owner, file.partition_values["day"]), []).extend(mine)
-    assert {key: sorted(value) for key, value in found.items()} == expected
+            result.setdefault((owner, file.partition_values["day"]), []).extend(mine)
+    assert {key: sorted(value) for key, value in result.items()} == expected
 
 
 def footer(folder: Path, path: str) -> dict[str, Any]:

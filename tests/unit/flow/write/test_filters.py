@@ -34,11 +34,11 @@ def seeds() -> range:
 @pytest.mark.parametrize("seed", seeds())
 def test_skipping_files_changes_no_result(tmp_path: Path, seed: int) -> None:
     table = filtered_table(tmp_path, seed)
-    for each in filters(table, seed, FILTERS_PER_SEED):
+    for item in filters(table, seed, FILTERS_PER_SEED):
         for name, reader in READERS.items():
             # Files with NaN or an infinity have no bound, for which deltalake's data set skips them always.
-            if (name, each.column) != ("duckdb", "ratio"):
-                assert reader(table.path, each) == table.expected(each, reader), (name, each)
+            if (name, item.column) != ("duckdb", "ratio"):
+                assert reader(table.path, item) == table.expected(item, reader), (name, item)
 
 
 @pytest.mark.parametrize("name", list(READERS))
@@ -48,8 +48,8 @@ def test_text_of_every_plane_is_found_where_it_is_the_bound_of_its_file(tmp_path
     path = written_table(tmp_path / "table", [[text] for text in texts])
     for number, text in enumerate(texts):
         for kind in ("=", "<=", ">="):
-            found = READERS[name](path, Filter("text", kind, text))
-            assert number in found, (text, kind)
+            result = READERS[name](path, Filter("text", kind, text))
+            assert number in result, (text, kind)
         assert READERS[name](path, Filter("text", "=", text)) == [number]
 
 

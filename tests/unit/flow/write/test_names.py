@@ -27,7 +27,7 @@ TOPIC_ID = "_-9aZ_AbCdEfGhIjKlMn-_"
 
 topic_ids = st.text("ABCXYZabcxyz0123456789_-", min_size=22, max_size=22)
 numbers = st.integers(min_value=0, max_value=2**63 - 1)
-uniques = st.uuids(version=4).map(lambda each: each.hex)
+uniques = st.uuids(version=4).map(lambda item: item.hex)
 
 
 def test_a_staged_name_spells_partition_slice_and_id() -> None:

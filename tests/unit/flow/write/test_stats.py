@@ -114,7 +114,7 @@ def test_instants_are_rounded_outwards_to_milliseconds() -> None:
     expected = ("2026-01-02T03:04:05.123Z", "2026-01-02T03:04:05.124Z")
     assert bounds_of([at], pa.timestamp("us", "UTC")) == expected
     assert bounds_of([at], pa.timestamp("us", "Europe/Paris")) == expected
-    assert bounds_of([at.replace(tzinfo=None)], pa.timestamp("us")) == tuple(each[:-1] for each in expected)
+    assert bounds_of([at.replace(tzinfo=None)], pa.timestamp("us")) == tuple(item[:-1] for item in expected)
     assert bounds_of([-1], pa.timestamp("us", "UTC")) == ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z")
     assert bounds_of([5], pa.timestamp("ms", "UTC")) == ("1970-01-01T00:00:00.005Z",) * 2
 
@@ -165,11 +165,11 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.float32(), st.floats(width=32)),
     (pa.string(), st.text(max_size=40) | st.text("x\U0010ffff\uffff", min_size=30, max_size=40)),
     (pa.date32(), st.dates()),
-    (pa.timestamp("us", "UTC"), st.integers(-62_000_000_000, 253_000_000_000).map(lambda each: EPOCH + each * TICK)),
+    (pa.timestamp("us", "UTC"), st.integers(-62_000_000_000, 253_000_000_000).map(lambda item: EPOCH + item * TICK)),
     (pa.decimal128(20, 5), st.decimals(-(10**14), 10**14, places=5)),
 ]
 columns = st.sampled_from(KINDS).flatmap(
-    lambda each: st.tuples(st.just(each[0]), st.lists(st.none() | each[1], min_size=1, max_size=30))
+    lambda item: st.tuples(st.just(item[0]), st.lists(st.none() | item[1], min_size=1, max_size=30))
 )
 
 
@@ -188,8 +188,8 @@ def test_every_value_lies_between_the_bounds_and_they_are_tight(
     kind, values = column
     table = pa.table({"a": pa.StructArray.from_arrays([pa.array(values, kind)], ["c"])})
     stats = stats_of(table, row_group_rows=row_group_rows)
-    present = [each for each in values if each is not None]
-    ordered = [each for each in present if not (isinstance(each, float) and math.isnan(each))]
+    present = [value for value in values if value is not None]
+    ordered = [item for item in present if not (isinstance(item, float) and math.isnan(item))]
     assert stats["numRecords"] == len(values)
     assert stats["nullCount"] == {"a": {"c": len(values) - len(present)}}
     low, high = (stats[name].get("a", {}).get("c") for name in ("minValues", "maxValues"))

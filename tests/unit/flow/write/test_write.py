@@ -44,7 +44,7 @@ def writer_of(options: WriteOptions) -> StagedWriter:
 def batch(days: list[date | None], first: int = 0) -> pa.RecordBatch:
     numbers = range(first, first + len(days))
     return pa.record_batch(
-        [pa.array(days, pa.date32()), pa.array(numbers, pa.int64()), pa.array([f"s{each}" for each in numbers])],
+        [pa.array(days, pa.date32()), pa.array(numbers, pa.int64()), pa.array([f"s{number}" for number in numbers])],
         schema=SCHEMA,
     )
 
@@ -89,7 +89,7 @@ def test_a_table_without_partitions_has_flat_files(tmp_path: Path) -> None:
 
 @settings(max_examples=tries(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.lists(st.sampled_from([None, *(date(2026, 1, each) for each in range(1, 6))]), max_size=30)),
+    st.lists(st.lists(st.sampled_from([None, *(date(2026, 1, item) for item in range(1, 6))]), max_size=30)),
     st.integers(1, 4),
     st.integers(1, 20),
 )
@@ -104,16 +104,16 @@ def test_every_row_is_in_one_file_of_its_day_whatever_the_limits(
         writer.write(batch(days, first))
         expected.update({first + row: day for row, day in enumerate(days)})
         first += len(days)
-    found: dict[int, str | None] = {}
+    result: dict[int, str | None] = {}
     for file in writer.finish():
         numbers = numbers_in(folder, file)
-        assert len(numbers) == file.rows and not found.keys() & set(numbers)
-        found.update(dict.fromkeys(numbers, file.partition_values["day"]))
-    assert found == {number: day and day.isoformat() for number, day in expected.items()}
+        assert len(numbers) == file.rows and not result.keys() & set(numbers)
+        result.update(dict.fromkeys(numbers, file.partition_values["day"]))
+    assert result == {number: day and day.isoformat() for number, day in expected.items()}
 
 
 def test_the_least_recently_used_file_closes_first(tmp_path: Path) -> None:
-    first, second, third = (date(2026, 1, each) for each in (1, 2, 3))
+    first, second, third = (date(2026, 1, item) for item in (1, 2, 3))
     writer = writer_of(options_of(tmp_path, open_writers_max=2, row_group_rows_max=1))
     for number, day in enumerate([first, second, first, third, first, second]):
         writer.write(batch([day], number))
@@ -212,7 +212,7 @@ def commit(folder: Path, schema: pa.Schema, partition_by: list[str], files: tupl
     DeltaTable.create(str(folder), schema=delta, partition_by=partition_by)
     now = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [
-        AddAction(each.path, each.size_bytes, dict(each.partition_values), now, True, each.stats) for each in files
+        AddAction(file.path, file.size_bytes, dict(file.partition_values), now, True, file.stats) for file in files
     ]
     DeltaTable(str(folder)).create_write_transaction(actions, "append", delta, partition_by=partition_by)
 
@@ -249,8 +249,8 @@ def test_deltalake_and_polars_read_every_type_back_and_skip_by_the_statistics(tm
     chosen = pl.scan_delta(str(tmp_path)).filter(pl.col("i") > 1).collect()
     assert chosen["i"].to_list() == [7]
     actions = pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pylist()
-    assert sorted(each["num_records"] for each in actions) == [1, 1, 1]
-    assert {each["max.i"] for each in actions} == {1, 7, None}
+    assert sorted(action["num_records"] for action in actions) == [1, 1, 1]
+    assert {item["max.i"] for item in actions} == {1, 7, None}
 
 
 def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:

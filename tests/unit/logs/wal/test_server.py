@@ -82,7 +82,7 @@ def read(client: WalClient, number: int = 0) -> list[WalRecord]:
 def test_each_format_becomes_records(client: WalClient, content_type: str, body: bytes, values: list[bytes]) -> None:
     answer = client.append_body(TOPIC, body, content_type, partition=0)
     assert (answer.start, answer.end) == (0, len(values))
-    assert [each.value for each in read(client)] == values
+    assert [item.value for item in read(client)] == values
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does
 def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None:
     def one(number: int) -> list[int]:
         with WalClient(running.url) as client:
-            return [client.append(TOPIC, [b"%d-%d" % (number, each)], partition=0).start for each in range(20)]
+            return [client.append(TOPIC, [b"%d-%d" % (number, item)], partition=0).start for item in range(20)]
 
     with served(tmp_path) as running:
         running.store.create_topic(TOPIC, 1)

@@ -184,7 +184,7 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     (path,) = root.lake.glob(f"order/day={MONDAY}/*.parquet")
     footer = footer_of(path)
     assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
-    assert {each["path"] for each in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
+    assert {item["path"] for item in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
     late = next(each for each in footer["replaces"] if each["path"].endswith("shop.0.39.parquet"))
     report = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["types"])
     assert report == ("topicA", 0, [34, 40], [34, 40], 1, {"order": 1})

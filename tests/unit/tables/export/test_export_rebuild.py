@@ -113,16 +113,16 @@ class Story:
 
     def check(self) -> None:
         """Each record is there once."""
-        found = rows_in(self.root.lake) if self.root.logs.is_plain else rows_of_tables(self.root)
-        assert found == Counter((name, place.number, offset) for (place, offset), (name, _) in self.records.items())
+        result = rows_in(self.root.lake) if self.root.logs.is_plain else rows_of_tables(self.root)
+        assert result == Counter((name, place.number, offset) for (place, offset), (name, _) in self.records.items())
 
 
 def rows_of_tables(root: ExportRoot) -> Counter[Place]:
-    found: Counter[Place] = Counter()
+    counter: Counter[Place] = Counter()
     for name in root.job.table.types:
         table = DeltaTable(str(root.lake / name)).to_pyarrow_table(columns=["kafka_partition", "kafka_offset"])
-        found.update((name, row["kafka_partition"], row["kafka_offset"]) for row in table.to_pylist())
-    return found
+        counter.update((name, row["kafka_partition"], row["kafka_offset"]) for row in table.to_pylist())
+    return counter
 
 
 def story(folder: Path, **texts: str) -> Story:

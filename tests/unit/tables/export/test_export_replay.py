@@ -45,11 +45,11 @@ def rows_of(root: ExportRoot) -> Counter[Place]:
     """How often readers find each row."""
     if root.logs.is_plain:
         return plain_rows(root.lake)
-    found: Counter[Place] = Counter()
+    counter: Counter[Place] = Counter()
     for name in root.job.table.types:
         places = pl.read_delta(str(root.lake / name)).select("kafka_partition", "kafka_offset").rows()
-        found.update((name, *place) for place in places)
-    return found
+        counter.update((name, *place) for place in places)
+    return counter
 
 
 def check_each_once(root: ExportRoot) -> None:

@@ -63,9 +63,9 @@ def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_ord
         "a.123.9.parquet",
         "a.123.10.parquet",
     ]
-    found = [name for name in map(parse_final_name, names) if name is not None]
-    ours = [name.last_offset for name in found if (name.space, name.partition) == ("a.", 123)]
-    theirs = [name.last_offset for name in found if (name.space, name.partition) == ("pa4.events.", 123)]
+    result = [name for name in map(parse_final_name, names) if name is not None]
+    ours = [name.last_offset for name in result if (name.space, name.partition) == ("a.", 123)]
+    theirs = [name.last_offset for name in result if (name.space, name.partition) == ("pa4.events.", 123)]
     assert (max(ours), max(theirs)) == (10, 13)
 
 

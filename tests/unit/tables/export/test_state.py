@@ -187,9 +187,9 @@ class Model:
             return
         end = min(lag.position + count, self.here.position or 0)
         read_from = min(max(lag.position, self.lost_below), end)
-        found = self.of(name, read_from, end)
-        self.landed[name] += found
-        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(found)})
+        result = self.of(name, read_from, end)
+        self.landed[name] += result
+        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(result)})
         known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if lag.deferred}
         self.here = replace(self.here, lags=known, totals=self.here.totals + more)
 

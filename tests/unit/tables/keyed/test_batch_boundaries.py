@@ -100,9 +100,9 @@ class Bucket:
 
     def rows(self) -> dict[int, tuple[Any, ...]]:
         rows = [row for path in self.files for row in self.store.read(path).to_pylist()]
-        found = {row["key"]: (row["seq"], row[SEQUENCE], *(row[name] for name in NAMES)) for row in rows}
-        assert len(found) == len(rows), "a key is there twice"
-        return found
+        result = {row["key"]: (row["seq"], row[SEQUENCE], *(row[name] for name in NAMES)) for row in rows}
+        assert len(result) == len(rows), "a key is there twice"
+        return result
 
 
 def row_of(record: Record) -> pa.RecordBatch:

@@ -35,8 +35,8 @@ def test_bytes_and_text_with_the_same_bytes_share_a_bucket() -> None:
 def test_rows_of_a_partition_key_share_a_bucket_and_other_keys_spread() -> None:
     layout = Layout(("device",), ("number",), buckets=8)
     rows = pa.table({"device": ["a", "a", "b"] * 2, "number": range(6)})
-    found = buckets_of(layout, key_frame(layout, rows)).to_list()
-    assert found[0] == found[1] == found[3] == found[4] and found[2] == found[5]
+    result = buckets_of(layout, key_frame(layout, rows)).to_list()
+    assert result[0] == result[1] == result[3] == result[4] and result[2] == result[5]
     spread = pa.table({"device": [f"d{number}" for number in range(400)], "number": range(400)})
     counts = buckets_of(layout, key_frame(layout, spread)).value_counts()["count"].to_list()
     assert len(counts) == 8 and min(counts) > 25 and max(counts) < 80
@@ -68,8 +68,8 @@ def test_values_with_several_faces_are_no_keys(kind: pa.DataType) -> None:
 
 def test_a_sequence_is_the_generation_above_the_offset() -> None:
     offsets = pa.array([0, 4, 5, 9, 2**40], pa.int64())
-    found = sequences(offsets, ((0, 0), (5, 1), (9, 3))).to_pylist()
-    assert found == [0, 4, (1 << OFFSET_BITS) + 5, (3 << OFFSET_BITS) + 9, (3 << OFFSET_BITS) + 2**40]
+    result = sequences(offsets, ((0, 0), (5, 1), (9, 3))).to_pylist()
+    assert result == [0, 4, (1 << OFFSET_BITS) + 5, (3 << OFFSET_BITS) + 9, (3 << OFFSET_BITS) + 2**40]
     assert sequences(offsets, ()).to_pylist() == offsets.to_pylist()
     with pytest.raises(InvariantError):
         sequences(pa.array([1 << OFFSET_BITS], pa.int64()), ())

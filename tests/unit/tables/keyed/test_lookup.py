@@ -49,15 +49,15 @@ ROWS = st.fixed_dictionaries(
 def test_a_row_is_looked_for_where_it_lies(layout: Layout, rows: list[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(rows, KINDS)
     values = wanted_values(layout, KINDS, {name: [row[name] for row in rows] for name in layout.keys})
-    found = buckets_with(layout, KINDS, values)
-    assert found is not None
-    assert set(buckets_of(layout, key_frame(layout, table)).to_list()) <= set(found)
+    result = buckets_with(layout, KINDS, values)
+    assert result is not None
+    assert set(buckets_of(layout, key_frame(layout, table)).to_list()) <= set(result)
 
 
 def test_a_whole_partition_key_is_one_bucket_whatever_the_row_key() -> None:
     layout = LAYOUTS[0]
-    found = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
-    assert found is not None and len(found) == 1
+    result = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
+    assert result is not None and len(result) == 1
     assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 1})) is None
 
 

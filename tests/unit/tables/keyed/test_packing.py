@@ -67,5 +67,5 @@ def test_no_value_comes_before_every_value() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_rows_are_in_order(count: int) -> None:
-    rows = pl.Series([date(2026, 1, 1) + timedelta(days=each) for each in range(count)], dtype=pl.Date)
+    rows = pl.Series([date(2026, 1, 1) + timedelta(days=number) for number in range(count)], dtype=pl.Date)
     assert in_order(packed([rows]), [rows]).tolist() == list(range(count))

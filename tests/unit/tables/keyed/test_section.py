@@ -37,7 +37,7 @@ def load(tmp_path: Path) -> Load:
 def faults(load: Load, more: str, further: str = "") -> list[tuple[str, str]]:
     with pytest.raises(JobFileError) as caught:
         load(more, further)
-    return [(each.key, each.message) for each in caught.value.faults]
+    return [(fault.key, fault.message) for fault in caught.value.faults]
 
 
 def test_defaults(load: Load) -> None:
@@ -92,9 +92,9 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
     ],
 )
 def test_a_fault_is_told_with_its_place(load: Load, more: str, key: str, words: str) -> None:
-    found = faults(load, more)
-    assert [each for each, _ in found] == [key]
-    assert words in found[0][1]
+    result = faults(load, more)
+    assert [each for each, _ in result] == [key]
+    assert words in result[0][1]
 
 
 @pytest.mark.parametrize("name", ["_sequence", "_Bucket", "_DELETE", "_tiebreak", "_sequences"])
@@ -121,8 +121,8 @@ def test_tombstones_delete_or_are_left_out(load: Load) -> None:
     ],
 )
 def test_dropped_fields_are_no_columns(load: Load, drop: str, further: str, key: str, words: str) -> None:
-    found = faults(load, "row_keys: [number]", f"drop: {drop}\n{further}")
-    assert (key, True) in [(each, words in message) for each, message in found]
+    result = faults(load, "row_keys: [number]", f"drop: {drop}\n{further}")
+    assert (key, True) in [(each, words in message) for each, message in result]
 
 
 def test_a_dropped_field_may_be_computed_from(load: Load) -> None:

@@ -145,14 +145,14 @@ class RollupLake:
         files = self._staged(points, number, start)
         piece = Slice(partition(number), start, start + len(points), start)
         now_ms = int(self.clock.at * 1000)
-        seen = {"event_ms": max(each.at_ms for each in points), "moved_ms": now_ms, "last_point_ms": now_ms}
+        seen = {"event_ms": max(point.at_ms for point in points), "moved_ms": now_ms, "last_point_ms": now_ms}
         numbers = Numbers({"points": len(points)}, seen)
         part = SlicePart(piece, TOKEN, Counts(len(points), len(points)), files, numbers=numbers)
         stamps = {EPOCH: number_key(self.job.name, CLOSE)}
         outcome = self.partials.commit(Proposal(self.job.name, new_batch_id(), (part,), stamps=stamps))
         assert not outcome.refused
         epoch = self.partials.transaction(number_key(self.job.name, CLOSE)) or 0
-        self.landed += [(epoch, each) for each in points]
+        self.landed += [(epoch, item) for item in points]
 
     def _staged(self, points: Sequence[Point], number: int, start: int) -> tuple[StagedFile, ...]:
         schema = written_schema(self.job.table.aggregates)
@@ -195,19 +195,17 @@ class RollupLake:
     def rows(self) -> list[dict[str, Any]]:
         """The closed windows."""
         self.windows.refresh()
-        return sorted(
-            table_rows(self.windows), key=lambda each: (each["interval"], each["series"], each["window_start"])
-        )
+        return sorted(table_rows(self.windows), key=lambda row: (row["interval"], row["series"], row["window_start"]))
 
     def values(self, *columns: str) -> dict[tuple[str, str, int], tuple[Any, ...]]:
         """Columns of the closed windows of all series but the clock's, by interval, host and start."""
-        found: dict[tuple[str, str, int], tuple[Any, ...]] = {}
-        for each in self.rows():
-            host = dict(each["tags"])["host"]
-            key = each["interval"], host, int(each["window_start"].timestamp() * 1000)
-            assert key not in found, f"{key} is there twice"
-            found[key] = tuple(each.get(name) for name in columns)
-        return {key: each for key, each in found.items() if key[1] != "clock"}
+        result: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+        for row in self.rows():
+            host = dict(row["tags"])["host"]
+            key = row["interval"], host, int(row["window_start"].timestamp() * 1000)
+            assert key not in result, f"{key} is there twice"
+            result[key] = tuple(row.get(name) for name in columns)
+        return {key: item for key, item in result.items() if key[1] != "clock"}
 
     def number(self, name: str) -> int:
         """An app transaction of either table, 0 if there is none."""
@@ -219,12 +217,12 @@ class RollupLake:
     def partial_points(self) -> int:
         """The points that partials hold now."""
         self.partials.refresh()
-        return sum(each["count"] for each in table_rows(self.partials))
+        return sum(row["count"] for row in table_rows(self.partials))
 
 
 def table_rows(table: Table) -> Iterable[dict[str, Any]]:
     for file in active_files(table.handle):
-        values = dict(zip(table.spec.partition_by, (each.as_py() for each in file.scalars), strict=True))
+        values = dict(zip(table.spec.partition_by, (scalar.as_py() for scalar in file.scalars), strict=True))
         for row in pq.ParquetFile(f"{table.spec.path}/{file.path}").read().to_pylist():
             yield {**row, **values}
 
@@ -236,8 +234,8 @@ def bucket_of(host: str) -> int:
 def partial_rows(points: Sequence[Point], finest: Window, aggregates: Aggregates) -> list[dict[str, Any]]:
     """What a batch leaves, one point after the other."""
     groups: dict[tuple[str, int], list[Point]] = {}
-    for each in points:
-        groups.setdefault((each.host, each.at_ms - each.at_ms % finest.millis), []).append(each)
+    for point in points:
+        groups.setdefault((point.host, point.at_ms - point.at_ms % finest.millis), []).append(point)
     rows = []
     for (host, start_ms), group in groups.items():
         start = datetime.fromtimestamp(start_ms / 1000, UTC)
@@ -250,15 +248,15 @@ def partial_rows(points: Sequence[Point], finest: Window, aggregates: Aggregates
             **plain_values(group),
         }
         if aggregates.quantiles:
-            row["sketch"] = _sketch([each.value for each in group])
+            row["sketch"] = _sketch([item.value for item in group])
         rows.append(row)
     return sorted(rows, key=lambda each: (each["bucket"], each["metric"], each["tags"], each["window_start"]))
 
 
 def plain_values(points: Sequence[Point]) -> dict[str, Any]:
     """The aggregates of points, worked out the plain way."""
-    values = [each.value for each in points]
-    first_ms, last_ms = min(each.at_ms for each in points), max(each.at_ms for each in points)
+    values = [point.value for point in points]
+    first_ms, last_ms = min(item.at_ms for item in points), max(each.at_ms for each in points)
     return {
         "count": len(values),
         "sum": sum(values),

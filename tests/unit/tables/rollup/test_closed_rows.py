@@ -19,9 +19,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
 
 @given(st.lists(st.dictionaries(TEXT, TEXT, max_size=4), max_size=20))
 def test_tags_come_out_of_canonical_json_as_they_went_in(tags: list[dict[str, str]]) -> None:
-    texts = [json.dumps(each, ensure_ascii=False, separators=(",", ":"), sort_keys=True) for each in tags]
-    found = tags_of(pl.Series(texts, dtype=pl.String))
-    assert [dict(each) for each in found.to_pylist()] == tags
+    texts = [json.dumps(tag, ensure_ascii=False, separators=(",", ":"), sort_keys=True) for tag in tags]
+    result = tags_of(pl.Series(texts, dtype=pl.String))
+    assert [dict(item) for item in result.to_pylist()] == tags
 
 
 @pytest.mark.parametrize(

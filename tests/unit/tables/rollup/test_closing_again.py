@@ -70,7 +70,7 @@ def test_buckets_whose_windows_do_not_fit_in_memory_are_closed_in_parts_and_once
     lake.land([Point(host, 1_000, 1.0) for host in HOSTS])
     lake.close_all(120_000)
     assert lake.values("count", "revision") == {("1m", host, 0): (2, 1) for host in HOSTS}
-    first, second = (each for each in lake.heard.events if isinstance(each, WindowsClosed))
+    first, second = (event for event in lake.heard.events if isinstance(event, WindowsClosed))
     assert (first.close, first.rows, first.updated) == (1, 12, 0)
     assert (second.close, second.rows, second.updated) == (2, 1, 12), "the row is that of the clock's series"
     lake.windows.refresh()
@@ -105,7 +105,7 @@ def test_a_compaction_of_partials_changes_no_points_positions_or_later_closes(tm
     report = compact_partials(lake.partials, lake.job.table, EVERYTHING)
     assert (report.files_removed, report.files_added) == (9, 1)
     lake.partials.refresh()
-    by_epoch = {each.values: each.rows for each in active_files(lake.partials.handle)}
+    by_epoch = {file.values: file.rows for file in active_files(lake.partials.handle)}
     assert by_epoch == {("1970-01-01", "0"): 3, ("1970-01-01", "1"): 1}, "a, b and the clock; and what is late"
     assert lake.partial_points() == 18
     assert lake.partials.state(lake.log.partitions()).partitions == before.partitions
@@ -217,9 +217,9 @@ def test_vacuum_takes_a_staged_file_of_a_close_only_once_the_close_is_complete(t
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
     fail_at(lake, "close_staged")
-    found = ListedTable.of(lake.windows).classify(windows_rules)
-    assert not found.dead and found.kept[Kept.COMMITTABLE] == 1
+    result = ListedTable.of(lake.windows).classify(windows_rules)
+    assert not result.dead and result.kept[Kept.COMMITTABLE] == 1
     lake.work()
-    found = ListedTable.of(lake.windows).classify(windows_rules)
-    assert [reason for _, reason in found.dead] == [Dead.CLOSED]
-    assert found.kept[Kept.ACTIVE] == 1
+    result = ListedTable.of(lake.windows).classify(windows_rules)
+    assert [reason for _, reason in result.dead] == [Dead.CLOSED]
+    assert result.kept[Kept.ACTIVE] == 1

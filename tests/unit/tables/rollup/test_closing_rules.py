@@ -114,7 +114,7 @@ def test_w3_every_interval_is_computed_from_the_finest_partials_and_they_stay_un
     assert lake.partial_points() == 10
     lake.land([Point("clock", 600_000, 0.0)])
     done = lake.work()
-    assert [type(each) for each in done] == [BeginClose, CompleteClose, Clean]
+    assert [type(item) for item in done] == [BeginClose, CompleteClose, Clean]
     assert lake.values("count")["10m", "a", 0] == (5,)
     assert (lake.partial_points(), lake.number("points_removed")) == (1, 10), "only the last point is in an open window"
 
@@ -166,7 +166,7 @@ def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, mine:
     lake = RollupLake(tmp_path, partitions=2)
     for number in range(2):
         lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)], number)
-    assert lake.due(mine=[partition(each) for each in mine]) is None
+    assert lake.due(mine=[partition(item) for item in mine]) is None
     assert not lake.closing.lags()
     assert isinstance(lake.due(mine=[partition(0)]), BeginClose)
     assert lake.closing.lags()

@@ -43,10 +43,10 @@ def expected_emissions(lake: RollupLake) -> tuple[dict[Any, list[Point]], dict[s
 
 
 def plain_row(points: list[Point]) -> tuple[Any, ...]:
-    found = plain_values(points)
+    result = plain_values(points)
     # So few values are all in the sketch: the least value that at least half of them do not exceed.
-    middle = sorted(each.value for each in points)[(len(points) + 1) // 2 - 1]
-    return tuple({**found, "mean": found["sum"] / found["count"], "q50": middle}[name] for name in COLUMNS)
+    middle = sorted(point.value for point in points)[(len(points) + 1) // 2 - 1]
+    return tuple({**result, "mean": result["sum"] / result["count"], "q50": middle}[name] for name in COLUMNS)
 
 
 @pytest.mark.parametrize("late", LatePolicy)
@@ -82,8 +82,8 @@ def test_every_closed_window_has_the_values_of_its_points(tmp_path: Path, seed: 
     lake.work(idle=True)
     windows, counted_late = expected_emissions(lake)
     assert lake.values(*COLUMNS) == {key: plain_row(points) for key, points in windows.items()}
-    assert {each.name: lake.number(f"late/{each.name}") for each in lake.job.table.windows} == {
-        each.name: counted_late.get(each.name, 0) for each in lake.job.table.windows
+    assert {window.name: lake.number(f"late/{window.name}") for window in lake.job.table.windows} == {
+        item.name: counted_late.get(item.name, 0) for item in lake.job.table.windows
     }
 
 
@@ -121,5 +121,5 @@ def test_rows_of_a_file_are_sorted_by_metric_and_carry_their_statistics(tmp_path
     (file,) = active_files(lake.windows.handle, ("series",))
     assert file.spans["series"] == ('load{"host":"a"}', 'load{"host":"c"}')
     rows = pq.ParquetFile(tmp_path / "rollups" / file.path).read(["series", "window_start"]).to_pylist()
-    assert rows == sorted(rows, key=lambda each: (each["series"], each["window_start"]))
+    assert rows == sorted(rows, key=lambda row: (row["series"], row["window_start"]))
     assert len(rows) == 6

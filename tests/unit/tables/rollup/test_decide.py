@@ -57,10 +57,10 @@ def test_a_quiet_stream_begins_no_empty_closes() -> None:
 
 def test_a_close_that_is_begun_is_completed_whatever_the_watermark_says() -> None:
     state = CloseState(2, 180, 180, closed=1, closed_until_ms=60)
-    found = due(state, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)
-    assert isinstance(found, CompleteClose)
-    assert (found.close, found.until_ms) == (2, 180)
-    assert [each.epoch for each in found.files] == [1], "a file that was committed after the close began is not taken"
+    result = due(state, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)
+    assert isinstance(result, CompleteClose)
+    assert (result.close, result.until_ms) == (2, 180)
+    assert [item.epoch for item in result.files] == [1], "a file that was committed after the close began is not taken"
 
 
 def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_number_of_rows(
@@ -73,7 +73,7 @@ def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_n
     read = []
     while (chore := decide(model.state, list(model.files), model.spec, 2_400)) is not None:
         if isinstance(chore, CompleteClose):
-            read.append(sum(each.rows for each in chore.files))
+            read.append(sum(item.rows for item in chore.files))
         model.step(2_400)
     assert max(read) <= 30 and sum(read) == 400
     assert model.emitted.total() == 400 and not model.late
@@ -81,20 +81,20 @@ def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_n
 
 def test_a_long_window_with_more_rows_than_that_still_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "CLOSE_ROWS_MAX", 5)
-    found = due(closed(9, 540), [file(0, 540, rows=100), file(5_000, 5_000)], 100_000)
-    assert isinstance(found, BeginClose) and 600 <= found.until_ms < 660
+    result = due(closed(9, 540), [file(0, 540, rows=100), file(5_000, 5_000)], 100_000)
+    assert isinstance(result, BeginClose) and 600 <= result.until_ms < 660
 
 
 def test_a_larger_lateness_in_the_job_file_does_not_let_until_fall() -> None:
     spec = replace(SPEC, lateness_ms=10_000)
     assert due(closed(5, 600), [file(600, 600, epoch=5)], 700, spec) is None
     late = file(0, 0, epoch=5)
-    found = decide(closed(5, 600), [late], spec, 700, flush_late=True)
-    assert found == BeginClose(6, 600, 700)
+    result = decide(closed(5, 600), [late], spec, 700, flush_late=True)
+    assert result == BeginClose(6, 600, 700)
 
 
 def test_an_interval_begins_with_the_window_that_is_open() -> None:
-    spans = {each.window.name: each for each in spans_of((MINUTE, SEVEN, TEN), 500, 900)}
+    spans = {item.window.name: item for item in spans_of((MINUTE, SEVEN, TEN), 500, 900)}
     assert [(spans[name].start_ms, spans[name].end_ms) for name in ("1m", "7m", "10m")] == [
         (480, 900),
         (420, 840),
@@ -128,8 +128,8 @@ def test_partials_go_once_every_window_over_them_is_closed_and_the_grace_is_over
     spec = replace(SPEC, windows=(MINUTE, SEVEN, TEN), update_grace_ms=100)
     files = [file(0, 360), file(0, 420)]
     assert due(closed(1, 699), files, 0, spec) is None, "the window of ten minutes is over for less than the grace"
-    found = due(closed(1, 700), files, 0, spec)
-    assert found == Clean(1, (files[0],), 420), "the row at 420 is in the window [420, 840) of seven minutes"
+    result = due(closed(1, 700), files, 0, spec)
+    assert result == Clean(1, (files[0],), 420), "the row at 420 is in the window [420, 840) of seven minutes"
     assert due(closed(1, 700), [file(0, 360, epoch=1)], 0, spec) is None, "its late rows are not counted yet"
 
 
@@ -162,7 +162,7 @@ class Model:
     names: Iterator[int] = field(default_factory=count)
 
     def commit(self, times: list[int]) -> None:
-        rows = [each - each % self.spec.finest.millis for each in times]
+        rows = [item - item % self.spec.finest.millis for item in times]
         made = PartialsFile(str(next(self.names)), self.state.close, len(rows), min(rows), max(rows))
         self.files[made] = times
 
@@ -179,16 +179,16 @@ class Model:
             case CompleteClose():
                 self._close(chore)
             case Clean():
-                for each in chore.files:
-                    del self.files[each]
+                for item in chore.files:
+                    del self.files[item]
                 self.state = replace(self.state, cleaned_ms=max(self.state.cleaned_ms, chore.cleaned_ms))
         return chore is not None
 
     def _close(self, chore: CompleteClose) -> None:
         for span in chore.spans:
             name = span.window.name
-            taken = [at for each in chore.files for at in self.files[each]]
-            late = [at for each in chore.late_files for at in self.files[each]]
+            taken = [at for item in chore.files for at in self.files[item]]
+            late = [at for late_file in chore.late_files for at in self.files[late_file]]
             self.emitted.update((name, at) for at in taken if span.start_ms <= at < span.end_ms)
             self.late.update((name, at) for at in late if at < span.start_ms)
         self.state = replace(self.state, closed=chore.close, closed_until_ms=chore.until_ms)
@@ -196,7 +196,7 @@ class Model:
 
 TIMES = st.lists(st.integers(0, 3_000), min_size=1, max_size=4)
 STEPS = st.lists(
-    TIMES.map(lambda each: ("commit", each)) | st.integers(1, 4).map(lambda each: ("steps", each)), max_size=30
+    TIMES.map(lambda item: ("commit", item)) | st.integers(1, 4).map(lambda item: ("steps", item)), max_size=30
 )
 
 
@@ -220,15 +220,15 @@ def test_any_order_of_commits_and_closes_gives_each_point_to_each_interval_once_
             pass
     for window in windows:
         for at, points in committed.items():
-            found = model.emitted[window.name, at] + model.late[window.name, at]
-            assert found == points, (window, at)
+            result = model.emitted[window.name, at] + model.late[window.name, at]
+            assert result == points, (window, at)
 
 
 def test_the_model_would_notice_a_row_that_is_taken_as_late_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         deciding,
         "_late_files",
-        lambda files, spans, epoch: tuple(each for each in files if each.first_ms < spans[0].start_ms),
+        lambda files, spans, epoch: tuple(item for item in files if item.first_ms < spans[0].start_ms),
     )
     model = Model(replace(SPEC, windows=(MINUTE,), update_grace_ms=10**6))
     for times in ([0, 70], [10], [130], [200]):

@@ -30,7 +30,7 @@ def test_every_row_keeps_its_series_whatever_came_before(several: list[list[tupl
         columns = ordered.columns(ordered.places(found["series"]))
         assert columns["metric"].to_pylist() == [metric for metric, _ in rows]
         assert columns["series"].to_pylist() == [metric + tags for metric, tags in rows]
-        assert [dict(each) for each in columns["tags"].to_pylist()] == [json.loads(tags) for _, tags in rows]
+        assert [dict(column) for column in columns["tags"].to_pylist()] == [json.loads(tags) for _, tags in rows]
         assert columns["bucket"].to_pylist() == [len(metric) for metric, _ in rows]
 
 

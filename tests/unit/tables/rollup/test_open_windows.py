@@ -21,12 +21,12 @@ Key = tuple[str, str, int]
 
 
 def shown(lake: RollupLake, request: WindowsRequest = ALL) -> dict[Key, dict[str, float | None]]:
-    found = open_windows(lake.job, request)
+    windows = open_windows(lake.job, request)
     values = {
-        (each.tags["host"], each.interval, round(each.start.timestamp() * 1000)): dict(each.values)
-        for each in found.windows
+        (window.tags["host"], window.interval, round(window.start.timestamp() * 1000)): dict(window.values)
+        for window in windows.windows
     }
-    assert len(values) == len(found.windows), "each is there once"
+    assert len(values) == len(windows.windows), "each is there once"
     return values
 
 
@@ -81,9 +81,9 @@ def test_the_first_windows_by_series_interval_and_start_are_shown_and_all_are_co
 ) -> None:
     monkeypatch.setattr(module, "PASS_ROWS_MAX", pass_rows_max)
     lake = filled(tmp_path)
-    found = open_windows(lake.job, WindowsRequest(limit=4))
-    assert found.total == len(expected(lake)) == 4 * (3 + 1 + 1)
-    assert [(each.tags["host"], each.interval, round(each.start.timestamp())) for each in found.windows] == [
+    windows = open_windows(lake.job, WindowsRequest(limit=4))
+    assert windows.total == len(expected(lake)) == 4 * (3 + 1 + 1)
+    assert [(window.tags["host"], window.interval, round(window.start.timestamp())) for window in windows.windows] == [
         ("a", "1m", 12 * 60),
         ("a", "1m", 13 * 60),
         ("a", "1m", 14 * 60),
@@ -105,7 +105,7 @@ def test_before_the_first_close_all_windows_are_open_and_without_a_table_the_err
     lake = RollupLake(tmp_path / "lake")
     assert open_windows(lake.job, ALL).total == 0
     lake.land([Point("a", 0, 1.0)])
-    assert [each.values["sum"] for each in open_windows(lake.job, ALL).windows] == [1.0]
+    assert [window.values["sum"] for window in open_windows(lake.job, ALL).windows] == [1.0]
     with pytest.raises(UserError) as raised:
         open_windows(rollup_job(tmp_path / "nowhere", (MINUTE,)), ALL)
     assert raised.value.hint == "`penstock run` creates it"

@@ -69,7 +69,7 @@ class Publishers:
             process.perform()
 
     def sent(self) -> Counter[bytes]:
-        return Counter(each.value for each in self.cluster.topics[TOPIC])
+        return Counter(topic.value for topic in self.cluster.topics[TOPIC])
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def test_a_process_that_leads_nothing_sees_the_closes_of_others_and_publishes_it
     publishers: Publishers,
 ) -> None:
     processes = [publishers.process(), publishers.process()]
-    for number, each in enumerate(processes):
-        publishers.work(each, publishers.view([partition(number)]))
+    for number, process in enumerate(processes):
+        publishers.work(process, publishers.view([partition(number)]))
     publishers.close(0)
     publishers.lake.clock.at += 10
-    for number, each in enumerate(processes):
-        publishers.work(each, publishers.view([partition(number)]))
+    for number, item in enumerate(processes):
+        publishers.work(item, publishers.view([partition(number)]))
     sent = publishers.sent()
     assert len(sent) == len(publishers.lake.rows()) and set(sent.values()) == {1}
 

@@ -136,18 +136,18 @@ def test_w4_the_watermark_never_falls_whatever_partitions_say(
 ) -> None:
     committed: int | None = None
     for times, now_ms in moments:
-        found = watermark(times, committed, IDLE_MS, now_ms).at_ms
-        assert committed is None or (found is not None and found >= committed)
-        committed = found
+        result = watermark(times, committed, IDLE_MS, now_ms).at_ms
+        assert committed is None or (result is not None and result >= committed)
+        committed = result
 
 
 @given(st.dictionaries(st.sampled_from([P0, P1]), TIMES, min_size=1), st.integers(0, 2 * 10**6))
 def test_the_watermark_never_passes_what_a_partition_with_unread_records_has_seen(
     times: dict[Partition, PartitionTime], now_ms: int
 ) -> None:
-    unread = [each for each in times.values() if each.unread and not each.idle(now_ms, IDLE_MS)]
-    found = watermark(times, None, IDLE_MS, now_ms).at_ms
+    unread = [item for item in times.values() if item.unread and not item.idle(now_ms, IDLE_MS)]
+    result = watermark(times, None, IDLE_MS, now_ms).at_ms
     if any(each.event_ms is None for each in unread):
-        assert found is None
+        assert result is None
     elif unread:
-        assert found is None or found <= min(each.event_ms for each in unread if each.event_ms is not None)
+        assert result is None or result <= min(each.event_ms for each in unread if each.event_ms is not None)

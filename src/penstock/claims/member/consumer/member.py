@@ -122,10 +122,10 @@ class Member:
                     self._tell(ConsumerReplaced(reason="it returned nothing although the log has more"))
                     self._reader.replace_consumer()
                 self._reader.follow(streams)
-                found = self._deliveries.hand_out(count_max)
+                result = self._deliveries.hand_out(count_max)
                 left = deadline - self._agent.now()
-                if found or left <= 0:
-                    return found
+                if result or left <= 0:
+                    return result
                 self._reader.fetch(min(left, FETCH_SECONDS))
             return []
 
@@ -168,7 +168,7 @@ class Member:
         now = self._agent.now()
         with self._supervisor.lock:
             since = {partition: stream.acks.held_back_since for partition, stream in self._supervisor.streams.items()}
-        return {partition: now - each for partition, each in since.items() if each is not None}
+        return {partition: now - item for partition, item in since.items() if item is not None}
 
     def losses(self) -> dict[Partition, tuple[tuple[int, int], ...]]:
         """The group's loss ledger: ranges `[start, end)` that were claimed at most once and never reported as done."""

@@ -134,16 +134,16 @@ class StartOffsets:
         self.see_begun()
         now = self._agent.now()
         with self._agent.looking() as participant:
-            claims = {each: participant.view.claim(each) for each in tokens if not self._waits(each, now)}
+            claims = {item: participant.view.claim(item) for item in tokens if not self._waits(item, now)}
         claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
         bounds = self._bounds(claims)
         first_time = {each: claim for each, claim in claims.items() if position_of(claim) is None}
-        found = self._first_starts(first_time, bounds)
+        first_starts = self._first_starts(first_time, bounds)
         for partition in [each for each in claims if each not in first_time]:
             offset = self._offset(partition, claims[partition], bounds[partition])
             if offset is not None:
-                found[partition] = offset
-        return found
+                first_starts[partition] = offset
+        return first_starts
 
     def _waits(self, partition: Partition, now: float) -> bool:
         """Whether the position is in doubt, and it is too early to ask again."""
@@ -151,7 +151,7 @@ class StartOffsets:
         return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
-        doubted = [each for each in claims if each in self._doubts]
+        doubted = [item for item in claims if item in self._doubts]
         bounds = dict(self._log.bounds([each for each in claims if each not in self._doubts]))
         if doubted:
             # Another client asks whoever leads the partitions by now.
@@ -164,7 +164,7 @@ class StartOffsets:
     def _first_starts(
         self, claims: Mapping[Partition, Claim], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
-        starts = {each: self._first_offset(each, bounds[each]) for each in claims}
+        starts = {item: self._first_offset(item, bounds[item]) for item in claims}
         recorded = [
             each for each in claims if self._options.at_most_once or (self._options.start_moves and self._started(each))
         ]
@@ -172,7 +172,11 @@ class StartOffsets:
             # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
             self._start_others({each.topic_id for each in recorded})
         agreed = self._agree({each: starts[each] for each in recorded}, claims)
-        return {each: offset for each, offset in starts.items() if each not in recorded or each in agreed}
+        return {
+            partition: offset
+            for partition, offset in starts.items()
+            if partition not in recorded or partition in agreed
+        }
 
     def _started(self, partition: Partition) -> bool:
         """Whether `start` applies: the partition was there when the group came to its topic."""
@@ -184,8 +188,8 @@ class StartOffsets:
     def _start_others(self, topics: set[str]) -> None:
         """Record where the rest of these topics starts, as far as nobody holds it: its holders record the others."""
         with self._agent.looking() as participant:
-            seen = {each: participant.view.claim(each) for each in sorted(self._known) if each.topic_id in topics}
-        rest = {each: claim for each, claim in seen.items() if not claim.held and position_of(claim) is None}
+            seen = {item: participant.view.claim(item) for item in sorted(self._known) if item.topic_id in topics}
+        rest = {key: claim for key, claim in seen.items() if not claim.held and position_of(claim) is None}
         bounds = self._log.bounds(rest)
         starts = {each: self._first_offset(each, bounds[each]) for each in rest}
         self._agree(starts, rest)
@@ -200,7 +204,7 @@ class StartOffsets:
             for partition, offset in starts.items()
         ]
         verdicts = self._agent.say_each(Seeking, about)
-        return {each for each, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
+        return {item for item, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
 
     # with a position
 

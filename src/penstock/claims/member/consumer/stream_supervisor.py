@@ -93,7 +93,7 @@ class StreamSupervisor:
             for partition, stream in self.streams.items():
                 if participant.view.claim(partition).held_by(participant.who, stream.token):
                     participant.holdings.progress(partition, stream.acks.position, stream.lag)
-            participant.holdings.using(each for each, stream in self.streams.items() if stream.acks.undone)
+            participant.holdings.using(key for key, stream in self.streams.items() if stream.acks.undone)
 
     def _live(self) -> None:
         while not self._stopping.wait(TURN_SECONDS):
@@ -178,11 +178,11 @@ class Deliveries:
         with self._supervisor.lock:
             ready = set(self._ready())
             now = self._agent.now()
-            found = [
+            works = [
                 work for stream, count in counts.items() if stream in ready for work in stream.hand_out(count, now)
             ]
         self._supervisor.report()
-        return found
+        return works
 
     def _waiting(self, count_max: int) -> dict[Stream, int]:
         """How many records each stream would deliver, within the limit for all."""
@@ -199,7 +199,7 @@ class Deliveries:
         """The streams that may deliver now; they take turns to be the first."""
         held = self._agent.held()
         streams = self._supervisor.streams.values()
-        ready = [each for each in streams if held.get(each.partition) == each.token and not each.stale]
+        ready = [stream for stream in streams if held.get(stream.partition) == stream.token and not stream.stale]
         self._turns += 1
         first = self._turns % max(1, len(ready))
         return ready[first:] + ready[:first]

@@ -108,7 +108,7 @@ class Stream:
         """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
         while self.queue and isinstance(self.queue[0], int):
             self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
-        messages = (each for each in self.queue if not isinstance(each, int))
+        messages = (item for item in self.queue if not isinstance(item, int))
         return list(islice(messages, max(0, min(count_max, self.acks.room))))
 
     def hand_out(self, count: int, now: float) -> Iterator[Work]:
@@ -166,7 +166,7 @@ class Reader:
 
     def follow(self, streams: Mapping[Partition, Stream]) -> None:
         """Read exactly these streams, each from its start; those already being read continue."""
-        wanted = {(each.topic, each.number): stream for each, stream in streams.items()}
+        wanted = {(item.topic, item.number): stream for item, stream in streams.items()}
         gone = [key for key, stream in self._followed.items() if wanted.get(key) is not stream]
         # A paused partition stays paused when it is assigned again.
         self._resume([key for key in gone if key in self._paused])

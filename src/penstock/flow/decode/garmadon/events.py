@@ -97,7 +97,7 @@ def _readers(
 ) -> tuple[MessageReader, MessageReader]:
     """Of the header and of the body."""
     in_header = frozenset(message_schema(descriptors, header).names)
-    of_header = pa.schema([each for each in schema if each.name in in_header])
+    of_header = pa.schema([item for item in schema if item.name in in_header])
     of_body = pa.schema([each for each in schema if each.name not in in_header and each.name != ENVELOPE_TIME])
     in_body = _body_reader(descriptors, body, of_body, defaults, dict(uri_names))
     return message_reader("header", descriptors, header, of_header, defaults), in_body
@@ -131,7 +131,7 @@ def _taken(reading: Reading, places: npt.NDArray[np.int64]) -> dict[str, pa.Arra
 
 
 def _heap_columns(names: Sequence[str], defaults: Defaults, messages: Sequence[Any]) -> list[pa.Array]:
-    heaps = [_heap(each) for each in messages]
+    heaps = [_heap(message) for message in messages]
     if defaults == "null":
         return [pa.array([heap.get(name) or None for heap in heaps], pa.int64()) for name in names]
     return [pa.array([heap.get(name) for heap in heaps], pa.int64()) for name in names]

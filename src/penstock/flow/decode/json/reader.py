@@ -94,7 +94,7 @@ class Reader:
             ]
             return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))
         if pa.types.is_list(kind):
-            below = None if objects is None else [*chain.from_iterable(each for each in objects if each is not None)]
+            below = None if objects is None else [*chain.from_iterable(item for item in objects if item is not None)]
             items = self._fit(array.values, kind.value_type, mark_lists(array.offsets, mark), f"{path}[]", below)
             return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
         if pa.types.is_map(kind):
@@ -105,7 +105,7 @@ class Reader:
         return _converted(array, kind, mark, path)
 
     def _map(self, objects: Sequence[Any], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-        texts = [_NULL if each is None else each for each in objects]
+        texts = [_NULL if item is None else item for item in objects]
         maps = _decoded(_MEMBERS, texts)
         _refuse_duplicate_keys(texts, maps)
         nulls = pa.array([each is None for each in maps]) if None in maps else None
@@ -188,7 +188,7 @@ def mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
 def _converted(array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
     """Values that are not nested."""
     misfits: Rows = []
-    found = "string" if kind in _AS_TEXT else OUT_OF_RANGE
+    result = "string" if kind in _AS_TEXT else OUT_OF_RANGE
     if pa.types.is_timestamp(kind):
         array, misfits = timestamps_or_null(array)
     elif pa.types.is_date32(kind):
@@ -198,13 +198,13 @@ def _converted(array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.
     elif pa.types.is_decimal(kind):
         zeros = pc.indices_nonzero(pc.equal(array, pa.scalar(0, array.type)).fill_null(False))
         if len(zeros):
-            mark(zeros.to_numpy(), f"{path}: expected {job_type_name(kind)}, found {found}", TINY_NUMBER)
+            mark(zeros.to_numpy(), f"{path}: expected {job_type_name(kind)}, found {result}", TINY_NUMBER)
         array, misfits = _decimals(array, kind)
     elif pa.types.is_floating(kind) and not _all_finite(array):
         # A number too large for the column, or NaN or an infinity, which are not JSON.
         misfits = pc.indices_nonzero(pc.invert(pc.is_finite(array))).to_pylist()
     if len(misfits):
-        mark(misfits, f"{path}: expected {job_type_name(kind)}, found {found}")
+        mark(misfits, f"{path}: expected {job_type_name(kind)}, found {result}")
     return array
 
 
@@ -284,7 +284,7 @@ def _members_of(objects: Objects, struct: pa.DataType) -> list[Objects]:
     if objects is None:
         return [None] * struct.num_fields
     return [
-        [None if each is None else getattr(each, f"f{number}") for each in objects] if has_map(child.type) else None
+        [None if item is None else getattr(item, f"f{number}") for item in objects] if has_map(child.type) else None
         for number, child in enumerate(struct)
     ]
 

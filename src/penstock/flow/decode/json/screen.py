@@ -94,8 +94,8 @@ class Screen:
         if unknown is not None:
             path = f"{path}.{unknown['name']}".strip(".")
             return f"{place(path)}: {UNKNOWN_FIELD}" if path else UNKNOWN_FIELD
-        found = _FOUND.search(problem)
-        kind = _KINDS.get(found["kind"], found["kind"]) if found else OUT_OF_RANGE
+        match = _FOUND.search(problem)
+        kind = _KINDS.get(match["kind"], match["kind"]) if match else OUT_OF_RANGE
         if not path:
             return f"expected an object, found {kind}"
         expected = _expected(pa.struct(list(self._schema)), _STEP.findall(path))

@@ -89,7 +89,7 @@ def _map_column(field: FieldDescriptor, entry: Descriptor, defaults: Defaults) -
     def read(messages: Sequence[Message]) -> pa.Array:
         maps = list(map(value_of, messages))
         # The wire has no order of entries; the same record must give the same row every time it is read.
-        sorted_keys = [sorted(each, key=str) for each in maps] if by_text else list(map(sorted, maps))
+        sorted_keys = [sorted(item, key=str) for item in maps] if by_text else list(map(sorted, maps))
         values = [each[key] for each, some in zip(maps, sorted_keys, strict=True) for key in some]
         return pa.MapArray.from_arrays(
             _offsets(sorted_keys), keys(list(chain.from_iterable(sorted_keys))), items(values)

@@ -113,7 +113,7 @@ class MessageReader:
 
     def _misfits(self, messages: Sequence[Message]) -> dict[int, str]:
         """What is wrong with each message that does not fit: halving finds it, since they are few."""
-        found: dict[int, str] = {}
+        result: dict[int, str] = {}
         waiting = [(0, len(messages))]
         while waiting:
             start, end = waiting.pop()
@@ -121,11 +121,11 @@ class MessageReader:
                 self._columns(messages[start:end])
             except MisfitError as misfit:
                 if end - start == 1:
-                    found[start] = f"{self._what}: {misfit}"
+                    result[start] = f"{self._what}: {misfit}"
                     continue
                 middle = (start + end) // 2
                 waiting += [(start, middle), (middle, end)]
-        return found
+        return result
 
 
 def decode_values(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Array], Reading]) -> Decoded:
@@ -184,11 +184,11 @@ def check_fields(schema: pa.Schema, offered: pa.Schema, message: MessageName) ->
     if not len(schema):
         raise UserError(f"the schema names no field of the message {message.name}")
     for field in schema:
-        found = offered.field(field.name).type if field.name in offered.names else None
-        if found is None:
+        result = offered.field(field.name).type if field.name in offered.names else None
+        if result is None:
             raise UserError(f"the message {message.name} has no field {field.name}")
-        if found != field.type:
+        if result != field.type:
             raise UserError(
-                f"the field {field.name} of the message {message.name} is {job_type_name(found)}, "
+                f"the field {field.name} of the message {message.name} is {job_type_name(result)}, "
                 f"not {job_type_name(field.type)}"
             )

@@ -60,7 +60,7 @@ class WireReader:
     def __init__(self, message: Descriptor, names: Sequence[str], defaults: Defaults) -> None:
         self._names = names
         self._defaults = defaults
-        self._fields = [_field(each) for each in sorted(message.fields, key=lambda each: each.number)]
+        self._fields = [_field(item) for item in sorted(message.fields, key=lambda field: field.number)]
 
     def read(self, values: pa.Array) -> list[pa.Array]:
         """Takes an array of type binary without nulls; raises `NotPlainError`."""

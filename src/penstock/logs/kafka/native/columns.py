@@ -89,7 +89,7 @@ def binary_array(spans: Spans) -> pa.Array:
     size = int((spans.addresses + spans.lengths.astype(np.uint64)).max()) - first
     if size >= _REACH_BYTES:
         pairs = zip(spans.addresses.tolist(), spans.lengths.tolist(), strict=True)
-        return pa.array([ctypes.string_at(*each) if each[0] else None for each in pairs], pa.binary())
+        return pa.array([ctypes.string_at(*pair) if pair[0] else None for pair in pairs], pa.binary())
     # Arrow itself copies from views; what views of longer values tell besides, their first bytes, it does not need.
     memory = pa.foreign_buffer(first, max(size, 1))
     starts = np.where(known, spans.addresses - np.uint64(first), 0).astype(np.int64)
@@ -99,8 +99,8 @@ def binary_array(spans: Spans) -> pa.Array:
     if len(short):
         views[short, 1:] = _inlined(np.frombuffer(memory, np.uint8), starts[short], views[short, 0])
     valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    found = pa.Array.from_buffers(pa.binary_view(), len(known), [valid, pa.py_buffer(views), memory])
-    return found.cast(pa.binary())
+    from_buffers = pa.Array.from_buffers(pa.binary_view(), len(known), [valid, pa.py_buffer(views), memory])
+    return from_buffers.cast(pa.binary())
 
 
 def _inlined(memory: npt.NDArray[np.uint8], starts: Numbers, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -128,7 +128,8 @@ def _header_array(headers: list[RawHeaders | None]) -> pa.Array:
         return pa.nulls(len(headers), HEADERS_TYPE)
     # One header may stand several times, so there are pairs.
     rows = [
-        None if each is None else [{"key": key, "value": value} for key, value in _readable(each)] for each in headers
+        None if header is None else [{"key": key, "value": value} for key, value in _readable(header)]
+        for header in headers
     ]
     return pa.array(rows, HEADERS_TYPE)
 

@@ -127,5 +127,5 @@ def _topic_id(event: int) -> str | None:
         return None
     if code:
         raise failure(code)
-    found: bytes = C["Uuid_base64str"](C["TopicDescription_topic_id"](topic))
-    return found.decode()
+    result: bytes = C["Uuid_base64str"](C["TopicDescription_topic_id"](topic))
+    return result.decode()

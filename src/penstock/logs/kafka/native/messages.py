@@ -82,13 +82,13 @@ class Messages:
         having = self._field(_HEADER_BYTES).astype(np.int32)[numbers] > _EMPTY_HEADER_BYTES
         told = self._told_headers(numbers[[0, -1]])
         # Bytes that the client does not take for headers, such as more than 100,000 of them, are none.
-        _check(all(has or each is None for has, each in zip(having[[0, -1]].tolist(), told, strict=True)))
-        found: list[RawHeaders | None] = [None] * len(numbers)
+        _check(all(has or item is None for has, item in zip(having[[0, -1]].tolist(), told, strict=True)))
+        result: list[RawHeaders | None] = [None] * len(numbers)
         if having.any():
             rows = np.flatnonzero(having)
             for row, headers in zip(rows.tolist(), self._told_headers(numbers[rows]), strict=True):
-                found[row] = headers
-        return found
+                result[row] = headers
+        return result
 
     def leader_epoch(self, number: int) -> int:
         epoch: int = QUICK["message_leader_epoch"](int(self._pointers[number]))
@@ -96,15 +96,15 @@ class Messages:
 
     def broker(self, number: int) -> int:
         """The broker that served the record; -1 if the client does not know."""
-        found: int = QUICK["message_broker_id"](int(self._pointers[number]))
-        return found
+        result: int = QUICK["message_broker_id"](int(self._pointers[number]))
+        return result
 
     def free(self) -> None:
         deque(map(QUICK["message_destroy"], self._pointers.tolist()), maxlen=0)
 
     def _field(self, word: int) -> Numbers:
-        found: Numbers = self._words[self._places + word]
-        return found
+        result: Numbers = self._words[self._places + word]
+        return result
 
     def _told_timestamps(self, numbers: Numbers) -> Times:
         kinds = np.zeros(len(numbers), np.int32)
@@ -116,7 +116,7 @@ class Messages:
         lists = np.zeros(len(numbers), np.uint64)
         places = range(lists.ctypes.data, lists.ctypes.data + lists.nbytes, lists.itemsize)
         deque(map(QUICK["message_headers"], self._pointers[numbers].tolist(), places), maxlen=0)
-        return [_headers(each) if each else None for each in lists.tolist()]
+        return [_headers(item) if item else None for item in lists.tolist()]
 
 
 def _check(agree: bool) -> None:

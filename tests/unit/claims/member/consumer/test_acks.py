@@ -19,10 +19,10 @@ def acks(start: int = 0, in_flight_max: int = 100) -> Acks:
 
 
 def delivered(*offsets: int, start: int = 0, in_flight_max: int = 100) -> Acks:
-    found = acks(start, in_flight_max)
+    result = acks(start, in_flight_max)
     for number, offset in enumerate(offsets):
-        found.deliver(offset, float(number))
-    return found
+        result.deliver(offset, float(number))
+    return result
 
 
 def test_upstream_17_the_position_waits_for_the_first_unfinished_record_and_then_jumps() -> None:
@@ -162,10 +162,10 @@ def test_in_any_order_the_position_is_the_lowest_offset_that_is_not_done(
     data: st.DataObject, offsets: set[int]
 ) -> None:
     order = data.draw(st.permutations(sorted(offsets)))
-    found = delivered(*sorted(offsets))
+    result = delivered(*sorted(offsets))
     undone = set(offsets)
     for offset in order:
-        assert found.position == min(undone)
-        found.done(offset, TOKEN)
+        assert result.position == min(undone)
+        result.done(offset, TOKEN)
         undone.remove(offset)
-    assert found.position == max(offsets) + 1
+    assert result.position == max(offsets) + 1

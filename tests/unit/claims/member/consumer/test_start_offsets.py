@@ -47,7 +47,7 @@ class Broker:
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         wanted = tuple(partitions)
-        return {**self.log.bounds(wanted), **{each: self.wrong[each] for each in wanted if each in self.wrong}}
+        return {**self.log.bounds(wanted), **{item: self.wrong[item] for item in wanted if item in self.wrong}}
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -57,9 +57,9 @@ class Group:
     """Members over one log; each finds its starts when the test says so."""
 
     def __init__(self, *partitions: Partition, records: int = 0) -> None:
-        self.log = MemoryLog({each: {} for each in partitions})
-        for each in partitions:
-            self.log.append(each, *[b""] * records)
+        self.log = MemoryLog({partition: {} for partition in partitions})
+        for item in partitions:
+            self.log.append(item, *[b""] * records)
         self.broker = Broker(self.log)
         self.coordination = MemoryGroup()
         self.heard: list[Event] = []
@@ -83,11 +83,11 @@ class Group:
         """Ask again and again, as the supervisor of a member does."""
         end = self.coordination.now + intervals * INTERVAL
         while self.coordination.now < end:
-            found: dict[Partition, int] = {}
+            result: dict[Partition, int] = {}
             with suppress(OutcomeUnknownError):
-                found = starts.find(agent.held())
-            if found:
-                return found
+                result = starts.find(agent.held())
+            if result:
+                return result
             self.coordination.pass_seconds(1)
         return {}
 
@@ -146,7 +146,7 @@ def test_p12_one_wrong_answer_of_a_broker_is_not_believed(delivery: Delivery) ->
     assert starts.find(anna.held()) == {ZERO: 10}
     assert group.coordination.claim(ZERO).given_up == ()
     assert group.broker.clients > 1, "another client asked"
-    assert [type(each) for each in group.heard] == [ReadingInterrupted]
+    assert [type(item) for item in group.heard] == [ReadingInterrupted]
 
 
 def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> None:
