@@ -53,9 +53,9 @@ def _print(report: DemoReport, place: Path, console: Console) -> None:
     console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Look around: {place}")
 
 
-def _print_windows(found: RollupReport, console: Console) -> None:
+def _print_windows(report: RollupReport, console: Console) -> None:
     console.print()
-    console.print(f"{found.points:>9,} points in the topic of metrics")
-    for interval, windows in found.windows.items():
-        console.print(f"{windows:>9,} closed windows of {interval}, with {found.points_in_windows[interval]:,} points")
-    console.print(f"          such as {found.example}")
+    console.print(f"{report.points:>9,} points in the topic of metrics")
+    for interval, windows in report.windows.items():
+        console.print(f"{windows:>9,} closed windows of {interval}, with {report.points_in_windows[interval]:,} points")
+    console.print(f"          such as {report.example}")

@@ -126,12 +126,12 @@ def _table_of(job: JobSpec) -> Table | None:
     return None if listings is None else open_quarantine(job, listings.url)
 
 
-def _ask(job: JobSpec, found: DiscardReport) -> None:
+def _ask(job: JobSpec, report: DiscardReport) -> None:
     if not sys.stdin.isatty():
         raise UserError(
-            f"nothing was discarded of {_discardable(job, found)}", hint="say --yes if they are to go for good"
+            f"nothing was discarded of {_discardable(job, report)}", hint="say --yes if they are to go for good"
         )
-    typer.confirm(f"discard {_discardable(job, found)}?", abort=True, err=True)
+    typer.confirm(f"discard {_discardable(job, report)}?", abort=True, err=True)
 
 
 def _discardable(job: JobSpec, report: DiscardReport) -> str:

@@ -62,9 +62,9 @@ def gather(reports: Sequence[TaskReport]) -> Gathered:
     )
 
 
-def check_conserved(flow: TaskFlow, found: Gathered) -> None:
+def check_conserved(flow: TaskFlow, gathered: Gathered) -> None:
     """Counts that do not add up are a bug that must not be committed (I3); a type that failed is only counted."""
-    for key, named in found.shares.items():
+    for key, named in gathered.shares.items():
         for name, share in named.items():
             if flow.slices[key].writes(name) and not share.failed and not share.counts.conserved:
                 place = f"{key[0]}/{key[1]} {name}".rstrip()
@@ -75,17 +75,17 @@ def check_conserved(flow: TaskFlow, found: Gathered) -> None:
 class Written:
     """A batch of one table, ready for its commit."""
 
-    found: Gathered
+    gathered: Gathered
     staged_at: float
     schema: pa.Schema
 
     @property
     def marks(self) -> Marks:
-        return self.found.marks
+        return self.gathered.marks
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
-        return tuple(file for share in self.found.all_shares() for file in share.files)
+        return tuple(file for share in self.gathered.all_shares() for file in share.files)
 
     def share_of(self, piece: Slice) -> Share:
-        return self.found.of(piece.partition).get(UNROUTED, Share())
+        return self.gathered.of(piece.partition).get(UNROUTED, Share())

@@ -174,8 +174,8 @@ class Journal:
 
     def position(self) -> int:
         """The next offset that `poll` returns; offsets without a record count too. Below 0 before anything was read."""
-        [found] = self._consumer.position([TopicPartition(self.topic.name, self.place)])
-        return int(found.offset)
+        [position] = self._consumer.position([TopicPartition(self.topic.name, self.place)])
+        return int(position.offset)
 
     def poll(self, seconds: float) -> list[JournalEntry]:
         """What was appended since, within the given time; raises if something is wrong with the topic."""

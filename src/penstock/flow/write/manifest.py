@@ -69,8 +69,8 @@ def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMa
     """The marks of several pieces or tasks by partition."""
     gathered: dict[PartitionKey, tuple[EpochMark, ...]] = {}
     for marks in several:
-        for key, found in marks.items():
-            gathered[key] = (*gathered.get(key, ()), *found)
+        for key, of_partition in marks.items():
+            gathered[key] = (*gathered.get(key, ()), *of_partition)
     return gathered
 
 

@@ -68,10 +68,12 @@ class BoundedAdmin:
 
     def cluster(self) -> Any:
         """The brokers, and the id that a cluster keeps for life."""
-        [found] = self.try_each(lambda client, seconds: {0: client.describe_cluster(request_timeout=seconds)}).values()
-        if isinstance(found, Fault):
-            raise self.error(found, "the cluster")
-        return found
+        [cluster] = self.try_each(
+            lambda client, seconds: {0: client.describe_cluster(request_timeout=seconds)}
+        ).values()
+        if isinstance(cluster, Fault):
+            raise self.error(cluster, "the cluster")
+        return cluster
 
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""

@@ -57,7 +57,7 @@ class KafkaTopics:
         return {item: Bounds(firsts[item], max(firsts[item], ends[item])) for item in wanted}
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        return {key: found.leader_epoch for key, found in self._listed(tuple(partitions), _LATEST).items()}
+        return {key: listed.leader_epoch for key, listed in self._listed(tuple(partitions), _LATEST).items()}
 
     def compacted(self, topic: str) -> bool | None:
         settings = self.settings(topic)
@@ -129,7 +129,7 @@ class KafkaTopics:
         return described
 
     def _offsets(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, int]:
-        return {key: int(found.offset) for key, found in self._listed(partitions, which).items()}
+        return {key: int(listed.offset) for key, listed in self._listed(partitions, which).items()}
 
     def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
         if not partitions:

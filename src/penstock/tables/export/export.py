@@ -61,14 +61,14 @@ class Failure(NamedTuple):
 class WrittenShares:
     """A batch of all types, ready for its commits."""
 
-    found: Gathered
+    gathered: Gathered
     roles: Mapping[Partition, Roles]
     main: bool
     staged_at: float
 
     @property
     def marks(self) -> Marks:
-        return self.found.marks
+        return self.gathered.marks
 
 
 class ExportTable:
@@ -320,11 +320,11 @@ class Export(ExportTable):
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         roles = staged.roles[piece.partition]
-        shares = self._with_logs(staged.found.of(piece.partition), roles)
+        shares = self._with_logs(staged.gathered.of(piece.partition), roles)
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
-        mark = staged.found.mark_of(piece.partition)
+        mark = staged.gathered.mark_of(piece.partition)
         part = RoutedPart(piece, token, shares, roles, staged.main, watermark_ms, mark)
         if not staged.main:
             taken = {name: part.of(name).counts.read for name in part.names if not part.of(name).failed}

@@ -123,14 +123,14 @@ class ExportTarget(Target[RunShares]):
             piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after
         )
 
-    def _writable(self, chunk: Chunk, batch_id: str, number: int, found: Shares) -> StagedRun[RunShares]:
+    def _writable(self, chunk: Chunk, batch_id: str, number: int, shares: Shares) -> StagedRun[RunShares]:
         """What can be committed: a type that cannot be written now leaves its records where they are."""
-        stuck = dict(self._stuck(found))
+        stuck = dict(self._stuck(shares))
         for name, reason in stuck.items():
             self.listener.event(TypeCannotBeWritten(type=name, reason=reason))
         total, waiting = Counts(), 0
         kept: dict[PartitionKey, dict[str, Share]] = {}
-        for key, named in found.items():
+        for key, named in shares.items():
             for name, share in named.items():
                 bad = name in stuck
                 total += Counts(read=share.counts.read, quarantined=share.counts.read) if bad else share.counts
@@ -145,9 +145,9 @@ class ExportTarget(Target[RunShares]):
         keys = {(piece.partition.topic, piece.partition.number): piece.partition for piece in chunk.slices}
         return StagedRun(run, total, {keys[key]: named for key, named in kept.items()}, waiting)
 
-    def _stuck(self, found: Shares) -> Iterator[tuple[str, str]]:
+    def _stuck(self, shares: Shares) -> Iterator[tuple[str, str]]:
         """The types that cannot be written now, with the reason."""
-        for named in found.values():
+        for named in shares.values():
             for name, share in named.items():
                 try:
                     self._logs.find_type_log(name)

@@ -66,19 +66,19 @@ class ExportWriter:
         result = self._batch_job.run(batch, flow, records)
         return result.shares if self._complete(flow, result) else None
 
-    def _complete(self, flow: FanoutFlow, found: Gathered) -> bool:
+    def _complete(self, flow: FanoutFlow, gathered: Gathered) -> bool:
         """Whether the types had all columns that they need; if so, every record must be accounted for."""
-        if self._added_columns(flow, found):
+        if self._added_columns(flow, gathered):
             self._logs.enter_types()
             return False
-        check_conserved(flow, found)
+        check_conserved(flow, gathered)
         return True
 
-    def _added_columns(self, flow: FanoutFlow, found: Gathered) -> bool:
+    def _added_columns(self, flow: FanoutFlow, gathered: Gathered) -> bool:
         """Fix the columns of types that were met for the first time, and add those that records brought."""
         added = False
         for name, spec in flow.types.items():
-            fields = found.new_fields(name)
+            fields = gathered.new_fields(name)
             if not fields or (spec.decoded is not None and self._job.on.new_column is not NewColumnPolicy.ADD):
                 continue
             before = spec.decoded if spec.decoded is not None else pa.schema([])

@@ -49,7 +49,7 @@ class KeyedWritten(Written):
         written = in_runs - self.merge.skipped[(piece.partition.topic, piece.partition.number)]
         skipped = share.counts.skipped + share.counts.written - written
         counts = replace(share.counts, written=written, skipped=skipped)
-        mark = self.found.mark_of(piece.partition)
+        mark = self.gathered.mark_of(piece.partition)
         return SlicePart(piece, token, counts, quarantine_files=share.quarantine_files, mark=mark)
 
 
@@ -113,8 +113,8 @@ class KeyedWriter(SingleWriter):
     def replay_target(self) -> TableTarget:
         return KeyedTarget(self.table, self.spark, self.replay)
 
-    def _written(self, flow: Flow, found: Gathered, started_at: float) -> Written | None:
-        written = super()._written(flow, found, started_at)
+    def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:
+        written = super()._written(flow, gathered, started_at)
         if written is None:
             return None
         self.data.environment.at_step("runs_staged")
@@ -123,7 +123,7 @@ class KeyedWriter(SingleWriter):
         merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow))
         merge.bring_up()
         self.data.environment.at_step("merged")
-        return KeyedWritten(written.found, written.staged_at, written.schema, merge)
+        return KeyedWritten(written.gathered, written.staged_at, written.schema, merge)
 
 
 class KeyedTarget(TableTarget):

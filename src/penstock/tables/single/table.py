@@ -69,7 +69,7 @@ class SingleTable:
                 (share := staged.share_of(piece)).counts,
                 share.files,
                 share.quarantine_files,
-                staged.found.mark_of(piece.partition),
+                staged.gathered.mark_of(piece.partition),
                 self.numbers(share, batch.read_to_end_at.get(piece.partition)),
             )
             for piece in batch.slices

@@ -93,11 +93,11 @@ class SingleWriter:
         flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
         return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
 
-    def _written(self, flow: Flow, found: Gathered, started_at: float) -> Written | None:
-        if self._added_columns(flow, found):
+    def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:
+        if self._added_columns(flow, gathered):
             return None
-        check_conserved(flow, found)
-        return Written(found, started_at, flow.table.schema)
+        check_conserved(flow, gathered)
+        return Written(gathered, started_at, flow.table.schema)
 
     def _cut_batches(self, batch: Batch) -> None:
         """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""
@@ -118,9 +118,9 @@ class SingleWriter:
             flow_of(self.job, batch, columns, partition_by, self.table.quarantine.url), failpoint=self.failpoint
         )
 
-    def _added_columns(self, flow: Flow, found: Gathered) -> bool:
+    def _added_columns(self, flow: Flow, gathered: Gathered) -> bool:
         """Whether the table has other columns than the flow knows, so that the batch has to run again."""
-        fields = {name: seen for name, seen in found.new_fields().items() if name not in self.job.drop}
+        fields = {name: seen for name, seen in gathered.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
         return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)
@@ -152,10 +152,12 @@ class TableTarget(Target[Written]):
         if written is None:
             return None
         replayed = {
-            key: offsets_of(share.replayed) for key, named in written.found.shares.items() for share in named.values()
+            key: offsets_of(share.replayed)
+            for key, named in written.gathered.shares.items()
+            for share in named.values()
         }
-        run = chunk.run(number, batch.id, replayed, written.found.total)
-        return StagedRun(run, written.found.total, written)
+        run = chunk.run(number, batch.id, replayed, written.gathered.total)
+        return StagedRun(run, written.gathered.total, written)
 
     def _land(self, staged: StagedRun[Written]) -> bool:
         run, written = staged.run, staged.files
@@ -173,7 +175,7 @@ class TableTarget(Target[Written]):
         """What the run adds to the further numbers of its partitions."""
         sums: dict[str, int] = {}
         for partition in run.offsets:
-            share = written.found.of(partition).get(UNROUTED, Share())
+            share = written.gathered.of(partition).get(UNROUTED, Share())
             for name, number in self._table.numbers(share).sums.items():
                 key = field_key(self._data.job, partition, name)
                 sums[key] = (self._data.transaction(key) or 0) + number

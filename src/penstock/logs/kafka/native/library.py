@@ -69,12 +69,12 @@ _QUICK_SIGNATURES: Signatures = {
 
 
 def _functions(library: Any, signatures: Signatures) -> dict[str, Callable[..., Any]]:
-    found = {}
+    functions = {}
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"rd_kafka_{name}")
         function.restype, function.argtypes = result, arguments
-        found[name] = function
-    return found
+        functions[name] = function
+    return functions
 
 
 # The client's own extension: it leads to the very library that it is linked with, wherever that is.
