@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import structs
 
@@ -167,22 +167,30 @@ class JobStatus:
         }
 
 
-class DayAnswer(Protocol):
-    """Whether a day of a type is complete, and why."""
+class DayState(StrEnum):
+    COMPLETE = "complete"
+    OPEN = "open"
+    REOPENED = "reopened"
+    """Late rows came after it was complete."""
+    NOT_VISIBLE = "not visible"
+    """No more rows are expected, and a commit or a compaction has not put all files of it in their place yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayAnswer:
+    """Whether a day of a type is complete by logs and files, so also while Kafka is away."""
+
+    type: str
+    day: str
+    state: DayState
+    reason: str
 
     @property
-    def type(self) -> str: ...
+    def complete(self) -> bool:
+        return self.state is DayState.COMPLETE
 
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def state(self) -> StrEnum: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    def as_json(self) -> dict[str, Any]: ...
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "complete": self.complete}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ A room below `tables/` implements it for its kind; `tables.registry` is the only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -185,11 +185,33 @@ class ReadRequest:
         self.refuse_type(table)
 
 
-class RebuildReport(Report, Protocol):
-    """What came of restoring lost logs."""
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What was restored; with doubts, nothing was."""
+
+    doubts: tuple[str, ...] = ()
+    types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Types whose logs were restored, with files and rows."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Of the job log, by partition."""
+    notes: tuple[str, ...] = ()
 
     @property
-    def ok(self) -> bool: ...
+    def ok(self) -> bool:
+        return not self.doubts
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> Iterator[str]:
+        for name, counts in self.types.items():
+            yield f"type {name}: restored from {counts['files']} files with {counts['rows']} rows"
+        for partition, position in self.positions.items():
+            yield f"{partition}: position {position}"
+        yield from self.notes
+        yield from (f"doubt: {doubt}" for doubt in self.doubts)
+        if self.doubts:
+            yield "nothing was changed"
 
 
 class Kind(Protocol):

@@ -25,7 +25,7 @@ from penstock.tables.export.export import Export, ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
-from penstock.tables.export.rebuild import RebuildReport, rebuild
+from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.replay import ExportRuns
 from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.section import ExportSection
@@ -33,7 +33,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportWriter
-from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, ReadRequest, RebuildReport, VacuumRequest
 
 
 class ExportKind:

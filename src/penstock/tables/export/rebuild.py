@@ -12,8 +12,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -45,39 +45,11 @@ from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportL
 from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
 from penstock.tables.export.root import own_files
 from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
+from penstock.tables.kind import RebuildReport
 
 FOOTERS_AT_ONCE = 16
 _KIND = "rebuild"
 _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they are in former folders of the quarantine"
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """What was restored; with doubts, nothing was."""
-
-    doubts: tuple[str, ...] = ()
-    types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Types whose logs were restored, with files and rows."""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    """Of the job log, by partition."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.doubts
-
-    def as_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
-
-    def lines(self) -> Iterator[str]:
-        for name, counts in self.types.items():
-            yield f"type {name}: restored from {counts['files']} files with {counts['rows']} rows"
-        for partition, position in self.positions.items():
-            yield f"{partition}: position {position}"
-        yield from self.notes
-        yield from (f"doubt: {doubt}" for doubt in self.doubts)
-        if self.doubts:
-            yield "nothing was changed"
 
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:

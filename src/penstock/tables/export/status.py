@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -17,7 +17,16 @@ from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.status.model import Alert, JobStatus, PartitionColumn, PartitionStatus, Section, shown_path
+from penstock.status.model import (
+    Alert,
+    DayAnswer,
+    DayState,
+    JobStatus,
+    PartitionColumn,
+    PartitionStatus,
+    Section,
+    shown_path,
+)
 from penstock.tables.export.days import instant, open_days
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
@@ -148,32 +157,6 @@ def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 # a day
-
-
-class DayState(StrEnum):
-    COMPLETE = "complete"
-    OPEN = "open"
-    REOPENED = "reopened"
-    """Late rows came after it was complete."""
-    NOT_VISIBLE = "not visible"
-    """No more rows are expected, and a commit or a compaction has not put all files of it in their place yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class DayAnswer:
-    """Whether a day of a type is complete by logs and files, so also while Kafka is away."""
-
-    type: str
-    day: Day
-    state: DayState
-    reason: str
-
-    @property
-    def complete(self) -> bool:
-        return self.state is DayState.COMPLETE
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "complete": self.complete}
 
 
 def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = ()) -> tuple[DayAnswer, ...]:

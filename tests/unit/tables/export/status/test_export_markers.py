@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
+from penstock.status.model import DayState
 from penstock.storage import open_storage
-from penstock.tables.export.status import DayState, day_answers
+from penstock.tables.export.status import day_answers
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in
 from tests.support.pipes import CrashError
 from tests.support.watched_storage import WatchedStorage
