@@ -25,10 +25,11 @@ from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.rebuild import RebuildReport, rebuild
+from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.upkeep import vacuum
+from penstock.tables.kind import RebuildReport
 from penstock.tables.registry import load_job
 from tests.support.export_root import (
     COLUMNS,
