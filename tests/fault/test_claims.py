@@ -96,7 +96,7 @@ def test_m4_a_paused_group_stops_cleanly_writes_nothing_and_goes_on_when_it_is_r
     places = produce(name, numbered(range(100)))
     with penstock("run", str(job), "--json") as process:
         process.wait_for("batch committed")
-        assert {item["owner"] for item in command_json("status", str(job))[0]["partitions"]} == {"one"}
+        assert {claim["owner"] for claim in command_json("claims", "list", "--job", str(job))["claims"]} == {"one"}
         paused = command_json("claims", "pause", "--job", str(job), "--reason", "maintenance")
         assert paused["holders"] == []
         assert process.wait_for("claim released")["reason"] == "the group is paused"
