@@ -69,7 +69,7 @@ class OutcomeUnknownError(PenstockError):
 
 
 class InvariantError(PenstockError):
-    """What must hold does not: a bug of ours, or a table that somebody damaged."""
+    """What must hold does not: a bug of ours, or a table that was damaged from outside."""
 
     exit_code = 70
 

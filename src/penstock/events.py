@@ -1,4 +1,4 @@
-"""What a running job tells, as typed values that lines, progress and metrics read; a room has further ones."""
+"""What a running job reports, as typed values for log lines, progress and metrics; kinds of tables add their own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Listener(Protocol):
 
 
 class NullListener:
-    """Nobody listens."""
+    """Ignores every event."""
 
     def event(self, event: Event) -> None:
         return
@@ -198,7 +198,7 @@ class ReplayCommitted(Event):
 
 
 class RulesMeasured(Event):
-    """What a table's monitoring rules measure, told every round; `alerts` has, by rule, what does not hold."""
+    """What a table's monitoring rules measure, reported every round; `alerts` has, by rule, what does not hold."""
 
     alerts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

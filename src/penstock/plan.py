@@ -43,12 +43,12 @@ class BeyondEndError(LogCutError):
 
 
 class LostTailError(LogCutError):
-    """The log was truncated below the table's position and has grown past it again: its leader epochs tell."""
+    """The log was truncated below the table's position and has grown past it again, as its leader epochs show."""
 
     def __init__(self, partition: Partition, mark: EpochMark, end: int | None) -> None:
         if end is None:
             primary = f"{partition} is not the log that was read up to offset {mark.end}"
-            detail = f"its leader does not know leader epoch {mark.epoch}: the topic or its cluster was made anew"
+            detail = f"its leader does not know leader epoch {mark.epoch}: the topic or its cluster was recreated"
         else:
             primary = f"{partition} lost its records from offset {end} on, which were read up to {mark.end}"
             detail = f"leader epoch {mark.epoch} ends at {end}; what is there now was written later and is not read"

@@ -72,7 +72,7 @@ class StaticClaims:
         """There is no other process."""
 
     def working(self) -> None:
-        """There is nobody who could take over."""
+        """No other process could take over."""
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         return None

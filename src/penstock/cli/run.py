@@ -43,7 +43,7 @@ def run(
             spoken = AlertChanges(voice(job))
             if gauges is None:
                 return spoken
-            # First the counters: whoever hears of a batch finds it counted.
+            # First the counters: a batch is counted before it is reported.
             return Listeners(gauges.listener(job.name, kind_of(job)), spoken)
 
         run_jobs(specs, listener_for, options)

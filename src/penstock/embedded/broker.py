@@ -1,6 +1,6 @@
 """A real Kafka on this machine, from its jars: for development, the demo and the tests.
 
-A cluster lives in a folder: data, settings, logs and a state file. It runs detached, so that any process that knows
+A cluster has a folder: data, settings, logs and a state file. It runs detached, so that any process that knows
 the folder can look at it, stop it and start it again with its data.
 """
 
@@ -33,7 +33,7 @@ _METADATA_SECONDS_MAX = 5.0
 
 
 def default_folder() -> Path:
-    """Where `penstock broker` keeps its cluster unless told otherwise."""
+    """Where `penstock broker` keeps its cluster unless a folder is named."""
     return home() / "broker"
 
 

@@ -171,7 +171,7 @@ def _format(cluster_id: str, broker: Broker, root: Path) -> None:
         raise TransientError(
             "the storage of the embedded broker could not be formatted",
             detail=f"{error}: {(error.output or b'').decode(errors='replace').strip()}",
-            hint=f"check that {root} can be written and has room",
+            hint=f"check that {root} can be written and has free space",
         ) from error
 
 

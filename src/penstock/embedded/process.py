@@ -42,7 +42,7 @@ def spawn(command: Sequence[str], output: Path) -> ProcessId:
 
 
 def is_running(process: ProcessId) -> bool:
-    """Whether this very process still runs; a stranger with its number does not count."""
+    """Whether this very process still runs; another process with its number does not count."""
     return _find(process) is not None
 
 

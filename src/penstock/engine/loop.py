@@ -43,7 +43,7 @@ class Retries:
     def pause_seconds(self, error: PenstockError) -> float:
         """Count a failure and return how long to wait; raises the error once the bound is passed."""
         self.failures += 1
-        # A new leader may tell an older end for a moment, and an old one not know a newer epoch; a cut log stays cut.
+        # A new leader may show an older end for a moment, and an old one not know a newer epoch; a cut log stays cut.
         bound = min(self.failures_max, LOG_CUT_RETRIES_MAX) if isinstance(error, UserError) else self.failures_max
         if self.failures > bound:
             raise error

@@ -57,9 +57,9 @@ class Starter:
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
     ) -> tuple[dict[Partition, int], TableState]:
-        """The partitions that the table knows us as the owner of, with their tokens, and the table's word on them.
+        """The partitions that the table knows us as the owner of, with their tokens, and the state of them.
 
-        `partitions` are all of the job, whoever holds them.
+        `partitions` are all of the job, also those of other processes.
         """
         state = self.table.state(partitions)
         for _ in range(ROUNDS_MAX):
@@ -93,7 +93,7 @@ class Starter:
         return parts
 
     def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
-        """The partitions to start: ours, and with a topic that nobody started all of it, whoever holds the rest.
+        """The partitions to start: ours, and of a topic that no process has started, all partitions.
 
         Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
         """

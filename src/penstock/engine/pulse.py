@@ -21,7 +21,7 @@ from penstock.spark.failures import SPARK_ERRORS
 LOOK_SECONDS = 5.0
 """How often the Spark jobs are looked at."""
 GONE = (*SPARK_ERRORS, AttributeError)
-"""What a Spark raises that another thread has stopped, or whose JVM dies: whoever works with it finds out too."""
+"""What a Spark raises that another thread has stopped, or whose JVM dies: its user notices too."""
 
 Progress = Callable[[], Hashable]
 """Tells how far something is: another answer than the last one is a sign of life."""

@@ -7,8 +7,8 @@ A run has a number and four steps, each of which can be the last before a crash:
     3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
     4. remove     the same offsets from quarantine, with the same number
 
-After a crash before 3 there are staged files that no commit names; after 3, step 1 of whoever comes next removes.
-Steps 2 and 3 are those of the kind of table (`replay_target` in each room).
+After a crash before 3 there are staged files that no commit names; after 3, step 1 of the next process removes.
+Steps 2 and 3 are those of the kind of table (`replay_target` of each kind).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.tables.registry import kind_of
 __all__ = ["OvertakenError", "ReplayOptions", "ReplayReport", "replay"]
 
 PASSES_MAX = 20
-"""How often a pass over the quarantine begins anew because a rival or a new column came between."""
+"""How often a pass over the quarantine starts again because a rival or a new column came between."""
 _PAUSE_SECONDS_MAX = 1.0
 
 

@@ -251,7 +251,7 @@ class Rounds(Generic[S]):
         return self.land(ours, tokens, staged) if ours.slices else Outcome(None)
 
     def land(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
-        """Check the log once more, then the one act that makes rows visible; tell of it."""
+        """Check the log once more, then the one act that makes rows visible, and report it."""
         self._check_log(batch, staged.marks)
         landed = self.table.land(batch, tokens, staged)
         if landed.outcome.version is not None:

@@ -1,4 +1,4 @@
-"""The compiler: what tasks are told, and the one Spark job in which they write staged files and report of them."""
+"""The compiler: what tasks are given, and the one Spark job in which they write staged files and report of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of every job have in common: what they are told, how they take records, and that they report once."""
+"""What the tasks of every job have in common: what they are given, how they take records, and that they report once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PART_BYTES_MAX = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NamedSlice:
-    """What the names of staged files tell about a partition of the batch."""
+    """What the names of staged files show about a partition of the batch."""
 
     topic_id: str
     start: int
@@ -80,7 +80,7 @@ class Task(Protocol):
     def note_mark(self, key: PartitionKey, mark: EpochMark) -> None: ...
 
     def finish(self) -> TaskReport:
-        """Complete every file and tell of all that was done."""
+        """Complete every file and report all that was done."""
 
     def abandon(self) -> None:
         """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
@@ -88,7 +88,7 @@ class Task(Protocol):
 
 @cache
 def keep_modules() -> None:
-    """Let Python's search for garbage pass over what a worker of Spark has loaded, once in its life.
+    """Let Python's search for garbage pass over what a worker of Spark has loaded, once per process.
 
     Spark's worker searches after every task. Measured: 80 ms of CPU each time, a fifth of all that small tasks take.
     """

@@ -4,7 +4,7 @@ Without `sql:` the whole way is one `mapInArrow` (`fused_stage`). With it, Spark
 `decode_stage` and `write_stage`; hidden columns carry what the last stage needs to write and count (RULES P4).
 
 The table is what a type is to a job with types, and takes every record: so nothing is routed, a failure to write is the
-batch's, and files are told apart by the table's partition columns instead of days.
+batch's, and files are distinguished by the table's partition columns instead of days.
 """
 
 from __future__ import annotations

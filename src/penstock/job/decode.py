@@ -73,7 +73,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> Decod
 
 
 def schema_of_rows(decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
-    """The decoded fields of a job with a single table; None where they cannot be told, which is a finding."""
+    """The decoded fields of a job with a single table; None where they are not known, which is a finding."""
     at: KeyPath = ("schema",)
     match decode.format if reader.states(*AT, "format") else None:
         case "raw":

@@ -106,7 +106,7 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
 
 
 def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
-    """The kind of table, or the log, that the file describes as far as one can tell."""
+    """The kind of table, or the log, that the file describes as far as is known."""
     stated = [section for section in sections if reader.has(name, section.name)]
     meant = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
     return [sections[0], *meant, *stated][-1]

@@ -34,7 +34,7 @@ SCALARS: dict[int, pa.DataType] = {
     FieldDescriptor.TYPE_INT64: pa.int64(),
     FieldDescriptor.TYPE_SINT64: pa.int64(),
     FieldDescriptor.TYPE_SFIXED64: pa.int64(),
-    # Neither Spark nor Delta has unsigned types: 64 bits keep their pattern, 32 bits find room.
+    # Neither Spark nor Delta has unsigned types: 64 bits keep their pattern, 32 bits fit.
     FieldDescriptor.TYPE_UINT64: pa.int64(),
     FieldDescriptor.TYPE_FIXED64: pa.int64(),
     FieldDescriptor.TYPE_UINT32: pa.int64(),

@@ -37,7 +37,7 @@ class Output:
     complete: bool = True
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of this name, as far as one can tell."""
+        """Whether there is a column of this name, as far as is known."""
         return name in self.types or not self.complete
 
 
@@ -181,7 +181,7 @@ def _path_fault(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, str] | N
 
 
 def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
-    """The type of an expression where the job file alone tells it."""
+    """The type of an expression where the job file alone shows it."""
     match expression:
         case Field(path=path):
             return type_at(schema, path)

@@ -2,7 +2,7 @@
 
 A kind and a log each bring a spec, whose fields are their keys, and complete it: they check what depends on several
 keys, and compute the fields that no single key states. While it is completed a job may have faults; `reader.states`
-tells which keys could be read.
+shows which keys could be read.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class PointsSpec:
     """How fields of metrics become points of series."""
 
     timestamps: PointTimes | None = None
-    """The unit; `auto` tells it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
+    """The unit; `auto` infers it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
     names: NameStyle = "opentsdb"
     """How names of metrics and their tags are stored."""
     blacklist: Annotated[tuple[BlacklistEntry, ...], sections(BlacklistEntry)] = ()
@@ -245,7 +245,7 @@ class DecodeSpec:
     header: Message | None = None
     """Of `garmadon`: the message of the envelope's header."""
     defaults: Defaults = "null"
-    """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
+    """What a field without presence becomes that stands at its default: on the wire it equals an absent one."""
     uri_names: Settings = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
     payload_bytes_max: int = Wrapping().bytes_max

@@ -77,7 +77,7 @@ def read_bounded(path: Path, bytes_max: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageName:
-    """A message of a descriptor set; `file` tells apart files that define the same name."""
+    """A message of a descriptor set; `file` distinguishes files that define the same name."""
 
     name: str
     file: str = ""

@@ -1,1 +1,1 @@
-"""What rooms share to store: folders and object stores, and the log of Delta tables."""
+"""Delta tables: their logs, proposals to them, compaction and vacuum."""

@@ -62,7 +62,7 @@ Part = StartPart | SlicePart | FencePart
 
 
 class AcceptedPart(Protocol):
-    """What every part that a table took tells, also one of a kind of its own."""
+    """What every accepted part has, also one that a kind of table defines."""
 
     @property
     def partition(self) -> Partition: ...
@@ -102,7 +102,7 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the table takes no part of this partition: somebody else moved it, or holds a newer token."""
+    """Why the table takes no part of this partition: another process moved it, or holds a newer token."""
 
     partition: Partition
     reason: str

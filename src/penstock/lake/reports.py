@@ -10,7 +10,7 @@ from penstock.lake.compaction import Merged
 
 
 class Report(Protocol):
-    """What a command tells when it is done."""
+    """What a command prints when it is done."""
 
     def as_json(self) -> dict[str, Any]: ...
 

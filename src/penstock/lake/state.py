@@ -45,7 +45,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def unaccounted(self) -> int:
-        """Records whose fate is not known; negative if more are told of than were read."""
+        """Records whose fate is not known; negative if more are reported than were read."""
         return self.read + self.restored - self.accounted
 
     @property

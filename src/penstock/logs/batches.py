@@ -11,7 +11,7 @@ from penstock.logs.log import EpochMark
 
 ROWS_MAX = 100_000
 RECORD_BYTES_MAX = 1024 * 1024
-"""Kafka's own limit, for topics whose configuration nobody may see."""
+"""Kafka's own limit, for topics whose configuration may not be read."""
 SPARK_ROWS_MIN, SPARK_ROWS_MAX = 16, 10_000
 """Of the batches that Spark cuts: fewer would cost more than they bound."""
 _SKEW = 16
@@ -20,7 +20,7 @@ _MARK = b"penstock.epoch_mark"
 
 
 def mark_batch(schema: pa.Schema, topic: str, partition: int, mark: EpochMark) -> pa.RecordBatch:
-    """A batch without rows, which tells after the records of a piece what the last of them was."""
+    """A batch without rows, which shows after the records of a piece what the last of them was."""
     text = json.dumps([topic, partition, mark.end, mark.epoch])
     return pa.RecordBatch.from_pylist([], schema.with_metadata({_MARK: text}))
 

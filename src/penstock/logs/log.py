@@ -125,7 +125,7 @@ class Piece:
 class Source(Protocol):
     """What tasks read, sent to them as it is: turns the numbers of pieces into Arrow batches of their records.
 
-    After the records of a piece a batch without rows may tell the mark of the last one (`logs.batches.mark_batch`).
+    After the records of a piece a batch without rows may show the mark of the last one (`logs.batches.mark_batch`).
     """
 
     @property

@@ -233,7 +233,7 @@ class LogFacts:
     lost: Sequence[LostTail] = ()
     """Records that were read and that the log, by its leader epochs, does not have any more."""
     silent: frozenset[Partition] = frozenset()
-    """Partitions whose leaders tell no epoch to compare that of the last record with."""
+    """Partitions whose leaders show no epoch to compare that of the last record with."""
 
 
 def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = None) -> LogFacts:

@@ -90,7 +90,7 @@ _GONE = "files that the table names are gone"
 
 
 PlaceColumns = Mapping[str, str]
-"""The columns that tell the place of a row's record: `partition` and `offset`, maybe `topic` and `topic_id`."""
+"""The columns that show the place of a row's record: `partition` and `offset`, maybe `topic` and `topic_id`."""
 
 QUARANTINE_PLACE = {name: name for name in ("partition", "offset", "topic", "topic_id")}
 
@@ -216,7 +216,7 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
 
 
 def extent(footer: pq.FileMetaData, column: str, groups: Iterable[int]) -> tuple[int, int] | None:
-    """The least and the greatest value of a column by the footer; None where it does not tell, or there are nulls."""
+    """The least and the greatest value of a column by the footer; None where it has none, or there are nulls."""
     values: list[int] = []
     for group in map(footer.row_group, groups):
         chunks = (group.column(index) for index in range(group.num_columns))
@@ -251,7 +251,7 @@ def _read(
 
 
 def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
-    """The columns partition and offset, and topic and topic_id as far as they are kept; null where nothing tells."""
+    """The columns partition and offset, and topic and topic_id as far as they are kept; null where they are not known."""
     columns = []
     for role, name in {"partition": "", "offset": "", **place}.items():
         if name in batch.schema.names:
@@ -305,7 +305,7 @@ class Subject:
     rows_deleted: int = 0
     """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows are gone of which nothing tells whether a person deleted them as designed."""
+    """How many rows are gone of which nothing shows whether a person deleted them as designed."""
     faults: tuple[str, ...] = ()
     """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
     violations: tuple[Violation, ...] = ()

@@ -44,7 +44,7 @@ _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaEr
 
 @dataclass(slots=True)
 class Reports:
-    """What librdkafka tells of records that were not delivered: the first failure is the cause of the others."""
+    """What librdkafka reports of records that were not delivered: the first failure is the cause of the others."""
 
     undelivered: KafkaError | None = None
     too_large: UserError | None = None
@@ -230,14 +230,14 @@ def _transaction_failure(producer: Producer) -> KafkaException | None:
 
 
 def _promises(bucket: PublishBucket, record_bytes_max: int) -> dict[str, Any]:
-    """Settings that nobody may change: exactly once, in order, within bounds."""
+    """Settings that cannot be changed: exactly once, in order, within bounds."""
     return {
         "transactional.id": bucket.transactional_id,
         "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
         "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
         "enable.idempotence": True,
         "acks": "all",
-        # As the Java client does it: whoever else produces a key finds the same partition.
+        # As the Java client does it: any other producer of a key finds the same partition.
         "partitioner": "murmur2_random",
         # A batch larger than a record may be would be refused although none of its records is too large.
         "message.max.bytes": record_bytes_max,

@@ -49,7 +49,7 @@ class PublishBucket:
     """Fingerprint of the table: a recreated one has another, and the positions of the old one do not count."""
     number: int
     count: int
-    """How many buckets the rows are divided into, for the whole life of the table."""
+    """How many buckets the rows are divided into, as long as the table exists."""
 
     @property
     def key(self) -> str:
@@ -132,6 +132,6 @@ def decode_position(bucket: PublishBucket, content: bytes | None) -> PublishPosi
         raise UserError(
             f"job {bucket.job} has published in {record.buckets} buckets, its file says {bucket.count}",
             detail="positions are kept per bucket, and rows would change theirs",
-            hint=f"set publish.buckets to {record.buckets}: it stays as it is for the life of the table",
+            hint=f"set publish.buckets to {record.buckets}: it cannot change as long as the table exists",
         )
     return PublishPosition(record.close, record.after)

@@ -100,7 +100,7 @@ def _reader(cluster: KafkaLogSpec) -> Consumer:
         **reading_settings(cluster),
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
-        # The end of the partition is only told after a fetch that found nothing.
+        # The end of the partition is only known after a fetch that found nothing.
         "fetch.wait.max.ms": _FETCH_WAIT_MS,
     }
     return Consumer(settings, logger=QuietLog(logger))

@@ -29,7 +29,7 @@ class PublishSpec:
     """None: as the log's in the same cluster, nothing in another."""
     positions_topic: Topic = DEFAULT_POSITIONS_TOPIC
     buckets: Annotated[int, within(positive, "more than 256: each has a producer of its own", most=256)] = 8
-    """How many producers share the rows; fixed for the life of the table."""
+    """How many producers share the rows; fixed as long as the table exists."""
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""

@@ -113,7 +113,7 @@ class Listed:
 class Quarantine:
     """Appends what data commits list to the quarantine table, which is created with the first bad record.
 
-    `home` is the log with the positions of the job: its id tells the quarantine from that of an earlier incarnation.
+    `home` is the log with the positions of the job: its id shows the quarantine from that of an earlier incarnation.
     Tasks write bad records to `url`. `log` names a log that lists files: empty for that of the job, else its type.
     """
 

@@ -47,7 +47,7 @@ _SETTINGS = {
     **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
 }
 _UNSTATED_MASTER = "local[*]"
-"""What Spark says where nobody stated a master."""
+"""Spark's answer where no master is set."""
 _JVM_OPTIONS = "spark.driver.defaultJavaOptions"
 _KEEPS_SIGNAL_MASK = "-Xrs"
 """Without it a JVM unblocks SIGTERM, and ends by it."""
@@ -94,7 +94,7 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     """
     if SparkContext._gateway is not None:
         return
-    # It prints a stack trace for what is raised anyway, and then told in our words.
+    # It prints a stack trace for what is raised anyway, as an error of ours.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     options = f"{settings.get(_JVM_OPTIONS, '')} {_KEEPS_SIGNAL_MASK}".strip()
     conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
@@ -141,7 +141,7 @@ def chosen_master(stated: str | None, given: str | None) -> str:
 
 
 class SharedSession:
-    """The one session of a process: its jobs ask for it anew, and whoever finds it stopped opens the next one."""
+    """The one session of a process: jobs ask for it each time, and the first that finds it stopped opens another."""
 
     def __init__(self, open_session: Callable[[], SparkSession]) -> None:
         self._open_session = open_session

@@ -63,7 +63,7 @@ class ReadChecks:
         """Stop at a bad record where the job says so."""
         if first_error and self._job.on.bad_record is BadRecordPolicy.FAIL:
             raise UserError(
-                f"a record cannot be written: {first_error}", hint="mend the schema, or set `on.bad_record: quarantine`"
+                f"a record cannot be written: {first_error}", hint="fix the schema, or set `on.bad_record: quarantine`"
             )
 
     def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:

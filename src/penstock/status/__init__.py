@@ -1,1 +1,1 @@
-"""How a job stands, as values: what every kind of table tells, and the log's side of it."""
+"""The status of a job as values: the table's side, the same for every kind, and the log's."""

@@ -1,4 +1,4 @@
-"""The values of a status: what is told of a job, its partitions and commits, and the alerts."""
+"""The values of a status: what is reported a job, its partitions and commits, and the alerts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.proof.numbers import LogFacts
 
 HIDDEN = "******"
 UNKNOWN = "?"
-"""In the place of what a log that is away did not tell."""
+"""Shown where the log cannot be reached."""
 
 
 class AlertKind(StrEnum):
-    """The alerts of every kind of table; a room may have more in an enum of its own."""
+    """The alerts of every kind of table; a kind may have more in an enum of its own."""
 
     GAP_AHEAD = "gap ahead"
     RECREATED = "topic recreated"
@@ -43,7 +43,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What only one kind of table tells: values under a key of their own, a table and lines for people."""
+    """What only one kind of table shows: values under a key of their own, a table and lines for people."""
 
     key: str
     values: Any
@@ -55,7 +55,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PartitionColumn:
-    """A number of a partition that only one kind of table tells, in the column after another."""
+    """A number of a partition that only one kind of table shows, in the column after another."""
 
     key: str
     heading: str
@@ -138,7 +138,7 @@ class JobStatus:
     """When the newest version of the table was committed."""
     quarantine_rows: int = 0
     gap_offsets: int = 0
-    """All that were ever recorded; `gaps` has those that the table's history still tells of."""
+    """All that were ever recorded; `gaps` has those that the table's history still reports."""
     gaps: tuple[RecordedGap, ...] = ()
     alerts: tuple[Alert, ...] = ()
     log_error: str | None = None

@@ -1,4 +1,4 @@
-"""What went wrong in a store, told as an error that says what to do next."""
+"""What went wrong in a store, as an error that says what to do next."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Writer:
             try:
                 sink.close()
             except OSError:
-                # Closing flushes; on a full disk that fails again, and the error that led here is the one to tell.
+                # Closing flushes; on a full disk that fails again, and the error that led here is the one to report.
                 pass
 
 

@@ -212,7 +212,7 @@ class HdfsStorage(RootedStorage):
         return OutcomeUnknownError(primary, detail=detail, hint="read the name back before acting")
 
     def _drop(self, key: str) -> None:
-        """Remove what nobody can need; what stays is hidden, or vacuum's."""
+        """Remove what is no longer needed; what stays is hidden, or vacuum's."""
         with suppress(*LIBRARY_ERRORS):
             self._client.delete(key, False)
 

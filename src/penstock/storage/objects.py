@@ -127,7 +127,7 @@ class ObjectStorage(RootedStorage):
         create = partial(obstore.put, self._store, self._key(path), data, mode="create", use_multipart=False)
         if not self._landed(create, path):
             return False
-        # What was created on a condition has happened for good: nobody who lost power may find the name free.
+        # What was created on a condition has happened for good: after a loss of power the name must not be free.
         if self._is_local:
             make_durable("/" + self._key(path))
         return True

@@ -92,14 +92,14 @@ class Storage(Protocol):
         """Give `source` the free name `target`, all or nothing; `False` if the name is taken.
 
         Atomic on every store. Where a store has no rename (S3, GCS, Azure) this is a server-side copy and the source
-        stays: the caller deletes it when nobody can need it. A local crash may leave both names.
+        stays: the caller deletes it when it is no longer needed. A local crash may leave both names.
         """
 
     def delete(self, path: str) -> None:
         """Remove; removing what is not there is no error."""
 
     def open_writer(self, path: str) -> Writer:
-        """Stream into an object. A local file can be seen half written: use names that nobody reads yet."""
+        """Stream into an object. A local file can be seen half written: use names that no reader looks for yet."""
 
     def open_reader(self, path: str) -> IO[bytes]:
         """A seekable file for pyarrow."""

@@ -1,6 +1,6 @@
-"""The seam between a kind of table and everything else.
+"""The interface between a kind of table and everything else.
 
-A room below `tables/` implements it for its kind; `tables.registry` is the only place that names them all. Engine,
+A package below `tables/` implements it for its kind; `tables.registry` is the only place that names them all. Engine,
 `verify`, `status` and the commands ask a `Kind`, a `Table` and a `Writer`, and never which one it is.
 """
 
@@ -108,7 +108,7 @@ class Table(Protocol[S_contra]):
         """These partitions are ours: reserve what must be ours before the first file is written."""
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:
-        """Finish what earlier commits of these partitions left to do, whoever made them (RULES Q1)."""
+        """Finish what earlier commits of these partitions left to do, also those of other processes (RULES Q1)."""
 
     def shown_position(self, partition: Partition) -> int:
         """The offset that lag tools see, as of the last state that was asked for: below it nothing is read again."""
@@ -123,7 +123,7 @@ class Table(Protocol[S_contra]):
         """Whether something below the positions is still to be written."""
 
     def record_bytes(self) -> float | None:
-        """The size of a row in its file, from the newest commits; None if they do not tell."""
+        """The size of a row in its file, from the newest commits; None if they have none."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -140,7 +140,7 @@ class Writer(Protocol[S]):
     def table(self) -> Table[S]: ...
 
     def stage(self, batch: Batch) -> S | SchemaChanged:
-        """Run the batch's Spark job: files and counts that nobody sees yet."""
+        """Run the batch's Spark job: files and counts that no reader sees yet."""
 
     def replay_target(self) -> Target[Any]:
         """Where replayed records of the quarantine go."""

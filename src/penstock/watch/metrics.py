@@ -171,7 +171,7 @@ class JobMetrics:
     meter: Meter
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: dict[Metric, set[str]] = field(default_factory=dict)
-    """Labels of what is shown until it is no longer told."""
+    """Labels that are shown until they are no longer reported."""
 
     def event(self, event: events.Event) -> None:
         with self._lock:

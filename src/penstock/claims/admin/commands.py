@@ -206,7 +206,7 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
 
 
 def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token: int | None = None) -> ReleaseReport:
-    """Free the claim of TOPIC/PARTITION, whoever holds it: a higher token fences its owner.
+    """Free the claim of TOPIC/PARTITION, whichever process holds it: a higher token fences its owner.
 
     `seek` sets the position too. `if_token` makes it conditional: FencedError if the owner changed meanwhile.
     """

@@ -26,7 +26,7 @@ CLAIMED_AT_ONCE_MAX = 500
 
 @dataclass(slots=True)
 class _Leaving:
-    """A claim to release as soon as nobody works on it, or when the grace period is over."""
+    """A claim to release as soon as no work on it is in progress, or when the grace period is over."""
 
     since: float
     reason: str
@@ -77,7 +77,7 @@ class Holdings:
             self._held[partition] = replace(self._held[partition], position=position, lag=lag)
 
     def release_later(self, partitions: Iterable[Partition], reason: str, now: float) -> None:
-        """Release what is held of these, as soon as nobody works on it."""
+        """Release what is held of these, as soon as no work on it is in progress."""
         for partition in partitions:
             if partition in self._held:
                 self._leaving.setdefault(partition, _Leaving(now, reason))
@@ -154,7 +154,7 @@ class Holdings:
         return Wish(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
 
     def releases(self, now: float) -> list[Record]:
-        """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
+        """The releases that are due: no work on the partition is in progress, or the grace of one interval is over."""
         sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
         due: dict[str, list[Beat]] = {}
         for partition, leaving in self._leaving.items():

@@ -156,7 +156,7 @@ class Journal:
     def check_new(self) -> None:
         """GrownTopicError if the group, of which its own partition has no snapshot, may have some in another one.
 
-        The snapshot of any group that lies where another number of partitions puts it tells that the topic grew.
+        The snapshot of any group that lies where another number of partitions puts it shows that the topic grew.
         """
         topic, count = self.topic.snapshots, self.topic.partitions
         for place in range(count):

@@ -27,7 +27,7 @@ TURN = 1 / 16
 FORGET_INTERVALS = 30
 """A client id that is absent for so long is forgotten: randomly generated ids would fill the snapshots."""
 UNWANTED_SECONDS_MAX = 7 * 24 * 3600.0
-"""Free partitions that nobody wants for so long are forgotten, with their positions."""
+"""Free partitions that no member wants for so long are forgotten, with their positions."""
 FORGOTTEN_AT_ONCE_MAX = 1000
 
 
@@ -99,7 +99,7 @@ class Joining:
         self._knocked = False
 
     def begin(self) -> None:
-        """From here on a record of another process shows that it lives."""
+        """From here on a record of another process shows that it is alive."""
         self._begun_at = self._view.state.next_offset
         self._knocked = False
 
@@ -134,7 +134,7 @@ class Joining:
         return self._view.silence_seconds(member.who.client_id, now) > 2 * interval
 
     def _knock(self) -> list[Record]:
-        """A record that changes nothing, whose append time tells how old the others are."""
+        """A record that changes nothing, whose append time shows how old the others are."""
         knocked, self._knocked = self._knocked, True
         return [] if knocked else [self._outbox.record_of(records.Heartbeat)]
 
@@ -195,7 +195,7 @@ class Upkeep:
         return [self._outbox.record_of(records.BalancingGroup, if_changed=self._view.state.changed)] if settled else []
 
     def _forget(self, now: float, rank: int) -> list[Record]:
-        """Forget partitions of a topic that was recreated, and those that nobody has wanted for a week."""
+        """Forget partitions of a topic that was recreated, and those that no member has wanted for a week."""
         if rank > 0 or now - self._looked_at < FORGET_INTERVALS * self._view.heartbeat_seconds:
             return []
         self._looked_at = now

@@ -40,7 +40,7 @@ class Participant:
         self.view = view
         self.phase = Phase.READING
         self.events: list[Event] = []
-        """What happened since the agent last told it."""
+        """What happened since the agent last reported it."""
         self.outbox = Outbox(self.who)
         self.heard_self_at = 0.0
         self._joining = Joining(options, self.who, view, self.outbox, former_nonces)

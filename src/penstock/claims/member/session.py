@@ -86,7 +86,7 @@ class Session:
     def __init__(self, journal: Journal, spec: KafkaLogSpec, now: Callable[[], float]) -> None:
         self.journal = journal
         self.events: list[Event] = []
-        """What the log and its snapshots gave to tell."""
+        """What the log and its snapshots gave to report."""
         self._spec = spec
         self._now = now
         self._unkept_since: float | None = None
@@ -155,7 +155,7 @@ class Session:
         return self.journal.poll(0)
 
     def keep_snapshots(self, participant: Participant) -> None:
-        """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
+        """Write the snapshot if it is due and ours to write; the other members start counting again."""
         now = self._now()
         if participant.phase is not Phase.MEMBER or self._unkept_since is None:
             return

@@ -1,6 +1,6 @@
 """How coordination records are stored: JSON with version and kind, under the group's name as the Kafka key.
 
-Readers tell their own group's records by that key and decode no others. Bytes that are not a valid record are one of
+Readers show their own group's records by that key and decode no others. Bytes that are not a valid record are one of
 three things:
 - not ours at all (no JSON object with `penstock`): every version of the program skips it the same way: `ForeignError`;
 - ours and malformed: refused by every reader alike: `MalformedError`;

@@ -31,7 +31,7 @@ def require(holds: bool, reason: str) -> None:
 
 
 def apply(group: Group, offset: int, record: Record, appended_at: float) -> str | None:
-    """Apply a record; returns why it was refused (None: it was accepted). Any record shows that its sender lives."""
+    """Apply a record; returns why it was refused (None: it was accepted). Any record shows that its sender is alive."""
     group.next_offset = offset + 1
     try:
         if group.present(record.who):
@@ -191,7 +191,7 @@ def _about_partition(group: Group, offset: int, record: records.PartitionRecord)
 
 
 def _fenced(group: Group, claim: Claim, offset: int, record: records.FreeingPartition) -> Claim:
-    """Free a partition under a token that nobody has; the target gives it to another member, if there is one."""
+    """Free a partition under a token that no member has; the target gives it to another member, if there is one."""
     require(not group.pauses, "the group is paused")
     require(record.if_token == claim.token, "the partition has a newer token")
     freed_from = claim.owner.client_id if claim.held and claim.owner is not None else claim.freed_from

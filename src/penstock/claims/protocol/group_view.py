@@ -19,7 +19,7 @@ from penstock.logs.log import Partition
 AGED_INTERVALS_MAX = 1.0
 """What append times alone make a present member older by: a broker's clock may step, also within one leader's epoch.
 
-So whoever comes later listens for another interval itself before it takes a member for dead: two of its heartbeats.
+So a later member listens for another interval itself before it takes a member for dead: two of its heartbeats.
 """
 
 

@@ -98,13 +98,13 @@ class ForgettingMember(_Record, frozen=True, kw_only=True):
 
 
 class BalancingGroup(_Record, frozen=True, kw_only=True):
-    """Compute the target anew, from the state at this record; `if_changed` is the last change that it is about."""
+    """Compute the target again, from the state at this record; `if_changed` is the last change that it is about."""
 
     if_changed: Count
 
 
 class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The sender lives, and so does everything it holds; it carries only what has changed since it was last heard."""
+    """Renews the sender and everything it holds; it carries only what has changed since it was last heard."""
 
     wants: tuple[Wanted, ...] | None = None
     beats: tuple[Beat, ...] = ()
@@ -128,7 +128,7 @@ class _AboutPartition(_Record, frozen=True, kw_only=True):
 
 
 class ClaimingMessages(_AboutPartition, frozen=True, kw_only=True):
-    """Claim every message below `end` for processing at most once: nobody will process them again.
+    """Claim every message below `end` for processing at most once: no member will process them again.
 
     `if_seeks` as in a seek: what was claimed before a seek does not count after it.
     """
@@ -159,7 +159,7 @@ class FreeingPartition(_AboutPartition, frozen=True, kw_only=True):
 
 
 class ForgettingPartitions(_Record, frozen=True, kw_only=True):
-    """Forget free partitions that nobody wants any more."""
+    """Forget free partitions that no member wants any more."""
 
     partitions: tuple[Partition, ...]
 
@@ -182,7 +182,7 @@ PartitionRecord = ClaimingMessages | Seeking | FreeingPartition
 MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember | Heartbeat
 GroupRecord = BalancingGroup | ReleaseGroup | ResumingGroup | ForgettingPartitions
 AnybodysRecord = JoiningGroup | ForgettingMember | ReleaseGroup | ResumingGroup | Seeking | FreeingPartition
-"""What counts also from somebody who is not a member."""
+"""Records that count also from a process that is not a member."""
 Record = PartitionRecord | MemberRecord | GroupRecord | ClaimingPartition | ReleasingPartition
 
 

@@ -131,7 +131,7 @@ def reading_start(
     """The snapshot of a group with the highest event position: late writers may append an older one after a newer.
 
     A snapshot that names more than the log holds, or another record than the log has there, shows that the log was cut.
-    `holds` tells whether the record at an offset was appended at that time.
+    `holds` shows whether the record at an offset was appended at that time.
     """
     first, end = bounds
     ours = [snapshot for snapshot in snapshots if snapshot.topic_id == topic_id]

@@ -1,7 +1,7 @@
 """The state of one group after a prefix of its records.
 
 Groups change in place, record by record: a copy of all claims for each record would cost more than everything else.
-What they hold are frozen values, so `copy` is cheap and nobody changes the state by holding a part of it.
+What they hold are frozen values, so `copy` is cheap, and holding a part of the state cannot change it.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def release(
         body = {"group": of.group, "topic": of.topic, "released": report.released, "token": report.token}
         typer.echo(json_text.dumps({**body, "position": report.position, "before": claim_json(report.before)}))
     elif not report.released:
-        typer.echo(f"{partition} is free already; its last owner was {report.before.owner or 'nobody'}")
+        typer.echo(f"{partition} is free already; its last owner was {report.before.owner or 'no member'}")
     else:
         at = "no position" if report.position is None else f"position {report.position}"
         typer.echo(f"{partition} is free at {at}, token {report.token}; it was: {claim_text(report.before)}")

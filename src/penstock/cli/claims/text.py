@@ -152,7 +152,7 @@ def claim_text(listed: ListedClaim) -> str:
     """One claim in a sentence."""
     claim = listed.claim
     if not claim.held:
-        return f"{listed.partition}, free, last of {listed.owner or 'nobody'}, token {claim.token}"
+        return f"{listed.partition}, free, last of {listed.owner or 'no member'}, token {claim.token}"
     position = "none" if claim.position is None else claim.position
     return f"{holder_text(listed)}, token {claim.token}, position {position}"
 

@@ -191,7 +191,7 @@ def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
     """Which lines begin and end so, with something between."""
     data = lines.bytes
     result = lines.ends - lines.starts > len(prefix) + len(suffix)
-    # The last byte of a prefix tells most lines apart, before any text is cut.
+    # The last byte of a prefix distinguishes most lines, before any text is cut.
     result[result] = data[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
     chosen = lines.where(result)
     if len(chosen):

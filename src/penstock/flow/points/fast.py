@@ -19,7 +19,7 @@ HOLE = "\0"
 """Stands between the parts of a label; neither JSON nor line protocol without escapes can hold it."""
 _TIME_PATTERN = r"^(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
 _DENSE_MAX = 8 * 1024 * 1024
-"""Up to so many possible numbers are told apart by a table, more by sorting."""
+"""Up to so many possible numbers are distinguished by a table, more by sorting."""
 _NOT_COVERED = -1
 
 

@@ -108,7 +108,7 @@ class Remembered(dict[str, MeaningT | None]):
 class Format(ABC):
     """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one reads.
 
-    Kept for the life of a process, so that tasks do not read the same texts again.
+    Kept as long as the process runs, so that tasks do not read the same texts again.
     """
 
     fields_pattern: ClassVar[str]
@@ -130,14 +130,14 @@ class Format(ABC):
 
     @abstractmethod
     def label(self, text: str) -> Label | None:
-        """What the text of a label says; None if only the exact path can tell."""
+        """What the text of a label says; None if only the exact path can know."""
 
     @abstractmethod
     def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
         """All metrics of a record, exactly. Raises `MisfitError`."""
 
     def key(self, text: str) -> str | None:
-        """The part of the metric's name that the text of a key gives; None if only the exact path can tell."""
+        """The part of the metric's name that the text of a key gives; None if only the exact path can know."""
         try:
             return name_part(text, self.names)
         except MisfitError:

@@ -46,7 +46,7 @@ def _any_tag(tags: Mapping[str, str], key: re.Pattern[str], value: re.Pattern[st
 
 
 class SeriesBook:
-    """Series by number, from 0 on. The numbers hold for this book alone, which grows as long as its decoder lives."""
+    """Series by number, from 0 on. The numbers hold for this book alone, which grows as long as its decoder is used."""
 
     def __init__(self, blacklist: Blacklist) -> None:
         self._blacklist = blacklist

@@ -1,4 +1,4 @@
-"""Lines, places and numbers in the texts of a whole batch, told by position."""
+"""Lines, places and numbers in the texts of a whole batch, by position."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
     """Where each span holds the literal, which is ASCII; -1 where it does not.
 
     Tried first is where the first span has it, counted from its start or its end: most spans are alike. If one holds
-    it several times, any of these places may be told.
+    it several times, any of these places may be reported.
     """
     if not len(spans):
         return np.empty(0, np.int64)

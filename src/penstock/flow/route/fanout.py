@@ -100,7 +100,7 @@ class Fanout:
                 self._filer.quarantine(TypeKey(key, name), bad)
 
     def _type_of(self, record: pa.RecordBatch) -> str | None:
-        """The type of one record; None if it belongs to none, or if that cannot be told."""
+        """The type of one record; None if it belongs to none, or if that is not known."""
         try:
             routed = self._router.route_rest(self._router.route(record).batch)
         except Exception:  # noqa: BLE001, that it breaks something is why the record is set aside

@@ -1,4 +1,4 @@
-"""What the tasks of a job with types are told: the types, the route to them, and where their files go."""
+"""What the tasks of a job with types are given: the types, the route to them, and where their files go."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which type each record of a batch is of.
 
 A router answers with a code per row, an index into its `ways`; `UNKNOWN` is the code of values that mean no type. The
-answer of a key, a header or an envelope is sure. That of a JSON field is first a guess (`flow/route/field.py`): whoever
-decodes the record anyway proves it on the way, and what cannot be proved there is settled by a look at the field.
+answer of a key, a header or an envelope is sure. That of a JSON field is first a guess (`flow/route/field.py`):
+decoding the record proves it, and what cannot be proved there is decided by reading the field.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TypeFiles(FilePool[PileKey]):
         self._storages: dict[str, Storage] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
         self._totals: Counter[TypeKey] | None = None
-        """Files of each in all, once they can be told."""
+        """Files of each in all, once they are known."""
 
     def begin(self, partition: PartitionKey, first_offset: int) -> None:
         """Tell where the task's piece of the partition begins to have records."""
@@ -71,7 +71,7 @@ class TypeFiles(FilePool[PileKey]):
 
     @contextmanager
     def isolated(self, type_key: TypeKey) -> Iterator[None]:
-        """What fails inside the block fails that type alone; what belongs to no type has nobody else to fail."""
+        """What fails inside the block fails that type alone; what belongs to no type fails the task."""
         try:
             yield
         except (PenstockError, OSError, pa.ArrowException) as error:
@@ -94,7 +94,7 @@ class TypeFiles(FilePool[PileKey]):
         self._add(key, rows)
 
     def finish(self) -> dict[TypeKey, Share]:
-        """Complete every file and tell of all that were staged."""
+        """Complete every file and report all that were staged."""
         self._totals = Counter(
             {type_key: len(staged.files) for type_key, staged in self._by_type.items() if staged.files}
         )
@@ -138,7 +138,7 @@ class TypeFiles(FilePool[PileKey]):
         return json.dumps(stats)
 
     def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
-        """What the footer tells, enough to rebuild positions from files alone (RULES E6)."""
+        """What the footer shows, enough to rebuild positions from files alone (RULES E6)."""
         type_key = key.type_key
         piece = self._flow.slices[type_key.partition]
         place: dict[str, Any] = {

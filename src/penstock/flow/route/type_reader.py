@@ -107,7 +107,7 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
 
 
 def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[pa.Schema, bool]:
-    """The schema to read, and whether its rows tell the route value."""
+    """The schema to read, and whether its rows show the route value."""
     kind = type_at(schema, path)
     if kind is not None:
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)

@@ -52,7 +52,7 @@ class StagedWriter(FilePool[Values]):
             self._add(values, group)
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Complete every file and tell of all that were staged."""
+        """Complete every file and report all that were staged."""
         self._complete()
         return tuple(self._files)
 

@@ -49,7 +49,7 @@ class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     stats: str = ""
     """Delta statistics as JSON text."""
     last_offset: int | None = None
-    """Of an export: the offset of its last record, which its final name tells."""
+    """Of an export: the offset of its last record, which its final name shows."""
 
 
 @dataclass(frozen=True, slots=True)

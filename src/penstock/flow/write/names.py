@@ -8,7 +8,7 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     r.<run>.<unique>.pq                                    rows replayed from quarantine
     w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
-Before the suffix may stand `.k<rows>-<digest>`, where a table tells its files apart by their content.
+Before the suffix may stand `.k<rows>-<digest>`, where a table distinguishes its files by their content.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReplayedName:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the name of a file tells of its content: how many rows, and 128 bits of all of them as hex."""
+    """What the name of a file says about its content: how many rows, and 128 bits of all of them as hex."""
 
     rows: int
     digest: str
@@ -102,7 +102,7 @@ def replayed_name(run: str, unique: str) -> str:
 
 
 def with_content(name: str, content: Content) -> str:
-    """The same name, which also tells of the content of its file."""
+    """The same name, with the content of its file in it."""
     told = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
     if content_of(told) != content:
         raise ValueError(f"not a file name of ours: {told}")
@@ -110,7 +110,7 @@ def with_content(name: str, content: Content) -> str:
 
 
 def content_of(path: str) -> Content | None:
-    """What the name tells of the content; `None` if it tells nothing."""
+    """The content by the name; `None` if it is not in it."""
     name = _last_part(path)
     result = next((match for shape in (_STAGED, _COMPACTED, _REPLAYED) if (match := shape.fullmatch(name))), None)
     return None if result is None or result["digest"] is None else Content(int(result["rows"]), result["digest"])

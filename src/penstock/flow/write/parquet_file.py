@@ -31,7 +31,7 @@ class ParquetFile:
         try:
             self._parquet = self._parquet_writer(schema, compression)
         except BaseException:
-            # The first bytes are written at once, and nobody knows this file yet who could abandon it.
+            # The first bytes are written at once, and no caller knows this file yet that could abandon it.
             self._sink.abandon()
             raise
 
@@ -92,7 +92,7 @@ class ParquetFile:
 def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     """The columns whose values are worth a dictionary; wide numbers mostly differ from row to row.
 
-    Measured: a quarter less CPU for writing, and smaller files. Parts of nested columns are not told apart.
+    Measured: a quarter less CPU for writing, and smaller files. Parts of nested columns are not distinguished.
     """
     if any(pa.types.is_nested(kind) for kind in schema.types):
         return True

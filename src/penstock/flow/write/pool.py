@@ -58,7 +58,7 @@ class _Pile:
 
 
 class FilePool(ABC, Generic[K]):
-    """Turns rows into files; where these lie and what is told of them is the business of those who build on it."""
+    """Turns rows into files; callers decide where these lie and what is reported."""
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits

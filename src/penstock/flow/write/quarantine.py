@@ -26,7 +26,7 @@ QUARANTINE_SCHEMA = pa.schema(
     ]
 )
 KINDS_MAX = 50
-"""Kinds that a task or a batch tells apart; further ones count as one."""
+"""Kinds that a task or a batch distinguishes; further ones count as one."""
 OTHER_KIND = "other errors"
 
 # In this order: what stands after a value's kind is the value, and a quoted text may hold numbers and dates.

@@ -1,4 +1,4 @@
-"""What a Spark task tells the driver about its work: of each type its share in each partition."""
+"""What a Spark task reports to the driver: of each type its share in each partition."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def report_batch(report: object) -> pa.RecordBatch:
 
 
 def encode_report(report: object) -> bytes:
-    """It lives until its batch is committed and is kept nowhere."""
+    """It is needed until its batch is committed and is stored nowhere."""
     return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 

@@ -27,7 +27,7 @@ from penstock.flow.columns.kafka_fields import MICROS_OF_DAY, MICROS_OF_YEAR_1, 
 INDEXED_COLUMNS_MAX = 32
 STRING_POINTS_MAX = 32
 FOOTER_TEXT_BYTES_MAX = 4096
-"""Of a longer text Parquet's writer tells no bound."""
+"""Parquet's writer gives no bounds of a longer text."""
 _SCHEMAS_KEPT_MAX = 512
 _LAST_CODE_POINT = "\U0010ffff"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,12 +51,12 @@ class FileStats:
     def __init__(self, schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> None:
         self._leaves = _indexed_leaves(schema, indexed_columns_max)
         self._with_nan: set[Path] = set()
-        """Float leaves that hold a NaN: the footer does not tell, and Spark sorts NaN above all."""
+        """Float leaves that hold a NaN: the footer does not show, and Spark sorts NaN above all."""
         self._long_texts: dict[Path, tuple[str, str]] = {}
         """The least and the greatest text of leaves that hold one too long for the footer."""
 
     def note(self, rows: pa.Table) -> None:
-        """Take note of what the footer will not tell of these rows."""
+        """Note what the footer will not show of these rows."""
         for leaf in self._leaves:
             if pa.types.is_floating(leaf.kind) and pc.any(pc.is_nan(column_at(rows, leaf.path))).as_py():
                 self._with_nan.add(leaf.path)
@@ -115,7 +115,7 @@ def _leaf_count(kind: pa.DataType) -> int:
 
 
 def _bounds(leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None) -> tuple[Bound | None, Bound | None]:
-    """The least and the greatest value as JSON wants them; `None` for one that cannot be told."""
+    """The least and the greatest value as JSON wants them; `None` for one that JSON cannot hold."""
     text = _spelling(leaf.kind)
     with_values = [column for column in columns if column.num_values]
     told = [value for value in with_values if value.has_min_max]

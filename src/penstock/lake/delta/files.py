@@ -34,7 +34,7 @@ class ActiveFile:
     scalars: tuple[pa.Scalar, ...] = field(default=(), compare=False)
     """The same values as the columns have them."""
     rows: int | None = field(default=None, compare=False)
-    """None where its statistics do not tell; so are spans and nulls."""
+    """None where its statistics do not show; so are spans and nulls."""
     spans: Mapping[str, tuple[Any, Any] | None] = field(default_factory=dict, compare=False)
     """The least and the greatest value of the columns that were asked for."""
     nulls: Mapping[str, int | None] = field(default_factory=dict, compare=False)

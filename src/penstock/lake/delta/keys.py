@@ -90,7 +90,7 @@ def other_readers(keys: Iterable[str], job: str, partitions: Iterable[Partition]
 def state_of(
     version: int, lookup: Lookup, job: str, partitions: Iterable[Partition], numbers: Iterable[str] = ()
 ) -> DeltaState:
-    """The state of these partitions, from whoever knows the app transactions of a version; with these numbers."""
+    """The state of these partitions, from a lookup of the app transactions of a version; with these numbers."""
     wanted, names = tuple(partitions), tuple(numbers)
     return DeltaState(
         version=version,

@@ -1,4 +1,4 @@
-"""What is read from the log files of a Delta table themselves, because the library does not tell it.
+"""What is read from the log files of a Delta table themselves, because the library does not show it.
 
 Of app transactions it answers only for names that one knows, of removals only for those that the clock has passed.
 """

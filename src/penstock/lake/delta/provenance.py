@@ -115,7 +115,7 @@ def placed(partition: Partition) -> tuple[str, str, int]:
 
 
 def provenance_of(record: Mapping[str, Any]) -> Provenance | None:
-    """What an entry of a table's history says; None for a commit of somebody else."""
+    """What an entry of a table's history says; None for a commit of another program."""
     body = record.get(_NAME)
     if not isinstance(body, dict) or "v" not in body:
         return None

@@ -28,7 +28,7 @@ class TablePlace(TableSpec):
     quarantine_url: str = ""
     """Where its quarantine lies, if not in its own folder."""
     files_url: str = ""
-    """Where its files lie, if not beside its log; whoever stages them checks them before the commit."""
+    """Where its files lie, if not beside its log; the process that stages them checks them before the commit."""
     numbers: tuple[str, ...] = ()
     """Names of what it keeps of each partition beyond positions, tokens and totals."""
 

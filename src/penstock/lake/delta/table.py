@@ -1,4 +1,4 @@
-"""A Delta table that carries its job's positions: open or create it, read its word, commit to it."""
+"""A Delta table that carries its job's positions: open or create it, read its state, commit to it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns in Arrow's words, field metadata left out."""
+        """The columns as Arrow types, field metadata left out."""
         return pa.schema(self.handle.schema().to_arrow()).remove_metadata()
 
     def storage(self) -> Storage:
@@ -120,7 +120,7 @@ class Table:
             yield commit
 
     def active_files(self, spans_of: tuple[str, ...] = ()) -> tuple[ActiveFile, ...]:
-        """The files of the loaded version, with what the log tells of the values in some columns; read once."""
+        """The files of the loaded version, with the statistics of some columns; read once."""
         if self._files[0] != self.version:
             self._files = (self.version, {})
         result = self._files[1].get(spans_of)
@@ -305,7 +305,7 @@ class Table:
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 
     def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
-        """Executors may have disks of their own, and a batch that waited may have lost files to somebody's vacuum."""
+        """Executors may have disks of their own, and a batch that waited may have lost files to a vacuum."""
         parts = [part for part in accepted if isinstance(part, SlicePart)]
         if not self.spec.files_url:
             check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])

@@ -67,7 +67,7 @@ class BoundedAdmin:
         return results
 
     def cluster(self) -> Any:
-        """The brokers, and the id that a cluster keeps for life."""
+        """The brokers, and the id that a cluster never changes."""
         [cluster] = self.try_each(
             lambda client, seconds: {0: client.describe_cluster(request_timeout=seconds)}
         ).values()

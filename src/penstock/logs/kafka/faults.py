@@ -1,4 +1,4 @@
-"""What an error of librdkafka means for the job: mend it, try again, or (outside this module) ignore it."""
+"""What an error of librdkafka means for the job: fix it, try again, or (outside this module) ignore it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _OFFSET_SETTINGS = {
 }
 _EPOCH_SETTINGS = {
     "auto.offset.reset": "error",
-    # Any record tells that the offset before it was found valid, also one of an aborted transaction.
+    # Any record shows that the offset before it was found valid, also one of an aborted transaction.
     "isolation.level": "read_uncommitted",
     "fetch.message.max.bytes": str(64 * 1024),
     "fetch.wait.max.ms": "10",
@@ -75,7 +75,7 @@ class KafkaLog(KafkaTopics):
         for _ in range(LOST_TAIL_ASKED_AGAIN):
             if not lost:
                 break
-            # A new leader may tell an older end for a moment, and an old one not know a newer epoch.
+            # A new leader may show an older end for a moment, and an old one not know a newer epoch.
             time.sleep(LOST_TAIL_PAUSE_SECONDS)
             lost = lost_tails(self, {item.partition: [item.mark] for item in lost})
         return lost
@@ -222,7 +222,7 @@ def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_m
 def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
     """The marks whose records the log has lost otherwise than by retention or compaction."""
     present = log.leader_epochs(marks)
-    # A leader cuts nothing off while it leads: mostly this one request tells.
+    # A leader cuts nothing off while it leads: mostly this one request is enough.
     doubtful = {
         partition: [mark for epoch, mark in last_by_epoch.items() if epoch != present[partition]]
         for partition, read in marks.items()

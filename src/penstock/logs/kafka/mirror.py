@@ -1,6 +1,6 @@
 """The positions of the table, shown as offsets of a consumer group, so that every lag tool works.
 
-Nobody reads them back as truth (RULES P5): what cannot be mirrored is reported and the job goes on.
+They are never read back as truth (RULES P5): what cannot be mirrored is reported and the job goes on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COORDINATOR_AWAY = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
 )
 _REASONS = {
-    KafkaError.UNKNOWN_MEMBER_ID: "somebody consumes with this group: its offsets belong to its members",
-    KafkaError.NON_EMPTY_GROUP: "somebody consumes with this group: its offsets belong to its members",
+    KafkaError.UNKNOWN_MEMBER_ID: "another program consumes with this group: its offsets belong to its members",
+    KafkaError.NON_EMPTY_GROUP: "another program consumes with this group: its offsets belong to its members",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "not allowed to use this group: grant Read on it",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not allowed to read this topic: grant Read on it",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",

@@ -146,7 +146,7 @@ class _Cursor:
         """Those that served records."""
         self._requests: list[TopicIdRequest] = []
         self._denied: KafkaError | None = None
-        """Only if nothing comes is the group's refusal told: it then says most."""
+        """The group's refusal is raised only if nothing comes: then it is the best explanation."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the piece as they arrive."""

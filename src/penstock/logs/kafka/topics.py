@@ -27,7 +27,7 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class KafkaTopics:
-    """What a `Log` answers of the topics of one job, as far as one admin client tells it; used by one thread."""
+    """What a `Log` answers of the topics of one job, as far as one admin client shows it; used by one thread."""
 
     def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self.spec = spec

@@ -45,7 +45,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
 def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], tuple[Violation, ...]]:
     """Rows with another value of a partition column than their other columns give, and where the first of them are.
 
-    Rows of other jobs on the same table are left out, as far as names of files tell them apart.
+    Rows of other jobs on the same table are left out, as far as names of files distinguish them.
     """
     other_ids = subject.incarnations.other_ids
     [source] = subject.sources

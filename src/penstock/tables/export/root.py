@@ -1,6 +1,6 @@
 """What the jobs of one root reserve for themselves, whose a plain file is, and files that the logs cannot name.
 
-The name of a file tells its partition and last offset. A file gets its name after the commit of its type, so none is
+The name of a file shows its partition and last offset. A file gets its name after the commit of its type, so none is
 beyond the type's position: a job that went on from older positions would write once more what such files hold.
 """
 

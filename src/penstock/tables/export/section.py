@@ -63,7 +63,7 @@ class ExportSection(KindSection[ExportSpec]):
 
 
 def _schema(spec: TypeSpec, decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
-    """The decoded fields of a type; None where they are inferred later or cannot be told."""
+    """The decoded fields of a type; None where they are inferred later or are not known."""
     if not reader.states("decode", "format"):
         return spec.schema
     at: KeyPath = ("types", spec.name)

@@ -2,7 +2,7 @@
 
 The newest record of each key that the log still has is joined with the row that the table has. A row may not be older
 than that record, and has its values if it is of that record. A row that is newer, or whose key has no record, has to be
-of a load or of a record that the log has lost: its place in the log tells which. What cannot be proven is counted.
+of a load or of a record that the log has lost: its place in the log shows which. What cannot be proven is counted.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     facts = read_table(job)
     if facts is None:
         return NO_TABLE
-    # A table of an earlier format has not the numbers that tell.
+    # A table of an earlier format lacks these numbers.
     decode_layout(facts.table.handle.metadata().configuration.get(LAYOUT_PROPERTY) or "")
     tombstones = find_tombstones(job.table, job.name, facts.table.environment)
     evidence = Evidence(job, facts.subject(job), facts, tombstones)
@@ -126,7 +126,7 @@ def _content_faults(spec: KeyedSpec, table: Table, *, of_keys: bool) -> Iterator
 
 
 def _file_faults(file: ActiveFile, rows: pa.Table) -> Iterator[str]:
-    """Whether a file has the rows that its name tells, within its statistics."""
+    """Whether a file has the rows that its name states, within its statistics."""
     content = content_of(file.path)
     if content is not None and digest_of(rows) != content.digest:
         yield "its rows are not those of its name"

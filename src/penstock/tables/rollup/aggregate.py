@@ -47,7 +47,7 @@ def merge_partials(
 ) -> pl.LazyFrame:
     """One row per series and window of this length; `window_ms` of the finest merges rows of the same window.
 
-    `series`: the columns that tell series apart; others do not stay.
+    `series`: the columns that distinguishes series ; others do not stay.
     """
     columns = [pl.col("count").sum(), pl.col("sum").sum(), pl.col("min").min(), pl.col("max").max()]
     if aggregates.ends:
@@ -79,7 +79,7 @@ class Merging:
     window: Window
     aggregates: Aggregates
     series: Sequence[str] = SERIES
-    """The columns that tell series apart."""
+    """The columns that distinguish series."""
     rows: int = 0
     """That are merged."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)

@@ -40,7 +40,7 @@ def partials_files(partials: Table) -> tuple[PartialsFile, ...]:
 
 
 def span_ms(file: ActiveFile, day: str | None) -> tuple[int, int]:
-    """The starts of the first and the last window in a file; where its statistics do not tell, of its day."""
+    """The starts of the first and the last window in a file; without statistics, of its day."""
     span = file.spans["window_start"]
     if span is not None:
         return _millis(span[0]), _millis(span[1])
@@ -167,7 +167,7 @@ def whole_rows(
 def with_partition_columns(
     rows: pa.RecordBatch, partition_by: Sequence[str], values: Sequence[pa.Scalar], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The rows of a file in the columns of its table, of which the log of the table tells some, and not the file."""
+    """The rows of a file in the columns of its table, of which the log of the table shows some, and not the file."""
     constant = dict(zip(partition_by, values, strict=True))
     columns = [
         pa.repeat(constant[column.name], rows.num_rows).cast(column.type)

@@ -90,7 +90,7 @@ def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publi
         raise UserError(
             f"job {job.name} publishes in {before} buckets, its file says {spec.buckets}",
             detail="positions are kept per bucket, and rows would change theirs",
-            hint=f"set publish.buckets to {before}: it stays as it is for the life of the table",
+            hint=f"set publish.buckets to {before}: it cannot change as long as the table exists",
         )
     environment = windows.environment
     return Publishing(job, spec, windows, log, lambda bucket: OUTPUTS["kafka"](job, spec, bucket, environment))

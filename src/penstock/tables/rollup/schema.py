@@ -17,7 +17,7 @@ WINDOWS_GROUP_ROWS_MAX = 131_072
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 POINTS_SCHEMA = pa.schema([("window_start", INSTANT), ("count", pa.int64())])
-"""What tells how many points of which time there are."""
+"""How many points of which time there are."""
 
 _VALUES = (
     pa.field("count", pa.int64()),

@@ -72,7 +72,7 @@ def _watermark_values(
             partition.position, partition.end, facts.states[partition.partition].numbers
         )
         for partition in base.partitions
-        # Of a topic that was removed, the log tells no end: it does not count.
+        # Of a topic that was removed, the log shows no end: it does not count.
         if partition.end is not None
     }
     mark = Watermark(state.watermark_ms)

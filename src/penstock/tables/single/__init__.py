@@ -1,1 +1,1 @@
-"""What rooms share whose rows and positions are in one Delta table: its landing, facts, replays and vacuum."""
+"""What kinds share whose rows and positions are in one Delta table: its landing, facts, replays and vacuum."""

@@ -29,7 +29,7 @@ COMMITS_SEARCHED = 20
 
 
 class SingleTable:
-    """A Delta table of one type of rows. A room may add what else it does: numbers, stamps, chores."""
+    """A Delta table of one type of rows. A kind may add what else it does: numbers, stamps, chores."""
 
     divisible = True
     stamps: Mapping[str, str] = MappingProxyType({})

@@ -33,7 +33,7 @@ BYTES_UNBOUNDED = str(2**31 - 1)
 
 
 def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:
-    """The columns of a job's rows, which only Spark can tell with `sql:`, and what becomes of those a table lacks."""
+    """The columns of a job's rows, which only Spark can know with `sql:`, and what becomes of those a table lacks."""
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
@@ -100,7 +100,7 @@ class SingleWriter:
         return Written(gathered, started_at, flow.table.schema)
 
     def _cut_batches(self, batch: Batch) -> None:
-        """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""
+        """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow requires."""
         if self.job.sql is None:
             return
         largest = max(self.log.record_bytes_max(topic) for topic in {item.partition.topic for item in batch.slices})

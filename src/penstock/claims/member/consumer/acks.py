@@ -14,7 +14,7 @@ class LostClaimError(FencedError):
     def __init__(self, partition: Partition, offset: int, token: int) -> None:
         super().__init__(
             f"the claim on {partition} under token {token} is lost",
-            detail=f"offset {offset} was handed out under it; whoever holds the partition now decides about it",
+            detail=f"offset {offset} was handed out under it; the present holder of the partition decides about it",
             hint="drop the item, and do not count it as done",
         )
         self.partition = partition

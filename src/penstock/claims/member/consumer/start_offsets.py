@@ -154,7 +154,7 @@ class StartOffsets:
         doubted = [item for item in claims if item in self._doubts]
         bounds = dict(self._log.bounds([each for each in claims if each not in self._doubts]))
         if doubted:
-            # Another client asks whoever leads the partitions by now.
+            # Another client asks the present leaders of the partitions.
             with closing(self._ask_anew()) as log:
                 bounds |= log.bounds(doubted)
         return bounds
@@ -169,7 +169,7 @@ class StartOffsets:
             each for each in claims if self._options.at_most_once or (self._options.start_moves and self._started(each))
         ]
         if self._options.start_moves:
-            # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
+            # Before ours: a member that sees a position of a topic takes a partition without one for a new one.
             self._start_others({each.topic_id for each in recorded})
         agreed = self._agree({each: starts[each] for each in recorded}, claims)
         return {
@@ -186,7 +186,7 @@ class StartOffsets:
         return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
 
     def _start_others(self, topics: set[str]) -> None:
-        """Record where the rest of these topics starts, as far as nobody holds it: its holders record the others."""
+        """Record where the rest of these topics starts, as far as no member holds it: the holders record the others."""
         with self._agent.looking() as participant:
             seen = {item: participant.view.claim(item) for item in sorted(self._known) if item.topic_id in topics}
         rest = {key: claim for key, claim in seen.items() if not claim.held and position_of(claim) is None}

@@ -30,7 +30,7 @@ class StreamSupervisor:
         self.streams: dict[Partition, Stream] = {}
         self.error: PenstockError | None = None
         self.stuck = False
-        """Whether the log has more of a stream than the consumer gives: whoever polls replaces it."""
+        """Whether the log has more of a stream than the consumer gives: the next poll replaces it."""
         self._agent = agent
         self._log = log
         self._options = options
@@ -59,7 +59,7 @@ class StreamSupervisor:
         """Whether work of this stream may still be reported as done.
 
         At least once: only while the claim is certainly ours, as another member may be doing it again.
-        At most once: until the claim is known to be lost, as nobody else will do it.
+        At most once: until the claim is known to be lost, as no other member will do it.
         """
         if stream.over:
             return False
@@ -88,7 +88,7 @@ class StreamSupervisor:
         Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position. Also
         while it is in doubt: it may be released then, and what is done would be done again, or listed as lost.
         """
-        # Whoever is not a member at the moment has nothing to report.
+        # A process that is not a member at the moment has nothing to report.
         with self.lock, suppress(TransientError), self._agent.looking() as participant:
             for partition, stream in self.streams.items():
                 if participant.view.claim(partition).held_by(participant.who, stream.token):
@@ -220,7 +220,7 @@ class Deliveries:
                 self._agent.say_each(ClaimingMessages, about)
 
     def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
-        """Those of the streams whose next records are ours in the log: under our token nobody else can claim them."""
+        """Those of the streams whose next records are claimed by us in the log: no other member can claim them."""
         with suppress(TransientError), self._agent.looking() as participant:
             claims = {stream: participant.view.claim(stream.partition) for stream in counts}
             return {

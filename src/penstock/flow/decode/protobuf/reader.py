@@ -1,4 +1,4 @@
-"""Serialised messages into columns, the bad ones told apart; and the decoder of records that are messages."""
+"""Serialised messages into columns, the bad ones apart; and the decoder of records that are messages."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def binary_array(spans: Spans) -> pa.Array:
     if size >= _REACH_BYTES:
         pairs = zip(spans.addresses.tolist(), spans.lengths.tolist(), strict=True)
         return pa.array([ctypes.string_at(*pair) if pair[0] else None for pair in pairs], pa.binary())
-    # Arrow itself copies from views; what views of longer values tell besides, their first bytes, it does not need.
+    # Arrow itself copies from views; it does not need the first bytes that views of longer values hold.
     memory = pa.foreign_buffer(first, max(size, 1))
     starts = np.where(known, spans.addresses - np.uint64(first), 0).astype(np.int64)
     views = np.zeros((len(known), 4), np.int32)

@@ -1,7 +1,7 @@
 """One bucket of a batch: its runs meet the rows that are there, and the last write wins.
 
 The runs are put in order first. Files that may hold one of their keys are asked for keys and sequences only; a file is
-written anew if a row of it is replaced or deleted, each for itself, so that rows stay with those that came with them.
+written again if a row of it is replaced or deleted, each for itself, so that rows stay with those that came with them.
 New keys make chunks of their own. Everything is worked out on row numbers; the rows themselves are only taken, once.
 """
 
@@ -79,7 +79,7 @@ class BucketReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The rows of the runs: as they are, and what tells them apart."""
+    """The rows of the runs: as they are, and what distinguishes them."""
 
     rows: pa.Table
     """In the columns of the table's files."""

@@ -1,4 +1,4 @@
-"""Keys as whole numbers in the order of the keys: rows are sorted, told apart and looked up by these alone. Pure.
+"""Keys as whole numbers in the order of the keys: rows are sorted, distinguished and looked up by these alone. Pure.
 
 Measured with keys of (device, time): a fifth of the CPU that a sort by the columns themselves takes.
 """

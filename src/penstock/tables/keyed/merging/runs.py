@@ -49,7 +49,7 @@ class KeyedFlow(Flow):
     generations: dict[PartitionKey, tuple[tuple[int, int], ...]]
     """By partition, from which offset on the log is in which generation (RULES K2)."""
     tombstones_delete: bool = False
-    """Whether the key of a row can be told from the record without its value."""
+    """Whether the key of a row is known from the record without its value."""
 
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED)

@@ -1,7 +1,7 @@
 """Closed windows against the topic that they are published to: each row once, and nothing else of the job.
 
 Rows are encoded once more and joined with the committed records on key and value. What is left of a series are earlier
-revisions of its rows, at most as many as the rows tell, or records of other writers.
+revisions of its rows, at most as many as the rows state, or records of other writers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What `verify` proves of a rollup: every record and every point is accounted for, and closed windows are right.
 
-Rows of partials tell no offsets, so points are counted instead: what was read is in partials, or was removed after its
+Rows of partials have no offsets, so points are counted instead: what was read is in partials, or was removed after its
 windows were closed; and of each interval every point is in a closed window, in an open one, or counted as late.
 """
 

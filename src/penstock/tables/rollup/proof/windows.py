@@ -65,7 +65,7 @@ def differs(aggregates: Aggregates) -> pl.Expr:
     for name in ("min", "max"):
         apart |= pl.col(name).ne_missing(pl.col(f"{name}_partials"))
     for name in ("first", "last") if aggregates.ends else ():
-        # Where one of both does not tell, the job did not ask for it at the time.
+        # Where one of both has no value, the job did not ask for it at the time.
         apart |= (pl.col(name) != pl.col(f"{name}_partials")).fill_null(False)
     return apart
 
@@ -202,7 +202,7 @@ class ClosedWindows:
         return by_epoch.with_columns(series_text()).collect()
 
     def _check_rows(self, closed: pl.DataFrame, window: Window, day: str) -> None:
-        """What rows tell of themselves, whatever the points were."""
+        """What rows show by themselves, whatever the points were."""
         self.counts["rows"] += closed.height
         self.counts["revisions"] += int(closed["revision"].sum())
         self.counts["unknown_closes"] += closed["due"].null_count()
