@@ -42,7 +42,7 @@ class Event:
 
 
 class Listener(Protocol):
-    """Hears what happens in a job."""
+    """Receives what happens in a job."""
 
     def event(self, event: Event) -> None: ...
 

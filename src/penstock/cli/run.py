@@ -37,19 +37,19 @@ def run(
         gauges = Metrics() if metrics else None
         if gauges is not None:
             stack.enter_context(gauges.served(metrics))
-        voice = _voices(json or not sys.stdout.isatty(), stack)
+        listener_of = _listeners(json or not sys.stdout.isatty(), stack)
 
         def listener_for(job: JobSpec) -> Listener:
-            spoken = AlertChanges(voice(job))
+            listener = AlertChanges(listener_of(job))
             if gauges is None:
-                return spoken
+                return listener
             # First the counters: a batch is counted before it is reported.
-            return Listeners(gauges.listener(job.name, kind_of(job)), spoken)
+            return Listeners(gauges.listener(job.name, kind_of(job)), listener)
 
         run_jobs(specs, listener_for, options)
 
 
-def _voices(lines: bool, stack: ExitStack) -> Callable[[JobSpec], Listener]:
+def _listeners(lines: bool, stack: ExitStack) -> Callable[[JobSpec], Listener]:
     """What people read: JSON lines, or live progress on a terminal."""
     if lines:
         return lambda job: JsonLines(job.name)

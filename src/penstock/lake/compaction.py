@@ -21,7 +21,7 @@ from penstock.storage import Storage
 BATCH_BYTES_MAX = 16 * 1024**2
 BATCH_ROWS_MAX = 65_536
 Progress = Callable[[int, int], None]
-"""Hears how much is done, of how much."""
+"""Called with how much is done, of how much."""
 T = TypeVar("T")
 
 

@@ -92,7 +92,7 @@ class Batch:
 class LostTail:
     """A partition whose log no longer has a record that was read.
 
-    `end` is where the record's epoch ends now; None if the leader has not heard of such an epoch at all.
+    `end` is where the record's epoch ends now; None if the leader does not know such an epoch.
     """
 
     partition: Partition

@@ -251,7 +251,7 @@ def _read(
 
 
 def _places(batch: pa.RecordBatch, place: PlaceColumns, file: DataFile) -> pl.DataFrame:
-    """The columns partition and offset, and topic and topic_id as far as they are kept; null where they are not known."""
+    """The columns partition and offset, and topic and topic_id if they are kept; null where not known."""
     columns = []
     for role, name in {"partition": "", "offset": "", **place}.items():
         if name in batch.schema.names:

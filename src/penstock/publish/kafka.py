@@ -111,7 +111,7 @@ class KafkaOutput:
         # Last: from here on the transaction holds back everybody who reads a position in this partition.
         told = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
         self._produce(producer, self._spec.positions_topic, told, self._bucket.number, deadline)
-        # Not `flush`: a fatal error has to end the call before the client hears of further records.
+        # Not `flush`: a fatal error has to end the call before the client gets further records.
         while (waiting := len(producer)) and time.monotonic() < deadline:
             # A record that was queued while its transaction failed is neither sent nor reported.
             failure = _transaction_failure(producer)

@@ -46,7 +46,7 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """What one replay run wrote to the data table; the batch id distinguishes it from another run of the same number."""
+    """What one replay run wrote to the data table; `batch_id` distinguishes runs of the same number."""
 
     number: int
     batch_id: str

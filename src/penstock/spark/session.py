@@ -158,7 +158,7 @@ class SharedSession:
             return self._session
 
     def cancel_jobs(self) -> None:
-        """Let the Spark jobs of all threads fail; a Spark that cannot hear it has none."""
+        """Let the Spark jobs of all threads fail; a Spark that does not answer has none."""
         with suppress(*SPARK_ERRORS, AttributeError):
             self._session.sparkContext.cancelAllJobs()
 

@@ -1,4 +1,4 @@
-"""Who hears the events of a job: log lines, and what stands between the job and them."""
+"""Listeners to the events of a job: log lines, and what changes events on the way to them."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _rows(metrics: tuple[Metric, ...]) -> str:
 
 
 class Metrics:
-    """The metrics of a process, in a registry of its own; `listener(job)` gives each job its ear."""
+    """The metrics of a process, in a registry of its own; `listener(job)` gives each job its listener."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
@@ -141,7 +141,7 @@ class Metrics:
         }
 
     def listener(self, job: str, kind: Kind) -> JobMetrics:
-        """The ear of one job; its counters begin at zero, with those of its kind of table."""
+        """The listener of one job; its counters begin at zero, with those of its kind of table."""
         for item in (*OF_ALL_JOBS, *kind.metrics):
             if item.labels == ("job",) and item.kind == "counter":
                 self.collectors[item].labels(job=job)
@@ -164,7 +164,7 @@ class Metrics:
 
 @dataclass(slots=True)
 class JobMetrics:
-    """Hears the events of one job. Its claims speak from a thread of their own."""
+    """Counts the events of one job. Its claims report from a thread of their own."""
 
     metrics: Metrics
     job: str

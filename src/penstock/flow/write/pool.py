@@ -172,7 +172,7 @@ class FilePool(ABC, Generic[K]):
             self._staged(key, file, stats)
 
     def _await_closed(self) -> None:
-        """Wait for the file that has been closing longest, or hear its error."""
+        """Wait for the file that has been closing longest; raises its error."""
         key, closed = self._closing.popleft()
         with self._isolated(key):
             closed.result()

@@ -18,9 +18,9 @@ _GRANTS = {
 
 TOPIC_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
-"""What a consumer hears whose offset the log does not have: from its broker, or from its own client."""
+"""Errors of a consumer whose offset the log does not have: of its broker, or of its own client."""
 UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
-"""What a client hears that may not use its group. Readers join none: only showing positions needs it (RULES P5)."""
+"""Errors of a client that may not use its group. Readers join none: only showing positions needs it (RULES P5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | Non
     return TransientError(
         f"Kafka at {bootstrap} does not answer about {subject}",
         detail=f"{reason} ({fault.name})",
-        hint="is the broker up, reachable from here, and spoken to in its security protocol?",
+        hint="is the broker up, reachable from here, and listener to in its security protocol?",
     )
 
 

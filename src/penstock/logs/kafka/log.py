@@ -124,7 +124,7 @@ def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _OFFSET_SETT
 def record_offsets(
     consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
 ) -> Offsets:
-    """The offsets of all records in `[start, end)`; `told` hears how many more of the range are done, now and then."""
+    """The offsets of all records in `[start, end)`; `told` gets how many more of the range are done."""
     if start >= end:
         return np.empty(0, np.int64)
     consumer.assign([TopicPartition(partition.topic, partition.number, start)])

@@ -217,7 +217,7 @@ class _Cursor:
         return arrived
 
     def _taken(self, arrived: Messages) -> Numbers:
-        """The numbers of the records of the piece among what arrived; events are heard."""
+        """The numbers of the records of the piece among what arrived; events are handled."""
         for event in np.flatnonzero(arrived.errors).tolist():
             self._hear(arrived.error(event), int(arrived.offsets[event]))
         beyond = (arrived.errors == 0) & (arrived.offsets >= self._piece.end)

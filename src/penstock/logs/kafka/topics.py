@@ -99,7 +99,7 @@ class KafkaTopics:
 
     def _described_surely(self) -> dict[str, TopicDescription | None]:
         """The named topics' descriptions; UserError for one that is still unknown after a moment."""
-        # A broker may hear of a new topic a little after the client that created it has gone on.
+        # A broker may learn of a new topic a little after the client that created it has gone on.
         deadline = time.monotonic() + UNKNOWN_SECONDS_MAX
         while True:
             described = self.describe(self._topic_names())

@@ -60,7 +60,7 @@ def check_log_points(
     inputs: Inputs, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth
 ) -> Check:
     """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
-    facts, cleaned_ms = inputs.facts, inputs.standing.cleaned_ms
+    facts, cleaned_ms = inputs.facts, inputs.closes.cleaned_ms
     if facts.pending or facts.replay_unfinished:
         unfinished = Unproven("the points of records that go into quarantine or out of it", "run the job")
         return Check("values", "not compared", False, unproven=[unfinished])
@@ -119,9 +119,9 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
     facts = read_table(of_partials)
     if facts is None or windows is None:
         return NO_TABLE
-    standing = close_state(job.name, facts.table.transactions(), windows.transactions())
+    closes = close_state(job.name, facts.table.transactions(), windows.transactions())
     files = partials_files(facts.table)
-    inputs = Inputs(job, facts, windows, files, standing)
+    inputs = Inputs(job, facts, windows, files, closes)
     subject = facts.subject(of_partials)
 
     def log_checks(log: Log, said: LogFacts) -> Iterator[Check]:
@@ -137,7 +137,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
 
 def _check_points(inputs: Inputs) -> Iterator[Check]:
     """What is in partials is what was counted; and of each interval, what is in windows."""
-    facts, standing = inputs.facts, inputs.standing
+    facts, closes = inputs.facts, inputs.closes
     counted = sum(state.numbers.get("points", 0) for state in facts.states.values())
     removed = number_of(facts.table, POINTS_REMOVED)
     still_open: Counter[Window] = Counter()
@@ -149,8 +149,8 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
                 rows_found += rows.height
                 there += int(rows["count"].sum())
                 for window in inputs.job.table.windows:
-                    until_ms = standing.closed_until_ms - standing.closed_until_ms % window.millis
-                    taken = starting_in(rows, LEAST_MS, until_ms if file.epoch < standing.closed else LEAST_MS)
+                    until_ms = closes.closed_until_ms - closes.closed_until_ms % window.millis
+                    taken = starting_in(rows, LEAST_MS, until_ms if file.epoch < closes.closed else LEAST_MS)
                     still_open[window] += int(rows["count"].sum()) - int(taken["count"].sum())
         except (NotFoundError, InvariantError) as error:
             faults.append(f"partials: {error.primary}")

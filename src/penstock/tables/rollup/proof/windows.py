@@ -85,7 +85,7 @@ class Inputs:
     windows: Table
     files: Sequence[PartialsFile]
     """Of the partials."""
-    standing: CloseState
+    closes: CloseState
 
     @property
     def aggregates(self) -> Aggregates:
@@ -94,7 +94,7 @@ class Inputs:
 
 def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
     """Closed windows are unique and right, and no point of an interval is missing or there twice."""
-    if inputs.standing.close != inputs.standing.closed:
+    if inputs.closes.close != inputs.closes.closed:
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return Check("windows", "not checked: a close is under way", False, unproven=[under_way])
     name, numbers = inputs.job.name, inputs.windows.transactions()
@@ -164,7 +164,7 @@ class ClosedWindows:
     def _check_day(self, window: Window, day: str, files: Sequence[ActiveFile]) -> None:
         spans = [span_ms(file, day) for file in files]
         start, end = min(first for first, _ in spans), max(last for _, last in spans) + window.millis
-        closed = self._inputs.standing.closed
+        closed = self._inputs.closes.closed
         taken = [file for file in self._inputs.files if file.epoch < closed and file.meets(start, end)]
         listed, read = sum(file.rows or 0 for file in files), 0
         for buckets in bucket_ranges(listed + sum(file.rows for file in taken)):
@@ -210,7 +210,7 @@ class ClosedWindows:
         start, end = (pl.col(name).to_physical() for name in ("window_start", "window_end"))
         length = window.millis * 1000
         well_formed = (start % length == 0) & (end - start == length) & (pl.col("count") > 0) & self._values_fit()
-        well_formed &= (pl.col("revision") >= 0) & pl.col("close").is_between(1, self._inputs.standing.closed)
+        well_formed &= (pl.col("revision") >= 0) & pl.col("close").is_between(1, self._inputs.closes.closed)
         well_formed &= pl.col("window_start").dt.date().cast(pl.String) == day
         named = closed.unique(_NAME)
         buckets = pl.lit(pl.Series(bucket_numbers(named["metric"].fill_null(""), named["tags"]), dtype=pl.Int16))
@@ -235,7 +235,7 @@ class ClosedWindows:
 
     def _compare(self, closed: pl.DataFrame, partials: pl.DataFrame, window: Window) -> None:
         """Where partials may have been removed, they prove nothing."""
-        kept = pl.col("window_start").to_physical() >= self._inputs.standing.cleaned_ms * 1000
+        kept = pl.col("window_start").to_physical() >= self._inputs.closes.cleaned_ms * 1000
         self.counts["without_partials"] += closed.filter(~kept).height
         closed, partials = closed.filter(kept), partials.filter(kept)
         self.counts["compared"] += closed.height
