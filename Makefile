@@ -12,8 +12,8 @@ RECORDS ?= 1000000
 TRIES ?= 10
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
-# Five files at a time: most tests wait for Kafka or Spark. The five share a broker, and each has Sparks of its own
-# (about 11 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the
+# Six files at a time: most tests wait for Kafka or Spark. The six share a broker, and each has Sparks of its own
+# (about 13 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the
 # files that have the most tests.
 TESTS_AT_ONCE ?= -n 6 --dist loadfile --no-loadscope-reorder
 

@@ -43,11 +43,11 @@ def test_a_job_file_a_job_and_a_path_are_the_same_dataset(spark: SparkSession, f
         assert values(frame) == wanted
 
 
-Wish = Callable[[SparkSession, str], DataFrame]
+Read = Callable[[SparkSession, str], DataFrame]
 
 
 @pytest.mark.parametrize(
-    ("wish", "rows", "files_max"),
+    ("requested", "rows", "files_max"),
     [
         pytest.param(lambda spark, path: penstock.read(spark, path, keys={"device": "d7"}), 200, 4, id="a device"),
         pytest.param(
@@ -74,10 +74,10 @@ Wish = Callable[[SparkSession, str], DataFrame]
     ],
 )
 def test_lookups_by_key_read_few_files(
-    spark: SparkSession, filled: Keyed, request: Wish, rows: int, files_max: int
+    spark: SparkSession, filled: Keyed, requested: Read, rows: int, files_max: int
 ) -> None:
     assert len(filled.files()) == 32
-    frame = request(spark, filled.path)
+    frame = requested(spark, filled.path)
     assert len(frame.inputFiles()) <= files_max
     result = values(frame)
     assert len(result) == rows and result.items() <= filled.values().items()

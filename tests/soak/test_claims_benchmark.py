@@ -50,12 +50,3 @@ def test_members_may_be_processes_of_their_own() -> None:
     assert printed["records"] >= 7
     assert printed["penstock"]["wall_s"] > 0
     assert printed["baseline"]["wall_s"] > 0
-
-
-def test_the_cost_of_the_protocol_grows_with_the_members_and_not_with_the_partitions_of_others() -> None:
-    """Each member says three things until all is shared, however many partitions there are."""
-    few = claims_json("--members", "10", "--partitions", "50", "--virtual")
-    many = claims_json("--members", "20", "--partitions", "400", "--virtual")
-    assert few["stable_records"] == 10 * 3 + 1
-    assert many["stable_records"] == 20 * 3 + 1
-    assert (few["rest_records_per_s"], many["rest_records_per_s"]) == (2.0, 4.0)
