@@ -12,10 +12,10 @@ RECORDS ?= 1000000
 TRIES ?= 10
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
-# Six files at a time: most tests wait for Kafka or Spark. The six share a broker, and each has Sparks of its own
-# (about 13 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the
+# Eight files at a time: most tests wait for Kafka or Spark. They share a broker, and each has Sparks of its own
+# (about 17 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the
 # files that have the most tests.
-TESTS_AT_ONCE ?= -n 6 --dist loadfile --no-loadscope-reorder
+TESTS_AT_ONCE ?= -n 8 --dist loadfile --no-loadscope-reorder
 
 # The files of tests live for seconds: in memory, where there is room for a few GB of them.
 MEMORY_FOLDER := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm)

@@ -92,7 +92,7 @@ def test_a_group_that_somebody_consumes_with_is_reported_and_left_alone(
         report = mirror(log, group, {zero: 3, one: 3})
         assert report.moved == {}
         assert report.refused.keys() == {zero, one}
-        assert all("somebody consumes with this group" in reason for reason in report.refused.values())
+        assert all("another program consumes with this group" in reason for reason in report.refused.values())
     finally:
         consumer.close()
     assert mirrored(log, group, [zero, one]) == {}
