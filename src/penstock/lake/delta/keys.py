@@ -44,7 +44,7 @@ def replay_key(job: str) -> str:
 
 
 def flow_key(job: str) -> str:
-    """In the table of a type: what of the job file decided which records became rows of the last batch (RULES L8)."""
+    """In the table of a type: what of the job file decided which records became rows of the last batch (RULES E5)."""
     return f"{job}#flow"
 
 
