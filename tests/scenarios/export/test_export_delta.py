@@ -1,4 +1,4 @@
-"""The same export with `format: delta`: a Delta table per type, each with its own position (RULES L8)."""
+"""The same export with `format: delta`: a Delta table per type, each with its own position (RULES E1, E2)."""
 
 from __future__ import annotations
 

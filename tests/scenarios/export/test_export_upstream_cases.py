@@ -133,7 +133,7 @@ def take_folder_away(root: Path) -> None:
 
 
 def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_others_are_there_now(story: Story) -> None:
-    """A's folder vanishes between the look at it and the rename, after the commit: RULES L4."""
+    """A's folder vanishes between the look at it and the rename, after the commit: RULES E4."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     at_step = once_at("renaming", lambda: take_folder_away(story.export.root))
     with story.export.opened(at_step, story.clock) as pipeline:
