@@ -1,4 +1,4 @@
-"""The protocol and requirements pages match the code: what they name exists, and rules that the code cites are listed."""
+"""The protocol and requirements pages match the code: what they name exists, and cited rules are listed."""
 
 from __future__ import annotations
 
