@@ -1,7 +1,7 @@
 """Writes docs/job-file.md: `python -m docs.job_file.generate`, or `make docs`.
 
 The page is `template.md`, in which a line `{section}` becomes the table of that section's keys. Keys, types, defaults
-and allowed values come from the specs of the job file. `keys.yaml` has one sentence for each key, and the type or default
+and allowed values come from the specs of the job file. `keys.yaml` has one sentence per key, and the type or default
 where the model does not show it.
 """
 
