@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def documented_job(bootstrap: str, topic: str, path: str, *, wrapped: bool) -> str:
-    """The job file of the example, for another topic and table; `wrapped`: as docs/keyed.md says for `schemas.enable`."""
+    """The job file of the example, for another topic and table; `wrapped`: as for `schemas.enable` (docs/keyed.md)."""
     job = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8").replace("\non:", '\n"on":'))
     job["job"] = "customers"
     job["log"] = {"kafka": {"bootstrap": bootstrap, "topics": [topic]}}

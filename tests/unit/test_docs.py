@@ -130,6 +130,27 @@ def test_links_and_anchors_of_a_page_exist(page: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"])
+def test_source_files_that_a_page_names_exist(name: str) -> None:
+    places = (ROOT, ROOT / "src" / "penstock")
+    names = re.findall(r"`([\w/.-]+\.(?:py|yaml))`", (ROOT / name).read_text(encoding="utf-8"))
+    missing = [path for path in names if not any((place / path).exists() for place in places)]
+    assert not missing
+
+
+def test_architecture_page_names_each_file_once() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    path = text.partition("## The path of a record")[2].partition("## What is stored where")[0]
+    names = re.findall(r"`([\w/]+\.py)`", path)
+    assert len(names) == len(set(names)) > 30
+
+
+def test_architecture_page_names_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    names = {path.stem for path in (ROOT / "src" / "penstock").iterdir() if not path.name.startswith("_")}
+    assert not {name for name in names if not re.search(rf"\b{name}\b", text)}
+
+
 def test_pages_that_the_source_names_exist() -> None:
     sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
     for source in sources:

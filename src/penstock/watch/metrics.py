@@ -21,8 +21,9 @@ from penstock.tables.registry import KINDS
 PAGE_HEAD = """\
 # Metrics
 
-`penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`. Counters
-start at 0 with the process. Metrics with the label `partition` exist for the partitions that the process holds.
+`penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`.
+All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
+at 0 with the process.
 
 `make docs` generates this page from the code.
 """
@@ -119,9 +120,9 @@ def page() -> str:
 
 
 def _rows(metrics: tuple[Metric, ...]) -> str:
-    lines = ["name | kind | labels | meaning", "---|---|---|---"]
+    lines = ["name | kind | label | meaning", "---|---|---|---"]
     for metric in metrics:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        labels = ", ".join(f"`{label}`" for label in metric.labels if label != "job")
         lines.append(f"`{metric.name}` | {metric.kind} | {labels} | {metric.help}")
     return "\n".join(lines) + "\n"
 
