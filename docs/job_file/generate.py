@@ -139,7 +139,7 @@ def _default(spec: Any, key: FileKey, type_: str) -> str:
     field = next(field for field in fields(spec) if field.name == key.field)
     value = key.otherwise
     if value is LOST:
-        value = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+        value = field.default_factory() if field.default_factory is not MISSING else field.default
     if type_ == "section" or value is None or value in ("", (), {}, b"", frozenset()):
         return ""
     match value:

@@ -97,7 +97,7 @@ def parse_command(arguments: list[str]) -> tuple[str, frozenset[str]]:
 def resolve_command(arguments: list[str]) -> tuple[Any, list[str], list[str]]:
     """The command that arguments name, the other arguments, and its name; fails if there is no such command."""
     command = _penstock()
-    rest, names = list(arguments), []
+    rest, names = list(arguments), list[str]()
     while rest and is_group(command):
         assert rest[0] in command.commands, f"penstock {' '.join(names)} has no command {rest[0]}"
         command = command.commands[rest[0]]

@@ -68,7 +68,8 @@ def test_commands_on_a_page_are_accepted_by_the_real_parser(block: Block, monkey
 
 def test_commands_on_pages_are_run_with_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES / "wal")
-    run, shown = set(), set()
+    run: set[tuple[str, frozenset[str]]] = set()
+    shown: set[tuple[str, frozenset[str]]] = set()
     for block in blocks("sh"):
         for arguments in penstock_commands(block.text):
             (run if block.folder else shown).add(parse_command(arguments))
