@@ -37,7 +37,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check lint types compiled tests demo bench hdfs soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test check lint types compiled tests demo docs bench hdfs soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,8 +55,8 @@ test: $(PACKAGES) ## all checks and all tests
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 
 lint: $(PACKAGES)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/lint-imports
 
 types: $(PACKAGES)
@@ -93,9 +93,13 @@ simulate: setup ## claims under 2,000 hostile schedules in virtual time (SEEDS=2
 chaos: setup ## claims on a real broker: kills, pauses, joins and broker restarts (CHAOS_SECONDS=600)
 	PENSTOCK_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/soak/test_claims_chaos.py -q -s --timeout 3000
 
+docs: $(PACKAGES) ## write the pages that are generated: docs/job-file.md and docs/metrics.md
+	$(BIN)/python -m docs.job_file.generate
+	$(BIN)/python -c "from penstock.watch.metrics import page; print(page(), end='')" > docs/metrics.md
+
 fmt: $(PACKAGES) ## rewrite the format and what lint can mend
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix src tests benchmarks docs
 
 lock: $(PACKAGES) ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \

@@ -65,7 +65,7 @@ def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) ->
 
 
 def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
-    """As `docs/reading-exports.md` says: list first, then open; again if a listed file is gone."""
+    """As `docs/exports.md` says: list first, then open; again if a listed file is gone."""
     for attempt in range(READS_MAX):
         files = [str(item) for item in (root / name).glob("day=*/*.parquet")]
         try:

@@ -11,15 +11,14 @@ from typing import Any
 
 import yaml
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "keyed.md"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "change-data" / "job.yaml"
 Row = dict[str, Any]
 
 
 def documented_job(bootstrap: str, topic: str, path: str, *, wrapped: bool) -> str:
-    """The job file of the documentation, for another topic and table; `wrapped`: as it says for `schemas.enable`."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    _, _, rest = text.partition("## Change data from Debezium")
-    job = yaml.safe_load(rest.partition("```yaml\n")[2].partition("```")[0].replace("on:\n", '"on":\n'))
+    """The job file of the example, for another topic and table; `wrapped`: as for `schemas.enable` (docs/keyed.md)."""
+    job = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8").replace("\non:", '\n"on":'))
+    job["job"] = "customers"
     job["log"] = {"kafka": {"bootstrap": bootstrap, "topics": [topic]}}
     job["table"]["keyed"]["path"] = path
     job["flush"] = {"max_messages_per_batch": 50}

@@ -1,1 +1,1 @@
-"""The rows of a table to a Kafka topic, exactly once for readers of committed records (docs/publish.md)."""
+"""The rows of a table to a Kafka topic, exactly once for readers of committed records (docs/rollups.md)."""

@@ -21,13 +21,11 @@ from penstock.tables.registry import KINDS
 PAGE_HEAD = """\
 # Metrics
 
-`penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`, for all
-jobs of the process together. Without it, or with `0`, no port is opened. Counters start at 0 with the process;
-`penstock status` shows the totals of a table since its beginning.
+`penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`.
+All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
+at 0 with the process.
 
-Metrics with the label `partition` exist for the partitions that the process holds, and disappear when it loses them.
-
-This page is generated from `src/penstock/watch/metrics.py` and from the metrics that each kind of table declares.
+`make docs` generates this page from the code.
 """
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
@@ -122,10 +120,10 @@ def page() -> str:
 
 
 def _rows(metrics: tuple[Metric, ...]) -> str:
-    lines = ["| name | kind | labels | what it is |", "|---|---|---|---|"]
+    lines = ["name | kind | label | meaning", "---|---|---|---"]
     for metric in metrics:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+        labels = ", ".join(f"`{label}`" for label in metric.labels if label != "job")
+        lines.append(f"`{metric.name}` | {metric.kind} | {labels} | {metric.help}")
     return "\n".join(lines) + "\n"
 
 

@@ -85,7 +85,6 @@ def test_fields_that_are_dropped_bring_no_columns(tmp_path: Path) -> None:
         "lsn",
         "name",
         "email",
-        "changed_at",
         "op",
         "seen",
         "_sequence",

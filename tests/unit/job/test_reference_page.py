@@ -1,75 +1,44 @@
+"""docs/job-file.md is generated from the specs of the job file."""
+
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import re
+from typing import get_args
 
 import pytest
 
-from penstock.job.expressions import KAFKA_NAMES
-from penstock.job.loader import OTHER_KEYS
-from penstock.job.reader import keys_of
-from penstock.job.spec import BlacklistEntry, JobSpec
-from penstock.job.values import Part
-from penstock.logs.registry import SECTIONS
-from penstock.tables.export.spec import TypeSpec
-from penstock.tables.registry import KINDS
-from tests.unit.job.conftest import Load
-from tests.unit.job.descriptors import TEXT, descriptor_set
+from docs.job_file import generate
+from penstock.job.expressions import FUNCTION_NAMES, KAFKA_NAMES
+from penstock.job.spec import DecodeFormat
 
-PAGE = (Path(__file__).parents[3] / "docs" / "job-file.md").read_text(encoding="utf-8")
+TEXT = generate.PAGE.read_text(encoding="utf-8")
 
 
-def keys(spec: Any) -> list[str]:
-    """Every key that a job file may have, from the models themselves."""
-    result: list[str] = []
-    for key in keys_of(spec):
-        result += [] if key.marker is Part.INLINE else [key.name]
-        result += keys(key.spec) if key.spec is not None else []
-    return result
+def test_page_is_what_the_generator_writes() -> None:
+    assert generate.page() == TEXT, "run `make docs`"
 
 
-DESCRIPTORS = descriptor_set(
-    {
-        "header.proto": {"Header": {"application_id": TEXT}},
-        "event.proto": {"FsEvent": {"action": TEXT}, "GCStatisticsData": {"cause": TEXT}},
-        "spark_event.proto": {"TaskEvent": {"stage": TEXT}},
-        "flink_event.proto": {"TaskEvent": {"subtask": TEXT}},
-    },
-    package="com.criteo.hadoop.garmadon",
-)
-SPECS = [
-    JobSpec,
-    TypeSpec,
-    BlacklistEntry,
-    *(kind.section.spec for kind in KINDS.values()),
-    *(section.spec for section in SECTIONS),
-]
-KEYS = sorted(
-    {
-        *OTHER_KEYS,
-        *KINDS,
-        *(section.name for section in SECTIONS),
-        *(key for spec in SPECS for key in keys(spec)),
-        *(f"kafka.{name}" for name in KAFKA_NAMES),
-    }
-)
+def test_no_sentence_describes_a_key_that_does_not_exist() -> None:
+    assert not list(generate.unused_notes())
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_is_on_the_reference_page(key: str) -> None:
-    logs = [section.name for section in SECTIONS]
-    if key in (*logs, *KINDS):
-        assert f"\n## {'log' if key in logs else 'table'}.{key}\n" in PAGE
-    else:
-        assert f"`{key}`" in PAGE
+def test_key_without_a_sentence_is_refused() -> None:
+    with pytest.raises(KeyError, match="no sentence for path"):
+        generate.table("table.keyed", generate.sections()["table.keyed"], {})
 
 
-@pytest.mark.parametrize(("index", "name"), [(0, "web-requests"), (1, "shop"), (2, "garmadon")])
-def test_the_examples_of_the_reference_page_load(load: Load, tmp_path: Path, index: int, name: str) -> None:
-    (tmp_path / "garmadon.desc").write_bytes(DESCRIPTORS)
-    example = PAGE.split("```yaml\n")[index + 1].split("```")[0]
-    assert load(example).name == name
+def test_values_come_from_the_model() -> None:
+    rows = {f"{section}.{row.name}": row for section, keys in generate.sections().items() for row in keys}
+    assert (rows["flush.allowed_latency"].type, rows["flush.allowed_latency"].default) == ("duration", "1m")
+    assert (rows["flush.max_bytes_per_batch"].type, rows["flush.max_bytes_per_batch"].default) == ("size", "1GiB")
+    assert (rows["on.gap"].type, rows["on.gap"].default) == ("`fail`, `record`", "fail")
+    assert (rows["on.bad_share"].type, rows["on.bad_share"].default) == ("number", "0.1")
+    assert rows["table.rollup.windows"].default == "[1m, 10m, 1h, 24h]"
+    assert rows["table.rollup.update_grace"].default == "0s"
+    assert rows["log.kafka.bootstrap"].default == generate.REQUIRED
+    assert rows["job file.route"].type == "section"
 
 
-def test_every_example_of_the_reference_page_is_tried() -> None:
-    assert PAGE.count("```yaml\n") == 3
+@pytest.mark.parametrize("word", [*FUNCTION_NAMES, *(f"kafka.{name}" for name in KAFKA_NAMES), *get_args(DecodeFormat)])
+def test_every_function_kafka_field_and_decoder_is_on_the_page(word: str) -> None:
+    assert re.search(rf"`{re.escape(word)}[`(]", TEXT)

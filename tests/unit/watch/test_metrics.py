@@ -68,9 +68,7 @@ def rules(*places: str) -> ExportRules:
 
 
 def test_the_page_says_what_the_names_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "make it anew: python -c \"from penstock.watch.metrics import page; print(page(), end='')\" > docs/metrics.md"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
 
 
 def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
