@@ -18,10 +18,9 @@ from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import QuantityError, parse_duration, parse_size
 from penstock.logs.wal.client import WalClient, is_token
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import JSON_LINES_TYPE, JSON_TYPE
 from penstock.logs.wal.server import STEP, WalServer, is_loopback
-from penstock.logs.wal.store import STEPS, WalStore
+from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
 T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -43,7 +42,6 @@ def serve(
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
     partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
-    dedup_window: Annotated[str, typer.Option(help="How long client keys are known.")] = "1h",
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
@@ -59,7 +57,6 @@ def serve(
     limits = WalLimits(
         partition_bytes_max=_parsed("--partition-size", partition_size, parse_size),
         retention_seconds=_parsed("--retention", retention, parse_duration),
-        dedup_seconds=_parsed("--dedup-window", dedup_window, parse_duration),
     )
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:

@@ -23,7 +23,6 @@ from penstock.logs.log import Bounds, SliceShrankError
 from penstock.logs.wal import records as records_module
 from penstock.logs.wal import server as server_module
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     SPLITTERS,
@@ -33,6 +32,7 @@ from penstock.logs.wal.records import (
     read_body,
 )
 from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer, is_loopback
+from penstock.logs.wal.store import WalLimits
 from tests.support.tries import tries
 from tests.support.wal import served
 from tests.unit.logs.wal.stores import TOPIC, bounds_of
