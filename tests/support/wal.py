@@ -64,7 +64,7 @@ class WalTopics:
     def cut(self, name: str, offset: int, partition: int = 0) -> None:
         """A job that has committed so much lets the server, if it keeps nothing longer, delete it."""
         with WalClient(self.url) as client:
-            client.report("cutter", "", {client.partitions(name)[partition].partition: offset})
+            client.report("cutter", {client.partitions(name)[partition].partition: offset})
 
 
 @dataclass(slots=True)

@@ -251,8 +251,8 @@ def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
     assert (silent.record.who.client_id, silent.record.client_id) == ("anna", "bert")
     [claimed] = [item for item in records if item.offset > silent.offset and isinstance(item.record, ClaimingPartition)]
     assert isinstance(claimed.record, ClaimingPartition)
-    assert len(claimed.record.wishes) == COUNT // 2
-    partition = claimed.record.wishes[0].partition
+    assert len(claimed.record.requests) == COUNT // 2
+    partition = claimed.record.requests[0].partition
     alone = applied(history(of(crew), str(partition)).records)
     assert kinds(alone) == [ClaimingPartition, ForgettingMember, ClaimingPartition]
     assert [each.record.who.client_id for each in alone if each.record is not None] == ["bert", "anna", "anna"]

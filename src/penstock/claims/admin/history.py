@@ -91,6 +91,8 @@ class HistoryReader:
         if refusal is not None:
             return Verdict.REFUSED, refusal
         if isinstance(record, ClaimingPartition):
-            lost = [wish.partition for wish in record.wishes if self._group.claim(wish.partition).last != offset]
+            lost = [
+                request.partition for request in record.requests if self._group.claim(request.partition).last != offset
+            ]
             return Verdict.APPLIED, f"not granted: {', '.join(map(str, lost))}" if lost else ""
         return Verdict.APPLIED, ""

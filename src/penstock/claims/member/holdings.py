@@ -12,7 +12,7 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Beat, Record, Who, Wish, partitions_of
+from penstock.claims.protocol.records import Beat, ClaimRequest, Record, Who, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -101,11 +101,11 @@ class Holdings:
             self._held[record.partition] = replace(self._held[record.partition], position=record.position)
 
     def _win(self, record: records.ClaimingPartition) -> None:
-        for wish in record.wishes:
-            claim = self._view.claim(wish.partition)
-            if claim.held_by(self._who) and wish.partition not in self._held:
-                self._held[wish.partition] = Beat(wish.partition, claim.token, claim.position)
-                self._events.append(ClaimWon(str(wish.partition), claim.token))
+        for request in record.requests:
+            claim = self._view.claim(request.partition)
+            if claim.held_by(self._who) and request.partition not in self._held:
+                self._held[request.partition] = Beat(request.partition, claim.token, claim.position)
+                self._events.append(ClaimWon(str(request.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
         for partition in partitions:
@@ -138,7 +138,7 @@ class Holdings:
         return [
             self._outbox.record_of(
                 records.ClaimingPartition,
-                wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX]),
+                requests=tuple(self._request(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX]),
             )
             for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
         ]
@@ -150,8 +150,8 @@ class Holdings:
         # What an administrator took from us is given to another member first.
         return claim.freed_from != self._who.client_id or not self._view.state.unbalanced
 
-    def _wish(self, partition: Partition) -> Wish:
-        return Wish(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
+    def _request(self, partition: Partition) -> ClaimRequest:
+        return ClaimRequest(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
 
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: no work on the partition is in progress, or the grace of one interval is over."""

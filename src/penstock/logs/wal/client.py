@@ -7,6 +7,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -18,7 +19,6 @@ from penstock.logs.wal.records import (
     RECORDS_TYPE,
     Appended,
     PartitionState,
-    Reported,
     StoredAppend,
     WalFullError,
     WalRecord,
@@ -26,19 +26,17 @@ from penstock.logs.wal.records import (
     decode_appends,
 )
 
-PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 5.0
-
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 CALL_SECONDS_MAX = 60.0
 
 T = TypeVar("T")
 
 _appended = msgspec.json.Decoder(Appended)
 _states = msgspec.json.Decoder(list[PartitionState])
-_reported: msgspec.json.Decoder[Reported] = msgspec.json.Decoder(Reported)
+_positions = msgspec.json.Decoder(list[int | None])
 
 
-class WalClient:
+class WalClient(AbstractContextManager["WalClient"]):
     """One connection to a server, for one thread; closed by `close` or by the end of a `with` block.
 
     A request is tried `tries_max` times, with pauses that double.
@@ -60,9 +58,6 @@ class WalClient:
         self._connection = kind(split.hostname or "", split.port, timeout=CALL_SECONDS_MAX)
         self._producer = uuid.uuid4().hex
         self._sequence = itertools.count()
-
-    def __enter__(self) -> WalClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -118,12 +113,13 @@ class WalClient:
             if start == before:
                 raise SliceShrankError(f"{topic}/{number} ends at {start}, before {end}")
 
-    def report(self, job: str, owner: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
+    def report(self, job: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
         """Report the committed positions of a job: which moved, and why others did not."""
-        query = {"owner": owner, "reset": 1} if reset else {"owner": owner}
         body = msgspec.json.encode(list(positions.items()))
-        moved, refused = self._call(_reported, "PUT", ["jobs", job], query, body)
-        return ShowReport(dict(moved), dict(refused))
+        before = self._call(_positions, "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
+        kept = {} if reset else {key: at for key, at in zip(positions, before, strict=True) if at is not None}
+        refused = {partition: f"already at {at}" for partition, at in kept.items() if at > positions[partition]}
+        return ShowReport({key: to for key, to in positions.items() if to > kept.get(key, -1)}, refused)
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""

@@ -67,7 +67,7 @@ class WalLogSpec:
     token: Annotated[str, Parsed(_token)] = ""
     """What the server knows the job by, if it wants a token."""
     owner: str = ""
-    """A fingerprint of the job's table: a name of a job belongs to one of them."""
+    """A fingerprint of the job's table, which is part of the name that the server knows."""
 
     @property
     def transactional(self) -> bool:
@@ -144,6 +144,8 @@ class WalLog(Log):
     def __init__(self, spec: WalLogSpec) -> None:
         self.spec = spec
         self._client = WalClient(spec.url, spec.token)
+        self._job = f"{spec.group}.{spec.owner}" if spec.owner else spec.group
+        """The name that the server knows: two tables never trim what only one of them has read."""
 
     def partitions(self) -> tuple[Partition, ...]:
         partitions = sorted(state.partition for state in self._client.partitions())
@@ -156,9 +158,8 @@ class WalLog(Log):
         return tuple(partition for partition in partitions if chosen.fullmatch(partition.topic))
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        names = set(topics)
-        partitions = (state.partition for state in self._client.partitions())
-        return {partition.topic: partition.topic_id for partition in partitions if partition.topic in names}
+        ids = {state.partition.topic: state.partition.topic_id for state in self._client.partitions()}
+        return {topic: ids[topic] for topic in topics if topic in ids}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         bounds = {state.partition: Bounds(state.first, state.end) for state in self._client.partitions()}
@@ -172,7 +173,7 @@ class WalLog(Log):
     ) -> Mapping[Partition, int]:
         """Where the job begins; the server keeps everything from there on for it."""
         starts = {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
-        self._client.report(self.spec.group, self.spec.owner, starts, reset=True)
+        self._client.report(self._job, starts, reset=True)
         return starts
 
     def record_bytes_max(self, topic: str) -> int:
@@ -190,10 +191,8 @@ class WalLog(Log):
         """Reads the records, and so checks each of them."""
         first = max(start, min(end, self.bounds([partition])[partition].first))
         told(first - start)
-        at = first
         for append, _ in self._client.read(partition.topic, partition.number, first, end):
-            told(min(end, append.end) - at)
-            at = min(end, append.end)
+            told(min(end, append.end) - max(first, append.offset))
         return np.arange(first, end, dtype=np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
@@ -206,10 +205,10 @@ class WalLog(Log):
         return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        return self._client.report(self.spec.group, self.spec.owner, positions)
+        return self._client.report(self._job, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        positions = {state.partition: state.positions.get(self.spec.group) for state in self._client.partitions()}
+        positions = {state.partition: state.positions.get(self._job) for state in self._client.partitions()}
         return {partition: at for partition in partitions if (at := positions.get(partition)) is not None}
 
     def close(self) -> None:

@@ -33,7 +33,6 @@ from penstock.logs.wal.records import (
     Appended,
     PartitionState,
     Positions,
-    Reported,
     StoredAppend,
     WalDamagedError,
     WalFullError,
@@ -66,7 +65,7 @@ CREATE TABLE appends (topic_id TEXT, number INTEGER, start INTEGER, count INTEGE
     body BLOB, PRIMARY KEY (topic_id, number, start)) WITHOUT ROWID;
 CREATE TABLE client_keys (id INTEGER PRIMARY KEY, topic_id TEXT, key BLOB, digest BLOB, number INTEGER, start INTEGER,
     end INTEGER, UNIQUE (topic_id, key));
-CREATE TABLE positions (job TEXT, owner TEXT, topic_id TEXT, number INTEGER, position INTEGER,
+CREATE TABLE positions (job TEXT, topic_id TEXT, number INTEGER, position INTEGER,
     PRIMARY KEY (job, topic_id, number));
 """
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
@@ -107,6 +106,7 @@ class WalStore:
         self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()
         self._turns = itertools.count()
+        """Of appends without a key."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(folder)
         # Its space is there for opening the database on a full disk.
@@ -165,15 +165,14 @@ class WalStore:
         return results
 
     def _append(self, topic: str, count: int, body: bytes, client_key: str, key: str, number: int | None) -> Appended:
-        """Append to the given partition, to that of the key or client key, or to the next one.
+        """Append to the given partition, to that of the key, or to the next one.
 
         A repeated client key gets the offsets of its first append, wherever that went.
         """
         sql = "SELECT topic_id, end, bytes FROM partitions WHERE topic = ? ORDER BY number"
         partitions = self._db.execute(sql, (topic,)).fetchall()
         if number is None:
-            chosen_by = key or client_key
-            number = (zlib.crc32(chosen_by.encode()) if chosen_by else next(self._turns)) % max(1, len(partitions))
+            number = (zlib.crc32(key.encode()) if key else next(self._turns)) % max(1, len(partitions))
         if number >= len(partitions):
             _partitions(self._db, topic)
             raise WalRefusedError(f"there is no partition {topic}/{number}", status=404)
@@ -236,36 +235,26 @@ class WalStore:
                 appends.append(append)
         return msgspec.msgpack.encode(appends)
 
-    def report(self, job: str, positions: Positions, owner: str = "", reset: bool = False) -> Reported:
-        """Note committed positions, and trim below them: they only advance, unless the job begins again (`reset`).
+    def report(self, job: str, positions: Positions, reset: bool = False) -> list[int | None]:
+        """Note committed positions, and trim below them; returns those that were noted before.
 
-        A job holds every partition of a topic from its first position there on: one without a position counts as
-        unread. A name belongs to one table (`owner`): each of two jobs would trim what the other has not read.
+        They only advance, unless the job begins again (`reset`). A job holds every partition of a topic from its first
+        position there on: one without a position counts as unread.
         """
         _check_name(job, "job")
         with self._transaction():
-            sql = "SELECT count(*) FROM positions WHERE job = ? AND owner != ?"
-            if self._db.execute(sql, (job, owner)).fetchone() != (0,):
-                hint = "give one of both another name or group; if its table was moved, unregister the job first"
-                raise WalRefusedError(f"the job {job} is registered for another table", hint=hint)
             states = {state.partition: state for state in _partitions(self._db)}
-            moved: Positions = []
-            refused = []
             for partition, position in positions:
                 state = states.get(partition)
                 if state is None or not 0 <= position <= state.end:
                     detail = "the topic was deleted or recreated" if state is None else f"it ends at {state.end}"
                     raise WalRefusedError(f"there is no offset {position} in partition {partition}", detail=detail)
                 before = state.positions.get(job)
-                if before is None or reset or position > before:
-                    moved.append((partition, position))
-                elif position < before:
-                    refused.append((partition, f"already at {before}"))
-            rows = [(job, owner, partition.topic_id, partition.number, position) for partition, position in moved]
-            self._db.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)", rows)
-            for topic in {partition.topic for partition, _ in moved}:
-                self._trim_expired(topic)
-        return moved, refused
+                if before is None or position > before or reset:
+                    row = (job, partition.topic_id, partition.number, position)
+                    self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", row)
+            self._trim_expired()
+        return [states[partition].positions.get(job) for partition, _ in positions]
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""
@@ -283,9 +272,9 @@ class WalStore:
         with self._writing:
             self._release_space()
 
-    def _trim_expired(self, topic: str = "") -> int:
+    def _trim_expired(self) -> int:
         expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
-        return sum(self._trim(state, expired_ms) for state in _partitions(self._db, topic))
+        return sum(self._trim(state, expired_ms) for state in _partitions(self._db))
 
     def _trim(self, state: PartitionState, expired_ms: int | None = None) -> int:
         """Delete the oldest appends that every job has committed and that are expired; returns their bytes."""

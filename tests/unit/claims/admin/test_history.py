@@ -8,12 +8,12 @@ from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict, 
 from penstock.claims.protocol.records import (
     BalancingGroup,
     ClaimingPartition,
+    ClaimRequest,
     ForgettingMember,
     Heartbeat,
     JoiningGroup,
     ReleaseGroup,
     ReleasingPartition,
-    Wish,
 )
 from penstock.claims.protocol.snapshots import Snapshot
 from penstock.cli.claims.text import record_json, record_text
@@ -36,7 +36,7 @@ def snapshot(log: Log) -> Snapshot:
 def test_every_record_is_listed_with_its_verdict() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA)
-    log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, 0),))
+    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, 0),))
     log.release(ANNA, 1, 75, reason="above the fair share")
     records = read(log)
     assert [type(record.record) for record in records[:2]] == [JoiningGroup, JoiningGroup]
@@ -60,7 +60,7 @@ def test_heartbeats_are_listed_only_if_they_are_refused() -> None:
 def test_a_claim_names_the_partitions_that_it_did_not_get() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA, web(0))
-    log.say(ClaimingPartition, BERT, wishes=(Wish(web(0), 0), Wish(web(1), 0)))
+    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(web(0), 0), ClaimRequest(web(1), 0)))
     last = read(log)[-1]
     assert (last.verdict, last.reason) == (Verdict.APPLIED, f"not granted: {web(0)}")
 

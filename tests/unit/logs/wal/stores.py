@@ -83,4 +83,4 @@ def abandon(store: WalStore) -> None:
 
 def commit(store: WalStore, job: str, offsets: dict[int, int] | Iterable[tuple[int, int]]) -> None:
     places = [state.partition for state in store.partitions(TOPIC)]
-    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()], "table")
+    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()])

@@ -333,10 +333,10 @@ def test_only_loopback_addresses_may_be_served_without_a_token(host: str, expect
 
 def test_a_long_job_name_is_registered_and_a_longer_one_refused(client: WalClient) -> None:
     place = client.partitions(TOPIC)[0].partition
-    client.report("j" * 249, "", {place: 0})
+    client.report("j" * 249, {place: 0})
     assert client.partitions(TOPIC)[0].positions == {"j" * 249: 0}
     with pytest.raises(WalRefusedError) as raised:
-        client.report("j" * 250, "", {place: 0})
+        client.report("j" * 250, {place: 0})
     assert "249" in raised.value.hint
 
 
@@ -388,7 +388,7 @@ def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not()
 
 def test_topics_are_listed_with_ends_sizes_and_what_jobs_have_committed(server: WalServer, client: WalClient) -> None:
     client.append(TOPIC, [b"a", b"b", b"c"], partition=1)
-    client.report("job", "", {client.partitions(TOPIC)[1].partition: 1})
+    client.report("job", {client.partitions(TOPIC)[1].partition: 1})
     states = json.loads(asked(server, "GET", "/topics")[2])
     assert [(state["partition"]["number"], state["end"], state["positions"]) for state in states] == [
         *((0, 0, {"job": None}), (1, 3, {"job": 1}), (2, 0, {"job": None})),
@@ -408,7 +408,7 @@ def test_with_tokens_only_those_who_have_one_are_answered(tmp_path: Path) -> Non
                     partial(stranger.append, TOPIC, [b"b" * 100_000]),
                     partial(stranger.create_topic, "other"),
                     partial(stranger.delete_topic, TOPIC),
-                    partial(stranger.report, "job", "", {}),
+                    partial(stranger.report, "job", {}),
                 ):
                     with pytest.raises(WalRefusedError) as raised:
                         call()

@@ -301,18 +301,17 @@ def test_a_partition_full_of_unread_records_refuses_and_accepts_more_once_they_a
     assert store.partitions(TOPIC)[0].bytes <= 1_000
 
 
-def test_a_position_never_moves_back_nor_beyond_the_end_and_a_name_belongs_to_one_table(tmp_path: Path) -> None:
+def test_a_position_never_moves_back_nor_beyond_the_end(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic()
     append(store, b"a", b"b", b"c")
     place = store.partitions(TOPIC)[0].partition
     commit(store, "job", {0: 2})
-    assert store.report("job", [(place, 1)], "table") == ([], [(place, "already at 2")])
-    recreated = Partition(TOPIC, "0" * 32, 0)
-    for owner, partition, offset in (("table", place, 4), ("other", place, 3), ("table", recreated, 3)):
+    assert store.report("job", [(place, 1)]) == [2]
+    for partition, offset in ((place, 4), (Partition(TOPIC, "0" * 32, 0), 3)):
         with pytest.raises(WalRefusedError):
-            store.report("job", [(partition, offset)], owner)
+            store.report("job", [(partition, offset)])
     assert store.partitions()[0].positions == {"job": 2}
-    store.report("job", [(place, 1)], "table", reset=True)
+    store.report("job", [(place, 1)], reset=True)
     assert store.partitions()[0].positions == {"job": 1}, "a job that begins again states where"
 
 
