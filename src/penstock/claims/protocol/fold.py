@@ -51,7 +51,7 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             _renew(group, offset, record)
         case records.ClaimingPartition():
             require(not group.pauses, "the group is paused")
-            won = [item for item in record.requests if _free(group.claim(item.partition), item)]
+            won = [request for request in record.requests if _free(group.claim(request.partition), request)]
             require(bool(won), "the partitions changed meanwhile")
             for request in won:
                 group.claims[request.partition] = _claimed(group.claim(request.partition), offset, record.who, request)
@@ -76,7 +76,7 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             require(record.pause_id in group.pauses, "there is no such pause")
             del group.pauses[record.pause_id]
         case records.ForgettingPartitions():
-            free = [each for each in record.partitions if each in group.claims and not group.claims[each].held]
+            free = [key for key in record.partitions if key in group.claims and not group.claims[key].held]
             require(bool(free), "the partitions are held, or forgotten already")
             for partition in free:
                 del group.claims[partition]

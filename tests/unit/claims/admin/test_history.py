@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 
-from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict, may_change
+from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict
 from penstock.claims.protocol.records import (
-    BalancingGroup,
     ClaimingPartition,
     ClaimRequest,
-    ForgettingMember,
     Heartbeat,
     JoiningGroup,
-    ReleaseGroup,
     ReleasingPartition,
 )
 from penstock.claims.protocol.snapshots import Snapshot
@@ -92,21 +89,6 @@ def test_foreign_record_is_reported() -> None:
     reader.read(1, 6.0, None)
     assert reader.records == [JudgedRecord(0, 5.0, None, Verdict.FOREIGN, "not a record of Penstock")]
     assert (reader.count, reader.known) == (2, False)
-
-
-def test_one_partition_is_changed_by_its_own_records_and_by_those_about_whole_members() -> None:
-    log = Log(ANNA)
-    log.claim(ANNA, web(1))
-    log.balance()
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=2)
-    log.say(ReleaseGroup, BERT, pause_id="p")
-    concerned = [type(record) for record in log.records if may_change(record, {web(1)})]
-    assert concerned == [ClaimingPartition, ForgettingMember, ReleaseGroup]
-    assert [type(item) for item in log.records if not may_change(item, {web(0)})] == [
-        JoiningGroup,
-        ClaimingPartition,
-        BalancingGroup,
-    ]
 
 
 def test_a_record_is_shown_as_it_is_in_the_log() -> None:
