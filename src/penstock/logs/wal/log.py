@@ -63,11 +63,12 @@ class WalLogSpec:
     topic_pattern: Pattern | None = None
     start: StartOffsets = StartAt.EARLIEST
     group: Group = ""
-    """The name under which the server keeps the job's positions: it trims nothing that they still need."""
+    """The name under which the server keeps the job's positions: it trims nothing that they still need.
+
+    A fingerprint of the table completes it, so that two tables never trim what only one of them has read.
+    """
     token: Annotated[str, Parsed(_token)] = ""
     """What the server knows the job by, if it wants a token."""
-    owner: str = ""
-    """A fingerprint of the job's table, which is part of the name that the server knows."""
 
     @property
     def transactional(self) -> bool:
@@ -82,9 +83,9 @@ class WalLogSection(LogSection[WalLogSpec]):
         at: KeyPath = ("log", self.name)
         if log.group and not NAME.fullmatch(log.group):
             reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
-        owner = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
+        table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
         completed: WalLogSpec = complete_topics(log, at, reader)
-        return replace(completed, group=log.group or job.name, owner=owner)
+        return replace(completed, group=f"{log.group or job.name}.{table}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,6 @@ class WalLog(Log):
     def __init__(self, spec: WalLogSpec) -> None:
         self.spec = spec
         self._client = WalClient(spec.url, spec.token)
-        self._job = f"{spec.group}.{spec.owner}" if spec.owner else spec.group
-        """The name that the server knows: two tables never trim what only one of them has read."""
 
     def partitions(self) -> tuple[Partition, ...]:
         partitions = sorted(state.partition for state in self._client.partitions())
@@ -173,7 +172,7 @@ class WalLog(Log):
     ) -> Mapping[Partition, int]:
         """Where the job begins; the server keeps everything from there on for it."""
         starts = {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
-        self._client.report(self._job, starts, reset=True)
+        self._client.report(self.spec.group, starts, reset=True)
         return starts
 
     def record_bytes_max(self, topic: str) -> int:
@@ -205,10 +204,10 @@ class WalLog(Log):
         return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        return self._client.report(self._job, positions)
+        return self._client.report(self.spec.group, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        positions = {state.partition: state.positions.get(self._job) for state in self._client.partitions()}
+        positions = {state.partition: state.positions.get(self.spec.group) for state in self._client.partitions()}
         return {partition: at for partition in partitions if (at := positions.get(partition)) is not None}
 
     def close(self) -> None:
