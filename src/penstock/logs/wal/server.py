@@ -84,7 +84,7 @@ class WalServer:
         certificate: tuple[str, str] | None = None,
     ) -> None:
         self.store = store
-        self._reach = at_step
+        self._at_step = at_step
         self._tokens = [token.encode() for token in tokens]
         """If there are any, every request but that for health has to bring one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts, None}
@@ -166,7 +166,7 @@ class WalServer:
         headers = [(b"content-type", kind), (b"content-length", length), *_HEADERS.get(status, ())]
         if refusal:
             headers.append((b"connection", b"close"))
-        self._reach(STEP)
+        self._at_step(STEP)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
@@ -226,7 +226,7 @@ class WalServer:
     def _answer(self, head: _Head, body: bytes) -> bytes:
         """The answer to a request that is no append."""
         store = self.store
-        answer: object
+        answer: object = None
         match head.method, head.path:
             case "GET", ["health"]:
                 answer = {"ok": True}
@@ -237,7 +237,7 @@ class WalServer:
             case "PUT", ["topics", name]:
                 answer = store.create_topic(name, head.number("partitions", 1))
             case "DELETE", ["topics", name]:
-                answer = store.delete_topic(name)
+                store.delete_topic(name)
             case "GET", ["topics", name, "records"]:
                 start, end = head.number("start", 0), head.number("end", 2**62)
                 return store.read(name, head.number("partition", 0), start, end, ANSWER_BYTES_MAX)
@@ -248,7 +248,7 @@ class WalServer:
                     raise WalRefusedError("the body holds no positions", detail=str(error), status=400) from None
                 answer = store.report(job, positions, "reset" in head.query)
             case "DELETE", ["jobs", job]:
-                answer = store.forget_job(job)
+                store.forget_job(job)
             case method, path:
                 raise WalRefusedError(f"there is nothing at {method} /{'/'.join(path)[:300]}", status=404)
         return msgspec.json.encode(answer)
