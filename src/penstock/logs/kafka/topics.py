@@ -47,7 +47,7 @@ class KafkaTopics:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         described = self.describe(sorted(set(topics)))
-        return {topic: url_safe(item.topic_id) for topic, item in described.items() if item is not None}
+        return {name: url_safe(topic.topic_id) for name, topic in described.items() if topic is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         asked = tuple(partitions)
