@@ -60,10 +60,10 @@ def serve(
     )
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen: {listen!r} is no address", hint="write HOST:PORT")
+        raise UserError(f"--listen: invalid address {listen!r}", hint="write HOST:PORT")
     tokens = [] if token_file is None else _tokens(token_file)
     if not tokens and not without_token and not is_loopback(host):
-        hint = "give --token-file, listen on 127.0.0.1, or say --without-token"
+        hint = "give --token-file, listen on 127.0.0.1, or give --without-token"
         raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
     if (tls_certificate is None) != (tls_key is None):
         raise UserError("--tls-certificate and --tls-key belong together")
@@ -93,7 +93,7 @@ def append(
 ) -> None:
     """Append a file: json has a value per line or one array, lines stay as they are."""
     if format not in FORMATS:
-        raise UserError(f"there is no format {format}", hint=f"use one of {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {format!r}", hint=f"use one of {', '.join(FORMATS)}")
     run = key or uuid.uuid4().hex
     records = repeated = 0
     with _client(url, token_file) as client:
@@ -140,7 +140,7 @@ def status(url: Url, token_file: TokenFile = None, json: Json = False) -> None:
 @app.command()
 def forget(
     url: Url,
-    job: Annotated[str, typer.Argument(help="The job, by its name or group.")],
+    job: Annotated[str, typer.Argument(help="The job, as `status` shows it.")],
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:

@@ -36,10 +36,12 @@ class Storage(Protocol):
     `OutcomeUnknownError` where a conditional act may have happened although its answer was lost.
     """
 
+    url: str
+    _root: str
+    """The prefix of every path in the store."""
+
     def __init__(self, url: str, root: str) -> None:
-        self.url = url
-        self._root = root
-        """The prefix of every path in the store."""
+        self.url, self._root = url, root
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         """Every object below the folder `prefix`, in no order; a missing folder is empty.

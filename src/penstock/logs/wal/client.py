@@ -20,6 +20,7 @@ from penstock.logs.wal.records import (
     Appended,
     PartitionState,
     StoredAppend,
+    WalDamagedError,
     WalFullError,
     WalRecord,
     WalRefusedError,
@@ -46,7 +47,7 @@ class WalClient(AbstractContextManager["WalClient"]):
         self, url: str, token: str = "", tries_max: int = 8, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         if not is_address(url):
-            raise UserError(f"{url!r} is no address of a WAL server", hint="write http://HOST:PORT")
+            raise UserError(f"invalid address of a WAL server: {url!r}", hint="write http://HOST:PORT")
         if token and not is_token(token):
             hint = "remove the end of the line, if it was read from a file"
             raise UserError("the token contains blanks, line ends or characters beyond ASCII", hint=hint)
@@ -108,6 +109,8 @@ class WalClient(AbstractContextManager["WalClient"]):
             before = start
             query = {"partition": number, "start": start, "end": end}
             for append, records in decode_appends(self._answer("GET", ["topics", topic, "records"], query)):
+                if append.offset > start:
+                    raise WalDamagedError(f"the append with offset {start} of {topic}/{number} is missing")
                 yield append, records
                 start = append.end
             if start == before:
@@ -164,7 +167,7 @@ class WalClient(AbstractContextManager["WalClient"]):
 
 
 def is_address(url: str) -> bool:
-    """Whether it is http://HOST:PORT, or the same with https."""
+    """Whether a text is http://HOST:PORT or https://HOST:PORT."""
     try:
         split = urlsplit(url)
         valid = bool(split.hostname) and split.port != 0 and split.username is None
@@ -174,7 +177,7 @@ def is_address(url: str) -> bool:
 
 
 def is_token(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Whether a header can carry a text as a token."""
     return text.isascii() and text.isprintable() and bool(text) and " " not in text
 
 

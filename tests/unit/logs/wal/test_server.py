@@ -26,6 +26,7 @@ from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     SPLITTERS,
+    WalDamagedError,
     WalFullError,
     WalRecord,
     WalRefusedError,
@@ -191,6 +192,16 @@ def test_keys_values_and_headers_arrive_as_they_were_sent(client: WalClient) -> 
     client.append(TOPIC, sent, partition=1)
     client.append(TOPIC, [b"value"], partition=1)
     assert read(client, 1) == [*sent, WalRecord(b"value")]
+
+
+def test_a_missing_append_is_reported_and_shifts_no_offset(server: WalServer, client: WalClient) -> None:
+    for number in range(3):
+        client.append(TOPIC, [b"%d" % number] * 2, partition=0)
+    server.store._db.execute("DELETE FROM appends WHERE start = 2")
+    for start in (0, 2, 3):
+        with pytest.raises(WalDamagedError):
+            list(client.read(TOPIC, 0, start, 6))
+    assert len(list(client.read(TOPIC, 0, 4, 6))) == 1
 
 
 def raw(server: WalServer) -> socket.socket:
