@@ -107,7 +107,7 @@ class World:
                 if start <= offset < end:
                     assert record.value is not None
                     self.read[number, offset] = record.value
-        client.report("job", "", {state.partition: end})
+        client.report("job", {state.partition: end})
 
     def _insisting(self, call: Callable[[], T]) -> T:
         deadline = time.monotonic() + SECONDS_MAX

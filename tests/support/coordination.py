@@ -9,12 +9,12 @@ from penstock.claims.protocol.records import (
     BalancingGroup,
     Beat,
     ClaimingPartition,
+    ClaimRequest,
     Heartbeat,
     JoiningGroup,
     Record,
     ReleasingPartition,
     Who,
-    Wish,
     wants_of,
 )
 from penstock.claims.protocol.state import Claim, Group
@@ -72,8 +72,10 @@ class Log:
 
     def claim(self, who: Who, *partitions: Partition, floor: int = 0) -> str | None:
         """Claim partitions by somebody who has read everything."""
-        wishes = tuple(Wish(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,))
-        return self.say(ClaimingPartition, who, wishes=wishes)
+        requests = tuple(
+            ClaimRequest(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,)
+        )
+        return self.say(ClaimingPartition, who, requests=requests)
 
     def release(self, who: Who, token: int, position: int | None = None, **content: Any) -> str | None:
         beats = (Beat(WEB, token, position, seeks=self.claim_of().seeks),)

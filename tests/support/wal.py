@@ -11,10 +11,9 @@ from itertools import count
 from pathlib import Path
 
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import WalRecord
 from penstock.logs.wal.server import WalServer
-from penstock.logs.wal.store import WalStore
+from penstock.logs.wal.store import WalLimits, WalStore
 
 Headers = Sequence[tuple[str, bytes | None]]
 RESERVE_BYTES = 1024 * 1024
@@ -65,7 +64,7 @@ class WalTopics:
     def cut(self, name: str, offset: int, partition: int = 0) -> None:
         """A job that has committed so much lets the server, if it keeps nothing longer, delete it."""
         with WalClient(self.url) as client:
-            client.report("cutter", "", {client.partitions(name)[partition].partition: offset})
+            client.report("cutter", {client.partitions(name)[partition].partition: offset})
 
 
 @dataclass(slots=True)

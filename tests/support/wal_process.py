@@ -12,9 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.server import STEP, WalServer
-from penstock.logs.wal.store import STEPS, WalStore
+from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
 
 def main(folder: str, port: str, reserve_bytes: str) -> None:

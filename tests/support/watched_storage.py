@@ -12,10 +12,11 @@ Watch = Callable[[str, str], None]
 """Called with the act and the path that it creates, reads or removes; what it raises, the act raises."""
 
 
-class WatchedStorage:
+class WatchedStorage(Storage):
     """Everything goes to the storage behind; `told` are the acts so far."""
 
     def __init__(self, behind: Storage, watch: Watch | None = None) -> None:
+        super().__init__(behind.url, "")
         self._behind = behind
         self.watch = watch
         self.told: list[tuple[str, str]] = []
@@ -29,10 +30,6 @@ class WatchedStorage:
         self.told.append((act, path))
         if self.watch is not None:
             self.watch(act, path)
-
-    @property
-    def url(self) -> str:
-        return self._behind.url
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         self._tell("list", prefix)

@@ -18,10 +18,9 @@ from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import QuantityError, parse_duration, parse_size
 from penstock.logs.wal.client import WalClient, is_token
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import JSON_LINES_TYPE, JSON_TYPE
 from penstock.logs.wal.server import STEP, WalServer, is_loopback
-from penstock.logs.wal.store import STEPS, WalStore
+from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
 T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
@@ -43,7 +42,6 @@ def serve(
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
     partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
-    dedup_window: Annotated[str, typer.Option(help="How long client keys are known.")] = "1h",
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
@@ -59,14 +57,13 @@ def serve(
     limits = WalLimits(
         partition_bytes_max=_parsed("--partition-size", partition_size, parse_size),
         retention_seconds=_parsed("--retention", retention, parse_duration),
-        dedup_seconds=_parsed("--dedup-window", dedup_window, parse_duration),
     )
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen: {listen!r} is no address", hint="write HOST:PORT")
+        raise UserError(f"--listen: invalid address {listen!r}", hint="write HOST:PORT")
     tokens = [] if token_file is None else _tokens(token_file)
     if not tokens and not without_token and not is_loopback(host):
-        hint = "give --token-file, listen on 127.0.0.1, or say --without-token"
+        hint = "give --token-file, listen on 127.0.0.1, or give --without-token"
         raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
     if (tls_certificate is None) != (tls_key is None):
         raise UserError("--tls-certificate and --tls-key belong together")
@@ -96,7 +93,7 @@ def append(
 ) -> None:
     """Append a file: json has a value per line or one array, lines stay as they are."""
     if format not in FORMATS:
-        raise UserError(f"there is no format {format}", hint=f"use one of {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {format!r}", hint=f"use one of {', '.join(FORMATS)}")
     run = key or uuid.uuid4().hex
     records = repeated = 0
     with _client(url, token_file) as client:
@@ -143,7 +140,7 @@ def status(url: Url, token_file: TokenFile = None, json: Json = False) -> None:
 @app.command()
 def forget(
     url: Url,
-    job: Annotated[str, typer.Argument(help="The job, by its name or group.")],
+    job: Annotated[str, typer.Argument(help="The job, as `status` shows it.")],
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:

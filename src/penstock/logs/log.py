@@ -85,7 +85,7 @@ class Batch:
 
     @property
     def offsets(self) -> int:
-        return sum(item.offsets for item in self.slices)
+        return sum(slice_.offsets for slice_ in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +214,13 @@ def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Pa
 
 def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
     """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
-    total = sum(item.end - item.read_from for item in slices)
+    total = sum(slice_.end - slice_.read_from for slice_ in slices)
     pieces = []
-    for each in slices:
-        size = each.end - each.read_from
+    for slice_ in slices:
+        size = slice_.end - slice_.read_from
         if not size:
             continue
         count = max(1, min(round(tasks_min * size / total), size // PIECE_RECORDS_MIN))
-        cuts = [each.read_from + size * number // count for number in range(count + 1)]
-        pieces += [Piece(each.partition.topic, each.partition.number, start, end) for start, end in pairwise(cuts)]
+        cuts = [slice_.read_from + size * number // count for number in range(count + 1)]
+        pieces += [Piece(slice_.partition.topic, slice_.partition.number, start, end) for start, end in pairwise(cuts)]
     return tuple(pieces)

@@ -1,4 +1,4 @@
-"""A log in memory: the twin of a Kafka cluster that needs no broker, for tests of everything that reads a log."""
+"""A log in memory, which behaves as a Kafka cluster does: for tests of everything that reads a log."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from penstock.logs.log import (
 )
 
 BATCH_RECORDS = 4
-TOPIC_SETTINGS = {"retention.ms": str(7 * 86_400_000), "max.message.bytes": str(1024 * 1024 + 12)}
-"""What Kafka's topics have if they state nothing."""
+RECORD_BYTES_MAX = 1024 * 1024 + 12
+"""Of Kafka's topics, unless their `max.message.bytes` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class MemoryLog:
     ends: dict[Partition, int] = field(default_factory=dict)
     """Where partitions end whose last offsets have no record."""
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of topics, where they differ from `TOPIC_SETTINGS`."""
+    """Of topics, where they differ from Kafka's defaults."""
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     topics: tuple[str, ...] = ()
-    """Those that are seen; none stated: all of them."""
+    """Without any, all topics of the log."""
     topic_pattern: str | None = None
     positions_shown: dict[Partition, int] = field(default_factory=dict)
     groups: dict[str, dict[Partition, int]] = field(default_factory=dict)
@@ -96,22 +96,22 @@ class MemoryLog:
 
     def delete(self, topic: str) -> list[int]:
         """Delete a topic; returns the numbers of its partitions."""
-        gone = [value for value in self.values if value.topic == topic]
-        for item in gone:
-            del self.values[item]
-            for kept in (self.firsts, self.ends, self.positions_shown, *self.groups.values()):
-                kept.pop(item, None)
+        partitions = [partition for partition in self.values if partition.topic == topic]
+        for partition in partitions:
+            del self.values[partition]
+            for offsets in (self.firsts, self.ends, self.positions_shown, *self.groups.values()):
+                offsets.pop(partition, None)
         self.settings.pop(topic, None)
-        return [each.number for each in gone]
+        return [partition.number for partition in partitions]
 
     # what a log answers
 
     def partitions(self) -> tuple[Partition, ...]:
-        names = {value.topic for value in self.values}
+        names = {partition.topic for partition in self.values}
         for topic in self.topics:
             if topic not in names:
                 raise UserError(f"there is no topic {topic}", hint=f"the log has {', '.join(sorted(names)) or 'none'}")
-        return tuple(sorted(item for item in self.values if self._sees(item.topic)))
+        return tuple(sorted(partition for partition in self.values if self._sees(partition.topic)))
 
     def _sees(self, topic: str) -> bool:
         if self.topic_pattern is not None:
@@ -119,15 +119,17 @@ class MemoryLog:
         return not self.topics or topic in self.topics
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        ids = {value.topic: value.topic_id for value in self.values}
+        ids = {partition.topic: partition.topic_id for partition in self.values}
         return {topic: ids[topic] for topic in topics if topic in ids}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        wanted = tuple(partitions)
-        for item in wanted:
-            if item not in self.values:
-                raise TransientError(f"partition {item} is gone")
-        return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in wanted}
+        bounds = {}
+        for partition in partitions:
+            if partition not in self.values:
+                raise TransientError(f"partition {partition} was deleted")
+            first = self._first(partition)
+            bounds[partition] = Bounds(first, max(first, self._end(partition)))
+        return bounds
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
@@ -138,39 +140,32 @@ class MemoryLog:
         return self.is_compacted
 
     def record_bytes_max(self, topic: str) -> int:
-        return int(self._setting(topic, "max.message.bytes"))
-
-    def _setting(self, topic: str, name: str) -> str:
-        return self.settings.get(topic, {}).get(name, TOPIC_SETTINGS[name])
+        return int(self.settings.get(topic, {}).get("max.message.bytes", RECORD_BYTES_MAX))
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
         return {partition: max(self.epochs.get(partition, ()), default=None) for partition in partitions}
 
     def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
-        asked = [
-            (partition, mark, self.epochs.get(partition, {}).get(mark.epoch))
+        tails = [
+            LostTail(partition, mark, self.epochs.get(partition, {}).get(mark.epoch))
             for partition in marks
             for mark in marks[partition]
         ]
-        return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
-
-    def _times(self, partition: Partition, first: int) -> Iterator[tuple[int, float]]:
-        """When the records at or after an offset were made."""
-        there = sorted(self.values[partition].items())
-        return ((at, each.at) for at, each in there if at >= first and isinstance(each, MemoryRecord))
+        return [tail for tail in tails if tail.end is None or tail.end < tail.mark.end]
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
-        for item in slices:
-            if item.read_from < min(self._first(item.partition), item.end):
-                raise SliceShrankError(f"offset {item.read_from} of {item.partition} is no longer in the log")
-        pieces = tuple(Piece(each.partition.topic, each.partition.number, each.read_from, each.end) for each in slices)
-        held = {(each.partition.topic, each.partition.number): self.values[each.partition] for each in slices}
-        marks = {
-            (each.topic, each.partition): EpochMark(each.end, epoch)
-            for each, piece in zip(pieces, slices, strict=True)
-            if (epoch := self._epoch_at(piece.partition, each.end)) is not None
-        }
-        return MemorySource(pieces, held, marks)
+        pieces: list[Piece] = []
+        values: dict[tuple[str, int], Values] = {}
+        marks: dict[tuple[str, int], EpochMark] = {}
+        for slice_ in slices:
+            partition, place = slice_.partition, (slice_.partition.topic, slice_.partition.number)
+            if slice_.read_from < min(self._first(partition), slice_.end):
+                raise SliceShrankError(f"offset {slice_.read_from} of {partition} is no longer in the log")
+            pieces.append(Piece(*place, slice_.read_from, slice_.end))
+            values[place] = self.values[partition]
+            if (epoch := self._epoch_at(partition, slice_.end)) is not None:
+                marks[place] = EpochMark(slice_.end, epoch)
+        return MemorySource(tuple(pieces), values, marks)
 
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         source = self.source([Slice(partition, start, end, start)], 1, 0)
@@ -179,16 +174,20 @@ class MemoryLog:
     def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
         told(end - start)
         first = max(start, self._first(partition))
-        return np.array([value for value in sorted(self.values[partition]) if first <= value < end], np.int64)
+        return np.array([offset for offset in sorted(self.values[partition]) if first <= offset < end], np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        result = {partition: next(self._times(partition, offset), None) for partition, offset in offsets.items()}
-        return {key: first[1] for key, first in result.items() if first is not None}
+        times: dict[Partition, float] = {}
+        for partition, first in offsets.items():
+            records = (record for offset, record in sorted(self.values[partition].items()) if offset >= first)
+            if (record := next((record for record in records if isinstance(record, MemoryRecord)), None)) is not None:
+                times[partition] = record.at
+        return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        ahead = {partition: self.positions_shown.get(partition, -1) for partition in positions}
-        refused = {item: f"already at {ahead[item]}" for item, to in positions.items() if ahead[item] > to}
-        moved = {each: to for each, to in positions.items() if to > ahead[each]}
+        before = {partition: self.positions_shown.get(partition, -1) for partition in positions}
+        refused = {key: f"already at {before[key]}" for key, to in positions.items() if before[key] > to}
+        moved = {partition: to for partition, to in positions.items() if to > before[partition]}
         self.positions_shown |= moved
         return ShowReport(moved, refused)
 
@@ -232,9 +231,9 @@ class MemorySource:
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The records of one piece."""
         values = self.values[piece.topic, piece.partition]
-        held = [value for value in sorted(values) if piece.start <= value < piece.end]
-        for first in range(0, len(held), BATCH_RECORDS):
-            rows = [_row(piece, offset, values[offset]) for offset in held[first : first + BATCH_RECORDS]]
+        offsets = [offset for offset in sorted(values) if piece.start <= offset < piece.end]
+        for first in range(0, len(offsets), BATCH_RECORDS):
+            rows = [_row(piece, offset, values[offset]) for offset in offsets[first : first + BATCH_RECORDS]]
             yield pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)
 
 

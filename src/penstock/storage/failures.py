@@ -1,4 +1,4 @@
-"""What went wrong in a store, as an error that says what to do next."""
+"""Errors of stores as Penstock errors that say what to do next."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _HTTP_STATUS = re.compile(r"status code: (\d{3})")
 _DETAIL_CHARS_MAX = 500
 
+_DENIED = (PermissionError, store_errors.PermissionDeniedError, store_errors.UnauthenticatedError)
 _PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
@@ -27,7 +28,7 @@ class NotFoundError(UserError):
 
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Turn whatever a store raises inside the block into an error of the tree."""
+    """Turn errors of a store inside the block into Penstock errors."""
     try:
         yield
     except (store_errors.BaseError, OSError, ValueError) as error:
@@ -35,12 +36,14 @@ def translate_errors(path: str) -> Iterator[None]:
 
 
 def failure_of(error: Exception, path: str) -> PenstockError:
-    """The error of the tree for one of a store, of the operating system or of a path that does not parse."""
-    detail = _short(error)
-    number, status = _os_error_number(error), _told_number(_HTTP_STATUS, error)
+    """The Penstock error for one of a store, of the operating system or of an invalid path."""
+    # What follows is a dump of the store's own structures, with nothing for a person in it.
+    detail = str(error).split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX]
+    number = error.errno if isinstance(error, OSError) and error.errno is not None else _number_in(_OS_ERROR, error)
+    status = _number_in(_HTTP_STATUS, error)
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
         return NotFoundError(f"not found: {path}", detail=detail)
-    if _is_permission(error, number, status):
+    if isinstance(error, _DENIED) or number in _PERMISSION or status in (401, 403):
         return UserError(
             f"permission denied: {path}",
             detail=detail,
@@ -56,22 +59,6 @@ def failure_of(error: Exception, path: str) -> PenstockError:
     return TransientError(f"the store did not answer as it should: {path}", detail=detail)
 
 
-def _is_permission(error: Exception, number: int | None, status: int | None) -> bool:
-    kinds = (PermissionError, store_errors.PermissionDeniedError, store_errors.UnauthenticatedError)
-    return isinstance(error, kinds) or number in _PERMISSION or status in (401, 403)
-
-
-def _os_error_number(error: Exception) -> int | None:
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    return _told_number(_OS_ERROR, error)
-
-
-def _told_number(pattern: re.Pattern[str], error: Exception) -> int | None:
+def _number_in(pattern: re.Pattern[str], error: Exception) -> int | None:
     match = pattern.search(str(error))
     return int(match.group(1)) if match else None
-
-
-def _short(error: Exception) -> str:
-    # What follows is a dump of the store's own structures, with nothing for a person in it.
-    return str(error).split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX]

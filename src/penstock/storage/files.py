@@ -28,13 +28,13 @@ class Sink(Protocol):
 
 
 class Writer:
-    """A binary file being written, as pyarrow wants it: what it passes on to a sink can be given up half way."""
+    """A binary file being written, with the methods that pyarrow needs: it can be abandoned half way."""
 
-    def __init__(self, sink: Sink, path: str, told: Callable[[str], AbstractContextManager[None]]) -> None:
-        """`told` turns what the sink raises into an error of the tree."""
+    def __init__(self, sink: Sink, path: str, translate: Callable[[str], AbstractContextManager[None]]) -> None:
+        """`translate` turns errors of the sink into Penstock errors."""
         self._sink: Sink | None = sink
         self._path = path
-        self._told = told
+        self._translate = translate
         self._written_bytes = 0
         self._closed = False
         self._failure: PenstockError | None = None
@@ -47,7 +47,7 @@ class Writer:
         size = memoryview(data).nbytes
         if self._sink is not None:
             try:
-                with self._told(self._path):
+                with self._translate(self._path):
                     self._pass_on(self._sink, data)
             except PenstockError as error:
                 self._failure = error
@@ -74,7 +74,7 @@ class Writer:
         if self._failure is not None:
             # The library would complete what it could write, without a word.
             raise self._failure
-        with self._told(self._path):
+        with self._translate(self._path):
             self._sink.close()
         self._sink = None
 
@@ -182,9 +182,6 @@ class RangeReader(io.RawIOBase):
         data = self._read_range(self._at, length) if length else b""
         self._at += len(data)
         return data
-
-    def readall(self) -> bytes:
-        return self.read()
 
     def readinto(self, buffer: Any, /) -> int:
         data = self.read(memoryview(buffer).nbytes)

@@ -16,7 +16,7 @@ from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import NotFoundError
 from penstock.storage.files import RangeReader, Writer
-from penstock.storage.port import Entry, RootedStorage, by_folder
+from penstock.storage.port import Entry, Storage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
@@ -43,10 +43,10 @@ _REFUSED = ("SASLError", "GSSAPIError", "NoSASLMechanism", "InvalidArgument", "U
 
 
 class HdfsWriter(Writer):
-    """A file being written; a file that is given up is taken away."""
+    """A file being written; an abandoned file is deleted."""
 
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
-        super().__init__(sink, shown, hdfs_told_as_ours)
+        super().__init__(sink, shown, translate_hdfs_errors)
         self._remove = remove
 
     def abandon(self) -> None:
@@ -56,8 +56,8 @@ class HdfsWriter(Writer):
             self._remove()
 
 
-class HdfsStorage(RootedStorage):
-    """Files below the folder of an `hdfs://` url; it travels to Spark tasks as its url and options.
+class HdfsStorage(Storage):
+    """Files below the folder of an `hdfs://` url; Spark tasks get its url and options.
 
     Small files are written aside, under a hidden name that no listing shows, and renamed when they are whole.
     """
@@ -66,7 +66,7 @@ class HdfsStorage(RootedStorage):
         self._cluster, root = _split(url)
         super().__init__(url, f"{root}/")
         self._options = dict(options)
-        with hdfs_told_as_ours(url):
+        with translate_hdfs_errors(url):
             self._client = Client(self._cluster, _configuration(options))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,11 +89,11 @@ class HdfsStorage(RootedStorage):
                     yield self._entry(status)
 
     def read(self, path: str) -> bytes:
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             return self._client.read(self._key(path)).read()
 
     def size_bytes(self, path: str) -> int:
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             status = self._client.get_file_info(self._key(path))
         if status.isdir:
             raise NotFoundError(f"not found: {self._shown(path)}", detail="it is a folder")
@@ -101,17 +101,17 @@ class HdfsStorage(RootedStorage):
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         result: dict[str, int] = {}
-        for folder, wanted in by_folder(paths).items():
+        for folder, names in by_folder(paths).items():
             for status in self._children(self._key(folder) if folder else self._root.rstrip("/") or "/"):
                 entry = self._entry(status)
-                if entry.path in wanted and not status.isdir:
+                if entry.path in names and not status.isdir:
                     result[entry.path] = entry.size_bytes
         return result
 
     def put(self, path: str, data: bytes) -> None:
         aside = self._write_aside(path, data)
         try:
-            with hdfs_told_as_ours(self._shown(path)):
+            with translate_hdfs_errors(self._shown(path)):
                 self._client.rename(aside, self._key(path), True)
         except NotFoundError as error:
             # The library repeats a request whose answer was lost: it was done, or the folder was taken away.
@@ -129,7 +129,7 @@ class HdfsStorage(RootedStorage):
         try:
             landed = self._rename(aside, path)
         except FileNotFoundError as error:
-            # The library repeats a request whose answer was lost, and then finds its own deed done.
+            # The library repeats a request whose answer was lost, and then finds it done.
             raise self._unknown(error, path) from error
         finally:
             if not landed:
@@ -143,35 +143,35 @@ class HdfsStorage(RootedStorage):
                 return self._rename(self._key(source), target)
             except FileNotFoundError:
                 self.size_bytes(source)
-                with hdfs_told_as_ours(self._shown(target)):
+                with translate_hdfs_errors(self._shown(target)):
                     self._client.mkdirs(self._key(target).rpartition("/")[0], _FOLDER_MODE, True)
                 return self._rename(self._key(source), target)
         except FileNotFoundError as error:
             raise hdfs_failure(error, self._shown(source)) from error
 
     def delete(self, path: str) -> None:
-        with hdfs_told_as_ours(self._shown(path)), suppress(FileNotFoundError):
+        with translate_hdfs_errors(self._shown(path)), suppress(FileNotFoundError):
             self._client.delete(self._key(path), False)
 
     def open_writer(self, path: str) -> HdfsWriter:
         key = self._key(path)
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             sink = self._client.create(key, WriteOptions(overwrite=True, create_parent=True))
         return HdfsWriter(sink, self._shown(path), lambda: self._drop(key))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             # The blocks of the file are known then: ranges of it are read without asking the NameNode again.
             reader = self._client.read(self._key(path))
         return cast(IO[bytes], RangeReader(len(reader), partial(self._read_range, path, reader)))
 
     def _read_range(self, path: str, reader: FileReader, start: int, length: int) -> bytes:
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             return reader.read_range(start, length)
 
     def _children(self, folder: str) -> Iterator[FileStatus]:
         """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""
-        with hdfs_told_as_ours(f"{self._cluster}{folder}"), suppress(FileNotFoundError):
+        with translate_hdfs_errors(f"{self._cluster}{folder}"), suppress(FileNotFoundError):
             yield from self._client.list_status(folder, False)
 
     def _entry(self, status: FileStatus) -> Entry:
@@ -181,7 +181,7 @@ class HdfsStorage(RootedStorage):
     def _write_aside(self, path: str, data: bytes) -> str:
         folder, _, name = self._key(path).rpartition("/")
         aside = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-        with hdfs_told_as_ours(self._shown(path)):
+        with translate_hdfs_errors(self._shown(path)):
             sink = self._client.create(aside, WriteOptions(overwrite=False, create_parent=True))
         writer = HdfsWriter(sink, self._shown(path), lambda: self._drop(aside))
         try:
@@ -243,18 +243,18 @@ def _configuration(options: Mapping[str, str]) -> dict[str, str]:
 
 def _become(user: str) -> None:
     """The library reads the name from the environment, whenever it connects: a process is one user."""
-    known = os.environ.setdefault(_USER_VARIABLE, user)
-    if known != user:
+    current = os.environ.setdefault(_USER_VARIABLE, user)
+    if current != user:
         raise UserError(
-            f"this process is the HDFS user {known} already",
-            detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {known}",
-            hint="state one of both, or the same",
+            f"this process is the HDFS user {current} already",
+            detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {current}",
+            hint="give only one of them, or the same user in both",
         )
 
 
 @contextmanager
-def hdfs_told_as_ours(path: str) -> Iterator[None]:
-    """Turn whatever hdfs-native raises inside the block into an error of the tree."""
+def translate_hdfs_errors(path: str) -> Iterator[None]:
+    """Turn errors of hdfs-native inside the block into Penstock errors."""
     try:
         yield
     except LIBRARY_ERRORS as error:
@@ -262,7 +262,7 @@ def hdfs_told_as_ours(path: str) -> Iterator[None]:
 
 
 def hdfs_failure(error: Exception, path: str) -> PenstockError:
-    """The error of the tree for one of hdfs-native."""
+    """The Penstock error for one of hdfs-native."""
     detail = _short(error)
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"not found: {path}", detail=detail)

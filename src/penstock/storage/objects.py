@@ -1,4 +1,4 @@
-"""The port over obstore: local folders, S3, GCS, Azure, and the in-memory twin; and which storage a url means."""
+"""The port over obstore: local folders, S3, GCS, Azure, and memory; and which storage a url means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.storage.files import (
     size_on_disk,
 )
 from penstock.storage.hdfs import HdfsStorage
-from penstock.storage.port import Entry, RootedStorage, Storage, by_folder
+from penstock.storage.port import Entry, Storage, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -53,7 +53,7 @@ _ONLY_FOR_DELTALAKE = re.compile(
 _TAKEN = (store_errors.AlreadyExistsError, store_errors.PreconditionError)
 
 
-class ObjectStorage(RootedStorage):
+class ObjectStorage(Storage):
     """Objects of one obstore store, all below `prefix`."""
 
     def __init__(
@@ -64,7 +64,7 @@ class ObjectStorage(RootedStorage):
         self._options = dict(options or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """It travels to Spark tasks as its url and options."""
+        """Spark tasks get its url and options."""
         return open_storage, (self.url, self._options)
 
     @property
@@ -98,13 +98,13 @@ class ObjectStorage(RootedStorage):
             return obstore.head(self._store, self._key(path))["size"]
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
-        wanted = set(paths)
+        names = set(paths)
         if self._is_local:
             # On a disk asking for each is cheapest.
-            asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
+            asked = {path: size_on_disk("/" + self._key(path)) for path in names}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         result: dict[str, int] = {}
-        for folder, left in by_folder(wanted).items():
+        for folder, left in by_folder(names).items():
             # One listing, begun right before the first of the names and ended with the last that is missing.
             for entry in self._listed(folder, self._key(min(left))[:-1]):
                 if entry.path in left:
@@ -113,7 +113,7 @@ class ObjectStorage(RootedStorage):
                 if not left:
                     break
         # Names that a listing spells in another way.
-        for path in wanted - result.keys():
+        for path in names - result.keys():
             with suppress(NotFoundError):
                 result[path] = self.size_bytes(path)
         return result
@@ -160,16 +160,16 @@ class ObjectStorage(RootedStorage):
         except _TAKEN:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
-            told = failure_of(error, self._shown(path))
-            if isinstance(told, TransientError) and not self._is_local:
+            failure = failure_of(error, self._shown(path))
+            if isinstance(failure, TransientError) and not self._is_local:
                 hint = "read the name back before acting"
-                raise OutcomeUnknownError(told.primary, detail=told.detail, hint=hint) from error
-            raise told from error
+                raise OutcomeUnknownError(failure.primary, detail=failure.detail, hint=hint) from error
+            raise failure from error
         return True
 
 
 class MemoryStorage(ObjectStorage):
-    """The twin for tests: nothing outlives the process, and nothing is shared with another."""
+    """A store in memory for tests: nothing outlives the process, and nothing is shared with another."""
 
     def __init__(self) -> None:
         super().__init__("memory://", MemoryStore())

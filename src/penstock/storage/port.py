@@ -1,8 +1,7 @@
-"""The port: what Penstock asks of a folder, whether it lies on a disk or in an object store."""
+"""The interface of storages: what Penstock asks of a folder on a disk or in an object store."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,33 +29,6 @@ def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
     return result
 
 
-class RootedStorage(ABC):
-    """What storages do alike with the url of their root and the paths below it."""
-
-    def __init__(self, url: str, root: str) -> None:
-        self.url = url
-        self._root = root
-        """Stands before every path in the words of the store."""
-
-    @abstractmethod
-    def size_bytes(self, path: str) -> int: ...
-
-    def exists(self, path: str) -> bool:
-        try:
-            self.size_bytes(path)
-        except NotFoundError:
-            return False
-        return True
-
-    def _key(self, path: str) -> str:
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise UserError(f"not a path below {self.url}: {path!r}")
-        return self._root + path
-
-    def _shown(self, path: str) -> str:
-        return f"{self.url.rstrip('/')}/{path}"
-
-
 class Storage(Protocol):
     """Objects under one root; every path is relative to it, with `/` between the parts.
 
@@ -64,8 +36,12 @@ class Storage(Protocol):
     `OutcomeUnknownError` where a conditional act may have happened although its answer was lost.
     """
 
-    @property
-    def url(self) -> str: ...
+    url: str
+    _root: str
+    """The prefix of every path in the store."""
+
+    def __init__(self, url: str, root: str) -> None:
+        self.url, self._root = url, root
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         """Every object below the folder `prefix`, in no order; a missing folder is empty.
@@ -77,7 +53,12 @@ class Storage(Protocol):
 
     def size_bytes(self, path: str) -> int: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        try:
+            self.size_bytes(path)
+        except NotFoundError:
+            return False
+        return True
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         """The sizes of those of these objects that are there; a remote store is asked once per folder, not for each."""
@@ -103,3 +84,11 @@ class Storage(Protocol):
 
     def open_reader(self, path: str) -> IO[bytes]:
         """A seekable file for pyarrow."""
+
+    def _key(self, path: str) -> str:
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise UserError(f"not a path below {self.url}: {path!r}")
+        return self._root + path
+
+    def _shown(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}/{path}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.claims.admin.commands import find_claim, history, list_claims, pause, release, resume
+from penstock.claims.admin.commands import ListedClaim, history, list_claims, pause, release, resume
 from penstock.claims.admin.history import JudgedRecord, Verdict
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent
@@ -26,9 +26,10 @@ from penstock.claims.protocol.records import (
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
+    partitions_of,
 )
 from penstock.cli.app import app
-from penstock.errors import FencedError, UserError
+from penstock.errors import UserError
 from tests.support.claimants import HEARTBEAT_SECONDS, PLACES, Crew, hits, hits_up_to, other_process
 from tests.support.kafka import Produce, Topics
 from tests.support.waiting import SECONDS_MAX, wait_until
@@ -68,7 +69,7 @@ def told(crew: Crew, *command: str) -> Any:
 
 def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, anna: Agent) -> None:
     anna.progress(hits(1), 42, lag=7)
-    wait_until(lambda: find_claim(of(crew), "hits/1").claim.position == 42)
+    wait_until(lambda: claim_at(crew, "hits/1").claim.position == 42)
     listing = list_claims(of(crew))
     [member] = listing.members
     assert (member.client_id, member.freshness, member.claims, member.lag) == ("anna", Freshness.FRESH, COUNT, 7)
@@ -178,7 +179,7 @@ def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Cr
         place = str(report.holders[0].partition)
         with pytest.raises(UserError, match="is paused"):
             release(of(crew), place)
-        assert find_claim(of(crew), place).claim.token == report.holders[0].claim.token
+        assert claim_at(crew, place).claim.token == report.holders[0].claim.token
 
 
 # release
@@ -191,13 +192,11 @@ def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it
         report = release(of(crew), "hits/2")
         assert report.released
         assert (report.before.owner, report.before.claim.token, report.token) == ("bert", 1, 2)
-        after = find_claim(of(crew), "hits/2")
+        after = claim_at(crew, "hits/2")
         assert (after.claim.held, after.claim.token) == (False, 2)
         process.send_signal(signal.SIGCONT)
         # It is alive and the only member: it may have it again, as a new owner.
-        wait_until(
-            lambda: (find_claim(of(crew), "hits/2").owner, find_claim(of(crew), "hits/2").claim.token) == ("bert", 3)
-        )
+        wait_until(lambda: (claim_at(crew, "hits/2").owner, claim_at(crew, "hits/2").claim.token) == ("bert", 3))
 
 
 def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew, anna: Agent) -> None:
@@ -220,18 +219,25 @@ def test_a_release_keeps_the_position_and_a_seek_sets_it_also_backwards(crew: Cr
     assert (after.released, after.position, after.token) == (False, 30, report.token)
 
 
-def test_a_release_that_was_confirmed_for_one_owner_does_not_hit_another(crew: Crew, anna: Agent) -> None:
-    with pytest.raises(FencedError):
-        release(of(crew), "hits/0", if_token=7)
-    assert find_claim(of(crew), "hits/0").claim.token == 1
-    assert hits(0) in anna.held()
-
-
 # history
 
 
 def applied(records: Iterable[JudgedRecord]) -> list[JudgedRecord]:
     return [record for record in records if record.verdict is Verdict.APPLIED]
+
+
+def claim_at(crew: Crew, place: str) -> ListedClaim:
+    return next(claim for claim in list_claims(of(crew)).claims if str(claim.partition) == place)
+
+
+def about(place: str, records: Iterable[JudgedRecord]) -> list[JudgedRecord]:
+    """The records about one partition, or about all that a member or the group holds."""
+    return [
+        judged
+        for judged in records
+        if isinstance(judged.record, ForgettingMember | ReleaseGroup | ResumingGroup)
+        or (judged.record is not None and place in map(str, partitions_of(judged.record)))
+    ]
 
 
 def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
@@ -251,9 +257,9 @@ def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
     assert (silent.record.who.client_id, silent.record.client_id) == ("anna", "bert")
     [claimed] = [item for item in records if item.offset > silent.offset and isinstance(item.record, ClaimingPartition)]
     assert isinstance(claimed.record, ClaimingPartition)
-    assert len(claimed.record.wishes) == COUNT // 2
-    partition = claimed.record.wishes[0].partition
-    alone = applied(history(of(crew), str(partition)).records)
+    assert len(claimed.record.requests) == COUNT // 2
+    partition = claimed.record.requests[0].partition
+    alone = about(str(partition), records)
     assert kinds(alone) == [ClaimingPartition, ForgettingMember, ClaimingPartition]
     assert [each.record.who.client_id for each in alone if each.record is not None] == ["bert", "anna", "anna"]
 
@@ -264,7 +270,7 @@ def test_history_shows_what_an_administrator_did(crew: Crew, anna: Agent) -> Non
     wait_until(lambda: crew.shared(COUNT))
     crew.leave("anna")
     release(of(crew), "hits/1", seek=5)
-    records = applied(history(of(crew), "hits/1").records)
+    records = about("hits/1", applied(history(of(crew)).records))
     assert kinds(records) == [
         ClaimingPartition,
         ReleaseGroup,
@@ -322,12 +328,11 @@ def test_wrong_names_are_named(crew: Crew, anna: Agent) -> None:
         with pytest.raises(UserError) as unknown:
             verb(nobody)
         assert "group shopp" in unknown.value.primary
-    for wrong in (release, find_claim, history):
-        with pytest.raises(UserError) as missing:
-            wrong(there, "hits/9")
-        assert "hits/" in missing.value.detail or wrong is history
-        with pytest.raises(UserError, match="is not a partition"):
-            wrong(there, "hits")
+    with pytest.raises(UserError) as missing:
+        release(there, "hits/9")
+    assert "hits/" in missing.value.detail
+    with pytest.raises(UserError, match="is not a partition"):
+        release(there, "hits")
     with pytest.raises(UserError, match="is not paused"):
         resume(there)
     with pytest.raises(UserError, match="no pause p9"):
@@ -367,13 +372,13 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
     assert paused["until_at"].endswith("Z")
     assert told(crew, "list")["paused"] is True
     assert told(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
-    released = told(crew, "release", "hits/0", "--yes")
+    released = told(crew, "release", "hits/0")
     assert released["before"]["partition"] == 0
-    result = told(crew, "history", "--partition", "hits/0", "--limit", "3")
+    result = told(crew, "history", "--limit", "3")
     assert {"group", "topic", "start", "read", "records"} == result.keys()
     assert len(result["records"]) == 3
-    first = told(crew, "history", "--partition", "hits/0")["records"][0]
-    assert (first["kind"], first["verdict"]) == ("ClaimingPartition", "applied")
+    first = told(crew, "history")["records"][0]
+    assert (first["kind"], first["verdict"]) == ("JoiningGroup", "applied")
     assert first not in result["records"], "the newest records are shown"
 
 

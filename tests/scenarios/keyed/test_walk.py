@@ -15,8 +15,7 @@ from penstock.failpoints import COMPACT_STEPS, VACUUM_STEPS
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.database import WalLimits
-from penstock.logs.wal.store import WalStore
+from penstock.logs.wal.store import WalLimits, WalStore
 from tests.scenarios.keyed.walk import LOAD_STEPS, NOWHERE, RUN_STEPS, Decks, Walk
 from tests.support.keyed_tables import ONE, ZERO
 from tests.support.pipes import CrashError, crash_at

@@ -85,7 +85,7 @@ def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None
     assert "has 3 partitions" in wal("create", url, "others", "--partitions", "3").stdout
     wal("append", url, TOPIC, "--format", "lines", stdin=b"a\nb\nc\n")
     with WalClient(url) as client:
-        client.report("shop", "", {client.partitions(TOPIC)[0].partition: 1})
+        client.report("shop", {client.partitions(TOPIC)[0].partition: 1})
     assert "orders/0: [0, 3), " in (text := wal("status", url).stdout) and "shop lags 2" in text
     assert json.loads(wal("status", url, "--json").stdout)[0]["positions"] == {"shop": 1}
     wal("forget", url, "shop")

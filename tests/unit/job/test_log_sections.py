@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ WAL = BASE.replace(KAFKA, f"wal: {{url: '{URL}', topics: [orders]}}")
 def test_a_job_reads_a_wal(load: Load) -> None:
     log = load(WAL).log
     assert isinstance(log, WalLogSpec)
-    assert (log.url, log.topics, log.start, log.group) == (URL, ("orders",), StartAt.EARLIEST, "web-requests")
+    assert (log.url, log.topics, log.start) == (URL, ("orders",), StartAt.EARLIEST)
+    assert re.fullmatch(r"web-requests\.[0-9a-f]{16}", log.group)
     assert load(WAL).claims is None
     assert load(WAL.replace("[orders]", "[orders], start: {0: 7}")).log.start == {"orders": {0: 7}}
     assert load(WAL.replace("topics: [orders]", "topic_pattern: 'o.*', start: latest")).log.topic_pattern == "o.*"
@@ -27,7 +29,7 @@ def test_a_job_reads_a_wal(load: Load) -> None:
 
 def test_a_group_of_a_wal_is_a_name_and_turns_no_claims_on(load: Load) -> None:
     job = load(WAL.replace("[orders]", "[orders], group: mine"))
-    assert (job.log.group, job.claims) == ("mine", None)
+    assert re.fullmatch(r"mine\.[0-9a-f]{16}", job.log.group) and job.claims is None
     with pytest.raises(UserError):
         kafka_of(job)
 
@@ -36,7 +38,7 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
     one, same = load(WAL).log, load(WAL).log
     other = load(WAL.replace("s3://lake/web", "s3://lake/other")).log
     assert isinstance(one, WalLogSpec) and isinstance(same, WalLogSpec) and isinstance(other, WalLogSpec)
-    assert one.owner == same.owner != other.owner
+    assert one.group == same.group != other.group
 
 
 @pytest.mark.parametrize(

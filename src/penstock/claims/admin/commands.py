@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.claims.admin.history import History, HistoryReader, may_change
+from penstock.claims.admin.history import History, HistoryReader
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.member.journal import JournalEntry
 from penstock.claims.protocol.group_view import Freshness, freshness
@@ -23,7 +23,6 @@ from penstock.claims.protocol.records import (
     FreeingPartition,
     ReleaseGroup,
     ResumingGroup,
-    partitions_of,
 )
 from penstock.claims.protocol.state import Claim, Pause
 from penstock.errors import FencedError, UserError, near_words
@@ -34,7 +33,7 @@ HISTORY_RECORDS_MAX = 200_000
 RELEASE_REASON = "released by an administrator"
 NAMES_SHOWN_MAX = 10
 
-_PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<number>\d{1,10})")
+_PLACE = re.compile(r"[^/]+/\d{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +128,11 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)
 
 
-def find_claim(of: CoordinatedGroup, place: str) -> ListedClaim:
-    """One claim, by TOPIC/PARTITION."""
-    with _reading(of) as reader:
-        return _found(reader, place)
+def history(of: CoordinatedGroup, limit: int | None = HISTORY_LINES, records_max: int = HISTORY_RECORDS_MAX) -> History:
+    """The newest records of a group with their verdicts, without heartbeats that are applied.
 
-
-def history(
-    of: CoordinatedGroup,
-    partition: str | None = None,
-    limit: int | None = HISTORY_LINES,
-    records_max: int = HISTORY_RECORDS_MAX,
-) -> History:
-    """The newest records with their verdicts; those about one partition (TOPIC/PARTITION), or all of the group.
-
-    At most about `records_max` records are read, from the offset `start` on; heartbeats that are applied are left out.
+    At most about `records_max` records are read, from the offset `start` on.
     """
-    wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
         first, end = reader.journal.bounds()
         start = max(first, end - records_max)
@@ -157,17 +144,11 @@ def history(
                 history_reader.read(entry.offset, entry.appended_at, entry.record, entry.fault)
 
         reader.read(start, take)
-        if not history_reader.known and partition is None:
+        if not history_reader.known:
             raise _unknown_group(reader)
     records = history_reader.records
-    if wanted is not None:
-        named = {place for record in records if record.record is not None for place in partitions_of(record.record)}
-        places = {place for place in named if (place.topic, place.number) == wanted}
-        if not places:
-            raise _unknown_partition(of, str(partition), sorted(map(str, named)))
-        records = [item for item in records if item.record is not None and may_change(item.record, places)]
-    chosen = records if limit is None else records[max(0, len(records) - limit) :]
-    return History(tuple(chosen), start, history_reader.count)
+    newest = records if limit is None else records[max(0, len(records) - limit) :]
+    return History(tuple(newest), start, history_reader.count)
 
 
 def pause(
@@ -205,16 +186,14 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
     return tuple(ended)
 
 
-def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token: int | None = None) -> ReleaseReport:
+def release(of: CoordinatedGroup, place: str, seek: int | None = None) -> ReleaseReport:
     """Free the claim of TOPIC/PARTITION, whichever process holds it: a higher token fences its owner.
 
-    `seek` sets the position too. `if_token` makes it conditional: FencedError if the owner changed meanwhile.
+    `seek` sets the position too. FencedError if the owner changes meanwhile.
     """
     with _reading(of) as reader:
         before = _found(reader, place)
         token = before.claim.token
-        if if_token is not None and token != if_token:
-            raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {token}")
         if not before.claim.held and seek is None:
             return ReleaseReport(before, token, before.claim.position, released=False)
         _refuse_paused(reader)
@@ -279,20 +258,20 @@ def _refuse_paused(reader: LogReader) -> None:
 # names
 
 
-def _place_of(text: str) -> tuple[str, int]:
-    match = _PLACE.fullmatch(text)
-    if match is None:
-        raise UserError(f"{text} is not a partition", hint="write TOPIC/PARTITION, such as orders/0")
-    return match["topic"], int(match["number"])
-
-
-def _found(reader: LogReader, text: str) -> ListedClaim:
+def _found(reader: LogReader, place: str) -> ListedClaim:
     """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
-    wanted, claims = _place_of(text), reader.view.state.claims
-    of_place = [item for item in claims if (item.topic, item.number) == wanted]
+    if not _PLACE.fullmatch(place):
+        raise UserError(f"{place} is not a partition", hint="write TOPIC/PARTITION, such as orders/0")
+    claims = reader.view.state.claims
+    of_place = [partition for partition in claims if str(partition) == place]
     if not of_place:
-        raise _unknown_partition(reader.of, text, sorted(map(str, claims)))
-    newest = max(of_place, key=lambda each: claims[each].last or 0)
+        near = near_words(place, sorted(map(str, claims)), NAMES_SHOWN_MAX)
+        raise UserError(
+            f"group {reader.of.group} never claimed {place}",
+            detail=f"similar claims: {', '.join(near)}" if near else "",
+            hint="`penstock claims list` shows all",
+        )
+    newest = max(of_place, key=lambda partition: claims[partition].last or 0)
     return next(claim for claim in listing_of(reader, _broker_now(reader)).claims if claim.partition == newest)
 
 
@@ -302,13 +281,4 @@ def _unknown_group(reader: LogReader) -> UserError:
     return UserError(
         f"nothing is known about group {reader.of.group} in {reader.of.topic}",
         hint="a group is known once a member has joined it; check --group and --topic",
-    )
-
-
-def _unknown_partition(of: CoordinatedGroup, text: str, known: list[str]) -> UserError:
-    near = near_words(text, known, NAMES_SHOWN_MAX)
-    return UserError(
-        f"group {of.group} never claimed {text}",
-        detail=f"similar claims: {', '.join(near)}" if near else "",
-        hint="`penstock claims list` shows all",
     )

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.claims.protocol.fold import apply
-from penstock.claims.protocol.records import (
-    ClaimingPartition,
-    ForgettingMember,
-    Heartbeat,
-    Record,
-    ReleaseGroup,
-    ResumingGroup,
-    partitions_of,
-)
+from penstock.claims.protocol.records import ClaimingPartition, Heartbeat, Record
 from penstock.claims.protocol.snapshots import Snapshot
 from penstock.claims.protocol.state import Group
-from penstock.logs.log import Partition
 
 
 class Verdict(StrEnum):
@@ -48,13 +39,6 @@ class History:
     records: tuple[JudgedRecord, ...]
     start: int = 0
     count: int = 0
-
-
-def may_change(record: Record, partitions: Collection[Partition]) -> bool:
-    """Whether a record is about one of these partitions, or about all that a member or the group holds."""
-    if isinstance(record, ForgettingMember | ReleaseGroup | ResumingGroup):
-        return True
-    return any(item in partitions for item in partitions_of(record))
 
 
 class HistoryReader:
@@ -91,6 +75,8 @@ class HistoryReader:
         if refusal is not None:
             return Verdict.REFUSED, refusal
         if isinstance(record, ClaimingPartition):
-            lost = [wish.partition for wish in record.wishes if self._group.claim(wish.partition).last != offset]
+            lost = [
+                request.partition for request in record.requests if self._group.claim(request.partition).last != offset
+            ]
             return Verdict.APPLIED, f"not granted: {', '.join(map(str, lost))}" if lost else ""
         return Verdict.APPLIED, ""

@@ -158,7 +158,9 @@ class Agent:
         with self.looking() as participant:
             session, outbox = self._session, participant.outbox
             assert session is not None
-            records: list[Record] = [participant.record_about(kind, each, **content) for each, content in about]
+            records: list[Record] = [
+                participant.record_about(kind, partition, **content) for partition, content in about
+            ]
             for record in records:
                 # An unreadable record is the caller's error, and must not fail in the agent's thread.
                 encode(record, self.member.group, session.journal.topic.partitions)
@@ -263,9 +265,9 @@ class Agent:
     def _tell_all(self, *lists: list[Event]) -> None:
         """Without the lock: a listener may wait for a thread that needs this member."""
         with self._lock:
-            events = [event for item in lists for event in item]
-            for each in lists:
-                each.clear()
+            events = [event for events in lists for event in events]
+            for reported in lists:
+                reported.clear()
         for event in events:
             self._tell(event)
 
@@ -298,7 +300,7 @@ def _check_member(member: MemberOptions) -> None:
     for name, text in (("group", member.group), ("client id", member.client_id)):
         if not text or len(text) > TEXT_CHARACTERS_MAX:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
-        if any("\ud800" <= item <= "\udfff" for item in text):
+        if any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"the {name} {text!r} is not valid text: it contains half of a surrogate pair")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
         raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

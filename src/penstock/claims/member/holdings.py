@@ -12,7 +12,7 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Beat, Record, Who, Wish, partitions_of
+from penstock.claims.protocol.records import Beat, ClaimRequest, Record, Who, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -93,19 +93,23 @@ class Holdings:
             if record.who == self._who and refusal is None:
                 self._win(record)
             return
-        named = [item for item in partitions_of(record) if item in self._held]
-        gone = [each for each in named if not self._view.claim(each).held_by(self._who, self._held[each].token)]
+        named = [partition for partition in partitions_of(record) if partition in self._held]
+        gone = [
+            partition
+            for partition in named
+            if not self._view.claim(partition).held_by(self._who, self._held[partition].token)
+        ]
         if gone:
             self._drop(gone, record)
         if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
             self._held[record.partition] = replace(self._held[record.partition], position=record.position)
 
     def _win(self, record: records.ClaimingPartition) -> None:
-        for wish in record.wishes:
-            claim = self._view.claim(wish.partition)
-            if claim.held_by(self._who) and wish.partition not in self._held:
-                self._held[wish.partition] = Beat(wish.partition, claim.token, claim.position)
-                self._events.append(ClaimWon(str(wish.partition), claim.token))
+        for request in record.requests:
+            claim = self._view.claim(request.partition)
+            if claim.held_by(self._who) and request.partition not in self._held:
+                self._held[request.partition] = Beat(request.partition, claim.token, claim.position)
+                self._events.append(ClaimWon(str(request.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
         for partition in partitions:
@@ -124,21 +128,27 @@ class Holdings:
             self.release_later(self._held, PAUSED, now)
             return []
         given = state.target.get(self._who.client_id, ())
-        self.release_later((item for item in self._held if item not in self._wanted), NOT_WANTED, now)
+        self.release_later((partition for partition in self._held if partition not in self._wanted), NOT_WANTED, now)
         if state.balanced is not None:
             kept = frozenset(given)
-            self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
+            self.release_later((partition for partition in self._held if partition not in kept), ABOVE_SHARE, now)
             stay = {key for key, leaving in self._leaving.items() if leaving.reason == ABOVE_SHARE and not leaving.sent}
-            for each in stay & kept:
-                del self._leaving[each]
+            for partition in stay & kept:
+                del self._leaving[partition]
         claiming = {
-            each for record in self._outbox.waiting(records.ClaimingPartition) for each in partitions_of(record)
+            partition
+            for record in self._outbox.waiting(records.ClaimingPartition)
+            for partition in partitions_of(record)
         }
-        free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
+        free = [
+            partition
+            for partition in given
+            if partition not in self._held and partition not in claiming and self._may_claim(partition)
+        ]
         return [
             self._outbox.record_of(
                 records.ClaimingPartition,
-                wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX]),
+                requests=tuple(self._request(partition) for partition in free[start : start + CLAIMED_AT_ONCE_MAX]),
             )
             for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
         ]
@@ -150,12 +160,16 @@ class Holdings:
         # What an administrator took from us is given to another member first.
         return claim.freed_from != self._who.client_id or not self._view.state.unbalanced
 
-    def _wish(self, partition: Partition) -> Wish:
-        return Wish(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
+    def _request(self, partition: Partition) -> ClaimRequest:
+        return ClaimRequest(partition, self._view.claim(partition).token, self._floors.get(partition, 0))
 
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: no work on the partition is in progress, or the grace of one interval is over."""
-        sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
+        sent = {
+            partition
+            for record in self._outbox.waiting(records.ReleasingPartition)
+            for partition in partitions_of(record)
+        }
         due: dict[str, list[Beat]] = {}
         for partition, leaving in self._leaving.items():
             over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds

@@ -149,7 +149,9 @@ class Journal:
     def holds(self, offset: int, appended_at: float) -> bool:
         """Whether the log holds at this offset a record that was appended then; what cannot be seen is believed."""
         items = [
-            item for item in self._read(self.topic.name, self.place, offset, offset + 1) if item.offset() == offset
+            message
+            for message in self._read(self.topic.name, self.place, offset, offset + 1)
+            if message.offset() == offset
         ]
         return not items or abs(items[0].timestamp()[1] / 1000 - appended_at) < 0.001
 
@@ -191,12 +193,12 @@ class Journal:
             result = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
         except KafkaException as error:
             raise self._error(error) from None
-        for event in (fault for item in result if (fault := item.error()) is not None):
+        for event in (fault for message in result if (fault := message.error()) is not None):
             if event.code() in OUT_OF_RANGE:
                 raise TransientError(f"coordination topic {self.topic.name} was cut or recreated")
             if event.code() in TOPIC_DENIED:
                 raise self._error(event)
-        return [each for each in result if each.error() is None]
+        return [message for message in result if message.error() is None]
 
     def _entry(self, message: Message) -> JournalEntry:
         offset, appended_at = message.offset() or 0, message.timestamp()[1] / 1000
@@ -295,7 +297,7 @@ class Journal:
             where.offset = max(where.offset, now.offset)
         # Requests to the broker would queue after the fetches of an assigned consumer.
         self._consumer.unassign()
-        return [item for item in result if start <= (item.offset() or 0) < end]
+        return [message for message in result if start <= (message.offset() or 0) < end]
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
         fault = fault_of(error)

@@ -112,15 +112,15 @@ class Joining:
         rivals = [before] if before is not None and before.present and not self._is_own(before) else []
         others = [member for key, member in state.members.items() if key != client_id and member.present]
         interval = self._options.heartbeat_seconds
-        strangers = others if state.heartbeat_seconds != interval else []
+        differing = others if state.heartbeat_seconds != interval else []
         if any(rival.last >= self._begun_at for rival in rivals):
             raise DuplicateClientError(client_id, self._options.group)
-        if any(stranger.last >= self._begun_at for stranger in strangers):
+        if any(other.last >= self._begun_at for other in differing):
             raise DifferentHeartbeatError(self._options.group, interval, state.heartbeat_seconds)
-        if any(not self._silent(item, now) for item in (*rivals, *strangers)):
+        if any(not self._silent(member, now) for member in (*rivals, *differing)):
             return self._knock()
-        if strangers:
-            return forgetting(self._outbox, strangers)
+        if differing:
+            return forgetting(self._outbox, differing)
         last = None if before is None else before.last
         return [self._outbox.record_of(records.JoiningGroup, if_last=last, heartbeat_seconds=interval, wants=wants)]
 
@@ -141,7 +141,7 @@ class Joining:
 
 def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
     """Say that these members are gone, unless that is under way."""
-    waiting = {item.client_id for item in outbox.waiting(records.ForgettingMember)}
+    waiting = {record.client_id for record in outbox.waiting(records.ForgettingMember)}
     return [
         outbox.record_of(records.ForgettingMember, client_id=member.who.client_id, if_last=member.last)
         for member in members
@@ -169,7 +169,7 @@ class Upkeep:
 
     def _end_pauses(self) -> list[Record]:
         """End pauses whose time is over by the broker's clock: any member may do so (RULES M4)."""
-        waiting = {item.pause_id for item in self._outbox.waiting(records.ResumingGroup)}
+        waiting = {record.pause_id for record in self._outbox.waiting(records.ResumingGroup)}
         return [
             self._outbox.record_of(records.ResumingGroup, pause_id=pause_id)
             for pause_id in self._view.state.pauses
@@ -199,11 +199,11 @@ class Upkeep:
         if rank > 0 or now - self._looked_at < FORGET_INTERVALS * self._view.heartbeat_seconds:
             return []
         self._looked_at = now
-        ids = {(each.topic, each.topic_id) for member in self._view.state.members.values() for each in member.wants}
+        ids = {(topic.topic, topic.topic_id) for member in self._view.state.members.values() for topic in member.wants}
         topics = {topic for topic, _ in ids}
-        free = [each for each, claim in self._view.claims() if not claim.held]
+        free = [partition for partition, claim in self._view.claims() if not claim.held]
         self._unwanted_since = {
-            item: self._unwanted_since.get(item, now) for item in free if (item.topic, item.topic_id) not in ids
+            key: self._unwanted_since.get(key, now) for key in free if (key.topic, key.topic_id) not in ids
         }
         long_ago = now - UNWANTED_SECONDS_MAX
         over = [key for key, since in self._unwanted_since.items() if key.topic in topics or since < long_ago]

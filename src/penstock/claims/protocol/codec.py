@@ -87,10 +87,10 @@ def decode(content: bytes | None, group: str) -> tuple[Record, int]:
         raise _fault(content or b"", group, error) from None
     if envelope.group != group or envelope.of == 0:
         raise MalformedError(f"written for group {envelope.group} of {envelope.of} partitions")
-    for item in partitions_of(envelope.record):
-        if not 0 <= item.number <= PARTITION_NUMBER_MAX:
-            raise MalformedError(f"no partition has the number {item.number}")
-        if max(len(item.topic), len(item.topic_id)) > TEXT_CHARACTERS_MAX:
+    for partition in partitions_of(envelope.record):
+        if not 0 <= partition.number <= PARTITION_NUMBER_MAX:
+            raise MalformedError(f"no partition has the number {partition.number}")
+        if max(len(partition.topic), len(partition.topic_id)) > TEXT_CHARACTERS_MAX:
             raise MalformedError(f"a text has at most {TEXT_CHARACTERS_MAX} characters")
     return envelope.record, envelope.of
 

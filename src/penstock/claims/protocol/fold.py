@@ -11,11 +11,11 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from penstock.claims.protocol import records
-from penstock.claims.protocol.records import Beat, Record, Who, Wish
+from penstock.claims.protocol.records import Beat, ClaimRequest, Record, Who
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Span
 from penstock.claims.protocol.target import balance
 
-FOLD_VERSION = 4
+FOLD_VERSION = 5
 """Raised when the same log would fold to another state: readers stop at snapshots of another version."""
 LOSSES_LISTED_MAX = 1000
 """Of one partition: older ones are only counted."""
@@ -51,10 +51,10 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             _renew(group, offset, record)
         case records.ClaimingPartition():
             require(not group.pauses, "the group is paused")
-            won = [item for item in record.wishes if _free(group.claim(item.partition), item)]
+            won = [request for request in record.requests if _free(group.claim(request.partition), request)]
             require(bool(won), "the partitions changed meanwhile")
-            for wish in won:
-                group.claims[wish.partition] = _claimed(group.claim(wish.partition), offset, record.who, wish)
+            for request in won:
+                group.claims[request.partition] = _claimed(group.claim(request.partition), offset, record.who, request)
         case records.ReleasingPartition():
             held = _owned(group, record)
             require(bool(held), "the sender does not hold the partitions")
@@ -76,7 +76,7 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
             require(record.pause_id in group.pauses, "there is no such pause")
             del group.pauses[record.pause_id]
         case records.ForgettingPartitions():
-            free = [each for each in record.partitions if each in group.claims and not group.claims[each].held]
+            free = [key for key in record.partitions if key in group.claims and not group.claims[key].held]
             require(bool(free), "the partitions are held, or forgotten already")
             for partition in free:
                 del group.claims[partition]
@@ -140,8 +140,8 @@ def _free_all(group: Group, offset: int, who: Who) -> None:
 # partitions
 
 
-def _free(claim: Claim, wish: Wish) -> bool:
-    return not claim.held and claim.token == wish.if_token
+def _free(claim: Claim, request: ClaimRequest) -> bool:
+    return not claim.held and claim.token == request.if_token
 
 
 def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup) -> list[Beat]:
@@ -149,8 +149,8 @@ def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition 
     return [beat for beat in record.beats if group.claim(beat.partition).held_by(record.who, beat.token)]
 
 
-def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
-    token = max(claim.token, wish.floor) + 1
+def _claimed(claim: Claim, offset: int, who: Who, request: ClaimRequest) -> Claim:
+    token = max(claim.token, request.floor) + 1
     position = further(claim.position, claim.claimed)
     claim = losing(claim, *_lost(claim))
     return replace(claim, token=token, owner=who, held=True, last=offset, position=position, freed_from=None)

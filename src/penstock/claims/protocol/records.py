@@ -55,7 +55,7 @@ class Beat(_Part, frozen=True):
     seeks: Count = 0
 
 
-class Wish(_Part, frozen=True):
+class ClaimRequest(_Part, frozen=True):
     """One partition to claim, if its token is still that. `floor` is its table's token (RULES M1)."""
 
     partition: Partition
@@ -113,7 +113,7 @@ class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
 class ClaimingPartition(_Record, frozen=True, kw_only=True):
     """Claim free partitions, each if nothing changed since the sender looked; each has a verdict of its own."""
 
-    wishes: tuple[Wish, ...]
+    requests: tuple[ClaimRequest, ...]
 
 
 class ReleasingPartition(_Record, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ def partitions_of(record: Record) -> tuple[Partition, ...]:
     """The partitions that a record is about."""
     match record:
         case ClaimingPartition():
-            return tuple(wish.partition for wish in record.wishes)
+            return tuple(request.partition for request in record.requests)
         case ReleasingPartition() | LeavingGroup() | Heartbeat():
             return tuple(beat.partition for beat in record.beats)
         case ForgettingPartitions():

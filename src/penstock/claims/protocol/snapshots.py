@@ -137,11 +137,11 @@ def reading_start(
     ours = [snapshot for snapshot in snapshots if snapshot.topic_id == topic_id]
     if snapshots and not ours:
         return ReadingStart(None, first, RECREATED)
-    for item in ours:
-        last = item.state.next_offset - 1
-        if last >= end or (last >= first and not holds(last, item.appended_at)):
+    for snapshot in ours:
+        last = snapshot.state.next_offset - 1
+        if last >= end or (last >= first and not holds(last, snapshot.appended_at)):
             return ReadingStart(None, first, f"it was cut below {last + 1}, and holds [{first}, {end})")
-    newest = max(ours, key=lambda each: each.state.next_offset, default=None)
+    newest = max(ours, key=lambda snapshot: snapshot.state.next_offset, default=None)
     if newest is None:
         # A group without a snapshot is new, however old the log is.
         return ReadingStart(None, first)

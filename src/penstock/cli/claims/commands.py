@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,6 @@ from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims.text import (
     claim_json,
-    claim_text,
     holder_text,
     instant,
     listing_json,
@@ -66,9 +64,6 @@ def history(
     bootstrap: Bootstrap = None,
     group: Group = None,
     topic: Topic = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this partition.")
-    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many records to show, the latest ones.")
     ] = admin.HISTORY_LINES,
@@ -76,7 +71,7 @@ def history(
 ) -> None:
     """Show the records of a group, each applied or refused and why."""
     of = _group(job, bootstrap, group, topic)
-    result = admin.history(of, partition, limit)
+    result = admin.history(of, limit)
     if json:
         head = {"group": of.group, "topic": of.topic, "start": result.start, "read": result.count}
         typer.echo(json_text.dumps({**head, "records": [record_json(record) for record in result.records]}))
@@ -111,8 +106,8 @@ def pause(
     else:
         until = "" if report.until_at is None else f" until {instant(report.until_at)}"
         typer.echo(f"group {of.group} is paused{until}: {report.pause_id}")
-        for item in report.holders:
-            typer.echo(f"still held: {holder_text(item)}")
+        for holder in report.holders:
+            typer.echo(f"still held: {holder.partition} by {holder_text(holder)}")
     if report.holders:
         raise typer.Exit(TransientError.exit_code)
 
@@ -148,7 +143,6 @@ def release(
             "--seek", min=0, help="Also set the position, for consumers of the library; tables keep their own."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Release the claim of a process that is gone or stuck: a higher token fences it.
@@ -156,18 +150,15 @@ def release(
     A live member may claim the partition again; stop it first to prevent that.
     """
     of = _group(job, bootstrap, group, topic)
-    before = admin.find_claim(of, partition)
-    if not yes and sys.stdin.isatty() and (before.claim.held or seek is not None):
-        typer.confirm(f"{claim_text(before)}\nfree it?", abort=True, err=True)
-    report = admin.release(of, partition, seek, before.claim.token)
+    report = admin.release(of, partition, seek)
     if json:
         body = {"group": of.group, "topic": of.topic, "released": report.released, "token": report.token}
         typer.echo(json_text.dumps({**body, "position": report.position, "before": claim_json(report.before)}))
     elif not report.released:
-        typer.echo(f"{partition} is free already; its last owner was {report.before.owner or 'no member'}")
+        typer.echo(f"{partition} is free already; its last owner was {holder_text(report.before)}")
     else:
         at = "no position" if report.position is None else f"position {report.position}"
-        typer.echo(f"{partition} is free at {at}, token {report.token}; it was: {claim_text(report.before)}")
+        typer.echo(f"{partition} is free at {at}, token {report.token}; it was held by {holder_text(report.before)}")
 
 
 # options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,14 +13,11 @@ from rich.text import Text
 from penstock.claims.admin.commands import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.admin.history import History, JudgedRecord
 from penstock.claims.protocol.group_view import Freshness
-from penstock.claims.protocol.state import Span
 from penstock.cli.tables import cell, duration, table
 
-LEFT = "left"
-ALIVE = "alive"
 _ENVELOPE = ("kind", "who", "seq")
 """Fields of every record, which are shown apart."""
-_STYLES = {Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
+_STYLES = {None: "dim", Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
 
 
 def instant(seconds: float | None) -> str | None:
@@ -50,9 +46,13 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
 
 
 def _member_json(member: ListedMember) -> dict[str, Any]:
-    told = {**asdict(member), "state": _state(member.freshness), "silent_seconds": round(member.silent_seconds, 3)}
-    del told["freshness"]
-    return told
+    return {
+        "client_id": member.client_id,
+        "silent_seconds": round(member.silent_seconds, 3),
+        "claims": member.claims,
+        "lag": member.lag,
+        "state": _state(member.freshness),
+    }
 
 
 def claim_json(listed: ListedClaim) -> dict[str, Any]:
@@ -68,31 +68,27 @@ def claim_json(listed: ListedClaim) -> dict[str, Any]:
         "claimed_end": claim.claimed,
         "lag": claim.lag,
         "age_seconds": None if age is None else round(age, 3),
-        "freshness": _word(listed.freshness),
+        "freshness": listed.freshness and listed.freshness.value,
         "given_up": claim.given_up,
     }
 
 
-def _word(freshness: Freshness | None) -> str | None:
-    return None if freshness is None else freshness.value
-
-
 def record_json(judged: JudgedRecord) -> dict[str, Any]:
     """The record as it is in the log, with its place and its verdict."""
-    told: dict[str, Any] = {"offset": judged.offset, "at": instant(judged.at), "verdict": judged.verdict.value}
+    line: dict[str, Any] = {"offset": judged.offset, "at": instant(judged.at), "verdict": judged.verdict.value}
     if judged.reason:
-        told["reason"] = judged.reason
+        line["reason"] = judged.reason
     if judged.record is not None:
         content = msgspec.to_builtins(judged.record)
-        told |= {"who": judged.record.who.client_id, "kind": content["kind"]}
-        told["record"] = {name: part for name, part in content.items() if name not in _ENVELOPE}
-    return told
+        line |= {"who": judged.record.who.client_id, "kind": content["kind"]}
+        line["record"] = {name: part for name, part in content.items() if name not in _ENVELOPE}
+    return line
 
 
 def _state(freshness: Freshness | None) -> str:
     if freshness is None:
-        return LEFT
-    return ALIVE if freshness is Freshness.FRESH else freshness.value
+        return "left"
+    return "alive" if freshness is Freshness.FRESH else freshness.value
 
 
 # words
@@ -110,15 +106,15 @@ def print_listing(listing: ClaimsListing, console: Console) -> None:
     console.print(_claims(listing))
     for listed in listing.claims:
         if listed.claim.given_up:
-            text = f"{listed.partition} gave up {_spans(listed.claim.given_up)}"
-            console.print(Text(text), soft_wrap=True)
+            spans = ", ".join(f"[{start}, {end})" for start, end in listed.claim.given_up)
+            console.print(Text(f"{listed.partition} gave up {spans}"), soft_wrap=True)
 
 
 def _members(listing: ClaimsListing) -> Table:
     rows = [
         (
             member.client_id,
-            Text(_state(member.freshness), style="dim" if member.freshness is None else _STYLES[member.freshness]),
+            _styled(_state(member.freshness), member.freshness),
             duration(member.silent_seconds),
             str(member.claims),
             str(member.lag),
@@ -133,7 +129,7 @@ def _claims(listing: ClaimsListing) -> Table:
         (
             str(claim.partition),
             (claim.owner or "-") if claim.claim.held else "-",
-            Text("free", style="dim") if claim.freshness is None else _fresh(claim.freshness),
+            _styled("free" if claim.freshness is None else claim.freshness.value, claim.freshness),
             str(claim.claim.token),
             cell(claim.claim.position),
             str(claim.claim.lag),
@@ -144,31 +140,21 @@ def _claims(listing: ClaimsListing) -> Table:
     return table(("partition", "owner", "state", "token", "position", "lag", "age"), rows, left=(0, 1, 2))
 
 
-def _fresh(freshness: Freshness) -> Text:
-    return Text(freshness.value, style=_STYLES[freshness])
-
-
-def claim_text(listed: ListedClaim) -> str:
-    """One claim in a sentence."""
-    claim = listed.claim
-    if not claim.held:
-        return f"{listed.partition}, free, last of {listed.owner or 'no member'}, token {claim.token}"
-    position = "none" if claim.position is None else claim.position
-    return f"{holder_text(listed)}, token {claim.token}, position {position}"
+def _styled(state: str, freshness: Freshness | None) -> Text:
+    return Text(state, style=_STYLES[freshness])
 
 
 def holder_text(claim: ListedClaim) -> str:
-    """Who holds a claim, and how long it has been silent about it."""
+    """The process that has or had a claim, and how long it has been silent."""
     state = "" if claim.freshness is None else f" ({claim.freshness.value})"
     age = "" if claim.age_seconds is None else f", last heard from {duration(claim.age_seconds)} ago"
-    return f"{claim.partition} by {claim.owner}{state}{age}"
+    return f"{claim.owner or 'no member'}{state}{age}"
 
 
 def print_history(history: History, topic: str, console: Console) -> None:
     """One line per record, oldest first."""
     if history.start:
-        text = f"! {topic} is read from offset {history.start} on"
-        console.print(Text(text, style="yellow"), soft_wrap=True)
+        console.print(Text(f"! {topic} is read from offset {history.start} on", style="yellow"), soft_wrap=True)
     for judged in history.records:
         console.print(Text(record_text(judged)), soft_wrap=True)
 
@@ -195,7 +181,3 @@ def _plain(content: object) -> str:
             return ", ".join(map(_plain, content))
         case _:
             return str(content)
-
-
-def _spans(spans: tuple[Span, ...]) -> str:
-    return ", ".join(f"[{start}, {end})" for start, end in spans)

@@ -193,10 +193,10 @@ def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, set
     if not isinstance(result, Fault) or result.code == KafkaError.TOPIC_ALREADY_EXISTS:
         return
     if result.code in TOPIC_DENIED:
-        wanted = " ".join(f"--config {key}={setting}" for key, setting in config.items())
+        options = " ".join(f"--config {key}={setting}" for key, setting in config.items())
         raise UserError(
             f"not allowed to create the {kind} {name}",
             detail=result.text,
-            hint=f"grant Create, or create it with {partitions} partitions and: {wanted}",
+            hint=f"grant Create, or create it with {partitions} partitions and: {options}",
         )
     raise admin.error(result, f"{kind} {name}")

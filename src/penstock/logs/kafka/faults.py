@@ -60,7 +60,7 @@ def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | Non
     return TransientError(
         f"Kafka at {bootstrap} does not answer about {subject}",
         detail=f"{reason} ({fault.name})",
-        hint="is the broker up, reachable from here, and listener to in its security protocol?",
+        hint="check that the broker is up, can be reached from here, and listens with this security protocol",
     )
 
 

@@ -77,7 +77,7 @@ class KafkaLog(KafkaTopics):
                 break
             # A new leader may show an older end for a moment, and an old one not know a newer epoch.
             time.sleep(LOST_TAIL_PAUSE_SECONDS)
-            lost = lost_tails(self, {item.partition: [item.mark] for item in lost})
+            lost = lost_tails(self, {tail.partition: [tail.mark] for tail in lost})
         return lost
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
@@ -206,7 +206,7 @@ def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_m
     """When the first record at or after each offset was made, as `Log.record_times` says."""
     if not offsets:
         return {}
-    places = {item: TopicPartition(item.topic, item.number, offset) for item, offset in offsets.items()}
+    places = {key: TopicPartition(key.topic, key.number, offset) for key, offset in offsets.items()}
     times: dict[Partition, float] = {}
     # Retention may pass an offset meanwhile.
     for partition, event in _first_events(spec, {"auto.offset.reset": "earliest"}, places, seconds_max):

@@ -30,24 +30,25 @@ _REASONS = {
     KafkaError.NON_EMPTY_GROUP: "another program consumes with this group: its offsets belong to its members",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "not allowed to use this group: grant Read on it",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not allowed to read this topic: grant Read on it",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic was deleted",
 }
 
 
 def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> ShowReport:
     """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
-    result = _committed(log, group, positions)
-    if isinstance(result, Fault):
-        return ShowReport(refused=_all_refused(log, group, positions, result))
-    ahead = [partition for partition, to in positions.items() if result.get(partition, 0) > to]
-    refused = {item: f"the group is already at {result[item]}" for item in ahead}
-    moving = {each: to for each, to in positions.items() if each not in refused and result.get(each) != to}
+    before = _committed(log, group, positions)
+    if isinstance(before, Fault):
+        return ShowReport(refused=_all_refused(log, group, positions, before))
+    ahead = [partition for partition, to in positions.items() if before.get(partition, 0) > to]
+    refused = {partition: f"the group is already at {before[partition]}" for partition in ahead}
+    moving = {key: to for key, to in positions.items() if key not in refused and before.get(key) != to}
     faults = _alter(log, group, moving) if moving else {}
     if isinstance(faults, Fault):
         refused |= _all_refused(log, group, moving, faults)
     else:
-        refused |= {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
-    return ShowReport({each: to for each, to in moving.items() if each not in refused}, refused)
+        places = {(partition.topic, partition.number): partition for partition in moving}
+        refused |= {places[place]: _reason(fault) for place, fault in faults.items()}
+    return ShowReport({partition: to for partition, to in moving.items() if partition not in refused}, refused)
 
 
 def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -59,25 +60,25 @@ def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> d
 
 
 def _committed(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int] | Fault:
-    wanted = {(partition.topic, partition.number): partition for partition in partitions}
-    if not wanted:
+    places = {(partition.topic, partition.number): partition for partition in partitions}
+    if not places:
         return {}
-    request = [TopicPartition(topic, number) for topic, number in wanted]
+    request = [TopicPartition(topic, number) for topic, number in places]
     answer = _patiently(lambda: log.admin.committed(group, request))
     if isinstance(answer, Fault):
         return answer
     # Kafka answers a negative offset where the group has none.
-    return {wanted[item.topic, item.partition]: item.offset for item in answer if item.offset >= 0}
+    return {places[place.topic, place.partition]: place.offset for place in answer if place.offset >= 0}
 
 
 def _alter(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
     """Commit the positions; the faults of single partitions, or the one of them all."""
-    request = [TopicPartition(item.topic, item.number, position) for item, position in positions.items()]
-    wanted = [ConsumerGroupTopicPartitions(group, request)]
+    places = [TopicPartition(partition.topic, partition.number, at) for partition, at in positions.items()]
+    request = [ConsumerGroupTopicPartitions(group, places)]
 
     def attempt() -> dict[tuple[str, int], Fault] | Fault:
         results = log.admin.try_each(
-            lambda client, seconds: client.alter_consumer_group_offsets(wanted, request_timeout=seconds)
+            lambda client, seconds: client.alter_consumer_group_offsets(request, request_timeout=seconds)
         )
         result = results[group]
         if isinstance(result, Fault):

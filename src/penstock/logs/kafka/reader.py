@@ -66,7 +66,7 @@ class PieceReader:
     @classmethod
     def of(cls, spec: KafkaLogSpec, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
         settings = {**_TUNING, **reading_settings(spec), "auto.offset.reset": "error"}
-        ids = {item.partition.topic: item.partition.topic_id for item in slices}
+        ids = {slice_.partition.topic: slice_.partition.topic_id for slice_ in slices}
         return cls(settings, pieces_of(slices, tasks_min), batch_bytes, topic_ids=ids)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,7 +227,7 @@ class _Cursor:
         served = np.flatnonzero((arrived.errors == 0) | (arrived.errors == KafkaError._PARTITION_EOF))
         if len(served):
             # Also who only says that there is nothing: by a record beyond the end, or the end of the log.
-            self._brokers |= {arrived.broker(int(item)) for item in served[[0, -1]]} - {NO_BROKER}
+            self._brokers |= {arrived.broker(int(number)) for number in served[[0, -1]]} - {NO_BROKER}
         if len(records):
             last = int(records[-1])
             end, epoch = int(arrived.offsets[last]) + 1, arrived.leader_epoch(last)

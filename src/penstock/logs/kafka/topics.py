@@ -47,14 +47,13 @@ class KafkaTopics:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         described = self.describe(sorted(set(topics)))
-        return {topic: url_safe(item.topic_id) for topic, item in described.items() if item is not None}
+        return {name: url_safe(topic.topic_id) for name, topic in described.items() if topic is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
-        wanted = tuple(partitions)
+        asked = tuple(partitions)
         # The beginning is read first: both only grow, so no end can come out below its beginning.
-        firsts = self._offsets(wanted, _EARLIEST)
-        ends = self._offsets(wanted, _LATEST)
-        return {item: Bounds(firsts[item], max(firsts[item], ends[item])) for item in wanted}
+        firsts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
+        return {key: Bounds(firsts[key].offset, max(firsts[key].offset, ends[key].offset)) for key in asked}
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         return {key: listed.leader_epoch for key, listed in self._listed(tuple(partitions), _LATEST).items()}
@@ -128,9 +127,6 @@ class KafkaTopics:
                 raise self.admin.error(result, f"topic {topic}")
         return described
 
-    def _offsets(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, int]:
-        return {key: int(listed.offset) for key, listed in self._listed(partitions, which).items()}
-
     def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
         if not partitions:
             return {}
@@ -139,7 +135,7 @@ class KafkaTopics:
             # The client asks the leaders that it remembers, and looks for others only when topics are described.
             self.describe(sorted({partition.topic for partition in partitions}))
             answers = self._ask_offsets(partitions, which)
-        return {item: self._answer(item, answers[item.topic, item.number]) for item in partitions}
+        return {key: self._answer(key, answers[key.topic, key.number]) for key in partitions}
 
     def _ask_offsets(
         self, partitions: tuple[Partition, ...], which: OffsetSpec
@@ -157,7 +153,7 @@ class KafkaTopics:
             return result
         if result.code in _MISSING:
             raise TransientError(
-                f"partition {partition} is gone from {self.spec.bootstrap}",
+                f"partition {partition} does not exist at {self.spec.bootstrap}",
                 detail=result.text,
                 hint="the topic was deleted or is being created; its id is checked before anything is written",
             )

@@ -7,6 +7,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -18,27 +19,25 @@ from penstock.logs.wal.records import (
     RECORDS_TYPE,
     Appended,
     PartitionState,
-    Reported,
     StoredAppend,
+    WalDamagedError,
     WalFullError,
     WalRecord,
     WalRefusedError,
     decode_appends,
 )
 
-PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 5.0
-
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 CALL_SECONDS_MAX = 60.0
 
 T = TypeVar("T")
 
 _appended = msgspec.json.Decoder(Appended)
 _states = msgspec.json.Decoder(list[PartitionState])
-_reported: msgspec.json.Decoder[Reported] = msgspec.json.Decoder(Reported)
+_positions = msgspec.json.Decoder(list[int | None])
 
 
-class WalClient:
+class WalClient(AbstractContextManager["WalClient"]):
     """One connection to a server, for one thread; closed by `close` or by the end of a `with` block.
 
     A request is tried `tries_max` times, with pauses that double.
@@ -48,7 +47,7 @@ class WalClient:
         self, url: str, token: str = "", tries_max: int = 8, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         if not is_address(url):
-            raise UserError(f"{url!r} is no address of a WAL server", hint="write http://HOST:PORT")
+            raise UserError(f"invalid address of a WAL server: {url!r}", hint="write http://HOST:PORT")
         if token and not is_token(token):
             hint = "remove the end of the line, if it was read from a file"
             raise UserError("the token contains blanks, line ends or characters beyond ASCII", hint=hint)
@@ -60,9 +59,6 @@ class WalClient:
         self._connection = kind(split.hostname or "", split.port, timeout=CALL_SECONDS_MAX)
         self._producer = uuid.uuid4().hex
         self._sequence = itertools.count()
-
-    def __enter__(self) -> WalClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -113,17 +109,20 @@ class WalClient:
             before = start
             query = {"partition": number, "start": start, "end": end}
             for append, records in decode_appends(self._answer("GET", ["topics", topic, "records"], query)):
+                if append.offset > start:
+                    raise WalDamagedError(f"the append with offset {start} of {topic}/{number} is missing")
                 yield append, records
                 start = append.end
             if start == before:
                 raise SliceShrankError(f"{topic}/{number} ends at {start}, before {end}")
 
-    def report(self, job: str, owner: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
+    def report(self, job: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
         """Report the committed positions of a job: which moved, and why others did not."""
-        query = {"owner": owner, "reset": 1} if reset else {"owner": owner}
         body = msgspec.json.encode(list(positions.items()))
-        moved, refused = self._call(_reported, "PUT", ["jobs", job], query, body)
-        return ShowReport(dict(moved), dict(refused))
+        before = self._call(_positions, "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
+        kept = {} if reset else {key: at for key, at in zip(positions, before, strict=True) if at is not None}
+        refused = {partition: f"already at {at}" for partition, at in kept.items() if at > positions[partition]}
+        return ShowReport({key: to for key, to in positions.items() if to > kept.get(key, -1)}, refused)
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""
@@ -168,7 +167,7 @@ class WalClient:
 
 
 def is_address(url: str) -> bool:
-    """Whether it is http://HOST:PORT, or the same with https."""
+    """Whether a text is http://HOST:PORT or https://HOST:PORT."""
     try:
         split = urlsplit(url)
         valid = bool(split.hostname) and split.port != 0 and split.username is None
@@ -178,7 +177,7 @@ def is_address(url: str) -> bool:
 
 
 def is_token(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Whether a header can carry a text as a token."""
     return text.isascii() and text.isprintable() and bool(text) and " " not in text
 
 

@@ -63,11 +63,12 @@ class WalLogSpec:
     topic_pattern: Pattern | None = None
     start: StartOffsets = StartAt.EARLIEST
     group: Group = ""
-    """The name under which the server keeps the job's positions: it trims nothing that they still need."""
+    """The name under which the server keeps the job's positions: it trims nothing that they still need.
+
+    A fingerprint of the table completes it, so that two tables never trim what only one of them has read.
+    """
     token: Annotated[str, Parsed(_token)] = ""
     """What the server knows the job by, if it wants a token."""
-    owner: str = ""
-    """A fingerprint of the job's table: a name of a job belongs to one of them."""
 
     @property
     def transactional(self) -> bool:
@@ -82,9 +83,9 @@ class WalLogSection(LogSection[WalLogSpec]):
         at: KeyPath = ("log", self.name)
         if log.group and not NAME.fullmatch(log.group):
             reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
-        owner = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
+        table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
         completed: WalLogSpec = complete_topics(log, at, reader)
-        return replace(completed, group=log.group or job.name, owner=owner)
+        return replace(completed, group=f"{log.group or job.name}.{table}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,8 @@ class WalLog(Log):
         return tuple(partition for partition in partitions if chosen.fullmatch(partition.topic))
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        names = set(topics)
-        partitions = (state.partition for state in self._client.partitions())
-        return {partition.topic: partition.topic_id for partition in partitions if partition.topic in names}
+        ids = {state.partition.topic: state.partition.topic_id for state in self._client.partitions()}
+        return {topic: ids[topic] for topic in topics if topic in ids}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         bounds = {state.partition: Bounds(state.first, state.end) for state in self._client.partitions()}
@@ -172,7 +172,7 @@ class WalLog(Log):
     ) -> Mapping[Partition, int]:
         """Where the job begins; the server keeps everything from there on for it."""
         starts = {partition: start_offset(self.spec.start, partition, bounds[partition]) for partition in partitions}
-        self._client.report(self.spec.group, self.spec.owner, starts, reset=True)
+        self._client.report(self.spec.group, starts, reset=True)
         return starts
 
     def record_bytes_max(self, topic: str) -> int:
@@ -190,10 +190,8 @@ class WalLog(Log):
         """Reads the records, and so checks each of them."""
         first = max(start, min(end, self.bounds([partition])[partition].first))
         told(first - start)
-        at = first
         for append, _ in self._client.read(partition.topic, partition.number, first, end):
-            told(min(end, append.end) - at)
-            at = min(end, append.end)
+            told(min(end, append.end) - max(first, append.offset))
         return np.arange(first, end, dtype=np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
@@ -206,7 +204,7 @@ class WalLog(Log):
         return times
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        return self._client.report(self.spec.group, self.spec.owner, positions)
+        return self._client.report(self.spec.group, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         positions = {state.partition: state.positions.get(self.spec.group) for state in self._client.partitions()}

@@ -86,8 +86,6 @@ class PartitionState(msgspec.Struct, frozen=True):
 
 Positions = list[tuple[Partition, int]]
 """What a job has committed, as a body."""
-Reported = tuple[Positions, list[tuple[Partition, str]]]
-"""Which positions moved, and why others did not; equal ones are in neither."""
 
 _decode_record = msgspec.msgpack.Decoder(WalRecord).decode
 _decode_records = msgspec.msgpack.Decoder(list[WalRecord]).decode
@@ -150,14 +148,6 @@ def _json_values(body: bytes) -> Iterable[bytes]:
     return map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
 
 
-def _json_lines(body: bytes) -> Iterator[bytes]:
-    return (text for line in io.BytesIO(body) if (text := line.strip()))
-
-
-def _lines(body: bytes) -> Iterator[bytes]:
-    return (line.removesuffix(b"\n").removesuffix(b"\r") for line in io.BytesIO(body))
-
-
 def _encoded_records(body: bytes) -> Iterable[bytes]:
     if body[:1] == b"\xdd":
         _refuse_count(int.from_bytes(body[1:5], "big"))
@@ -166,8 +156,8 @@ def _encoded_records(body: bytes) -> Iterable[bytes]:
 
 SPLITTERS: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
     JSON_TYPE: _json_values,
-    JSON_LINES_TYPE: _json_lines,
-    "text/plain": _lines,
+    JSON_LINES_TYPE: lambda body: filter(None, map(bytes.strip, io.BytesIO(body))),
+    "text/plain": lambda body: (line.removesuffix(b"\n").removesuffix(b"\r") for line in io.BytesIO(body)),
     "application/octet-stream": lambda body: [body],
     RECORDS_TYPE: _encoded_records,
 }

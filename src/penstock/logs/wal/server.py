@@ -84,12 +84,14 @@ class WalServer:
         certificate: tuple[str, str] | None = None,
     ) -> None:
         self.store = store
-        self._reach = at_step
+        self._at_step = at_step
         self._tokens = [token.encode() for token in tokens]
         """If there are any, every request but that for health has to bring one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts, None}
         """Names that a Host header may have, and None for addresses: a page in a browser has another."""
-        self._waiting: list[tuple[Append, asyncio.Future[Appended | PenstockError]]] = []
+        self._waiting: list[Append] = []
+        self._group: asyncio.Task[list[Appended | PenstockError]] | None = None
+        """Appends what waits, as soon as the event loop gets to it."""
         self._free_bytes = IN_FLIGHT_BYTES_MAX
         self._decoding = asyncio.Lock()
         config = uvicorn.Config(
@@ -153,7 +155,7 @@ class WalServer:
                 case "POST", ["topics", topic, "append"]:
                     answer = await self._append(topic, head, body)
                 case _:
-                    answer = await asyncio.to_thread(self._content, head, body)
+                    answer = await asyncio.to_thread(self._answer, head, body)
         except PenstockError as error:
             status = 410 if isinstance(error, SliceShrankError) else getattr(error, "status", 500)
             answer = msgspec.json.encode({"primary": error.primary, "detail": error.detail, "hint": error.hint})
@@ -164,7 +166,7 @@ class WalServer:
         headers = [(b"content-type", kind), (b"content-length", length), *_HEADERS.get(status, ())]
         if refusal:
             headers.append((b"connection", b"close"))
-        self._reach(STEP)
+        self._at_step(STEP)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
@@ -206,33 +208,25 @@ class WalServer:
             async with self._decoding:
                 count, records = await asyncio.to_thread(read_body, *arguments)
         number = head.number("partition", 0) if "partition" in head.query else None
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Appended | PenstockError] = loop.create_future()
-        append = (topic, count, records, head.headers.get("idempotency-key", ""), key, number)
-        self._waiting.append((append, done))
-        if len(self._waiting) == 1:
-            loop.call_soon(self._append_all)
-        result = await done
+        if self._group is None:
+            self._group = asyncio.create_task(self._append_group())
+        place = len(self._waiting)
+        self._waiting.append((topic, count, records, head.headers.get("idempotency-key", ""), key, number))
+        # Shielded: a client that goes away takes no answer from the others.
+        result = (await asyncio.shield(self._group))[place]
         if isinstance(result, PenstockError):
             raise result
         return msgspec.json.encode(result)
 
-    def _append_all(self) -> None:
-        """Append everything that has arrived, with one fsync, and let the requests answer."""
-        waiting, self._waiting = self._waiting, []
-        results: list[Appended | PenstockError]
-        try:
-            results = self.store.append_all([append for append, _ in waiting])
-        except PenstockError as error:
-            results = [error] * len(waiting)
-        for (_, done), result in zip(waiting, results, strict=True):
-            if not done.cancelled():
-                done.set_result(result)
+    async def _append_group(self) -> list[Appended | PenstockError]:
+        """Append everything that has arrived until this runs, with one fsync."""
+        group, self._waiting, self._group = self._waiting, [], None
+        return self.store.append_all(group)
 
-    def _content(self, head: _Head, body: bytes) -> bytes:
+    def _answer(self, head: _Head, body: bytes) -> bytes:
         """The answer to a request that is no append."""
         store = self.store
-        answer: object
+        answer: object = None
         match head.method, head.path:
             case "GET", ["health"]:
                 answer = {"ok": True}
@@ -243,7 +237,7 @@ class WalServer:
             case "PUT", ["topics", name]:
                 answer = store.create_topic(name, head.number("partitions", 1))
             case "DELETE", ["topics", name]:
-                answer = store.delete_topic(name)
+                store.delete_topic(name)
             case "GET", ["topics", name, "records"]:
                 start, end = head.number("start", 0), head.number("end", 2**62)
                 return store.read(name, head.number("partition", 0), start, end, ANSWER_BYTES_MAX)
@@ -252,9 +246,9 @@ class WalServer:
                     positions = msgspec.json.decode(body, type=Positions)
                 except msgspec.DecodeError as error:
                     raise WalRefusedError("the body holds no positions", detail=str(error), status=400) from None
-                answer = store.report(job, positions, head.query.get("owner", ""), "reset" in head.query)
+                answer = store.report(job, positions, "reset" in head.query)
             case "DELETE", ["jobs", job]:
-                answer = store.forget_job(job)
+                store.forget_job(job)
             case method, path:
                 raise WalRefusedError(f"there is nothing at {method} /{'/'.join(path)[:300]}", status=404)
         return msgspec.json.encode(answer)

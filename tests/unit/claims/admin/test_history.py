@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 
-from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict, may_change
+from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict
 from penstock.claims.protocol.records import (
-    BalancingGroup,
     ClaimingPartition,
-    ForgettingMember,
+    ClaimRequest,
     Heartbeat,
     JoiningGroup,
-    ReleaseGroup,
     ReleasingPartition,
-    Wish,
 )
 from penstock.claims.protocol.snapshots import Snapshot
 from penstock.cli.claims.text import record_json, record_text
@@ -36,7 +33,7 @@ def snapshot(log: Log) -> Snapshot:
 def test_every_record_is_listed_with_its_verdict() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA)
-    log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, 0),))
+    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, 0),))
     log.release(ANNA, 1, 75, reason="above the fair share")
     records = read(log)
     assert [type(record.record) for record in records[:2]] == [JoiningGroup, JoiningGroup]
@@ -60,7 +57,7 @@ def test_heartbeats_are_listed_only_if_they_are_refused() -> None:
 def test_a_claim_names_the_partitions_that_it_did_not_get() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA, web(0))
-    log.say(ClaimingPartition, BERT, wishes=(Wish(web(0), 0), Wish(web(1), 0)))
+    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(web(0), 0), ClaimRequest(web(1), 0)))
     last = read(log)[-1]
     assert (last.verdict, last.reason) == (Verdict.APPLIED, f"not granted: {web(0)}")
 
@@ -92,21 +89,6 @@ def test_foreign_record_is_reported() -> None:
     reader.read(1, 6.0, None)
     assert reader.records == [JudgedRecord(0, 5.0, None, Verdict.FOREIGN, "not a record of Penstock")]
     assert (reader.count, reader.known) == (2, False)
-
-
-def test_one_partition_is_changed_by_its_own_records_and_by_those_about_whole_members() -> None:
-    log = Log(ANNA)
-    log.claim(ANNA, web(1))
-    log.balance()
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=2)
-    log.say(ReleaseGroup, BERT, pause_id="p")
-    concerned = [type(record) for record in log.records if may_change(record, {web(1)})]
-    assert concerned == [ClaimingPartition, ForgettingMember, ReleaseGroup]
-    assert [type(item) for item in log.records if not may_change(item, {web(0)})] == [
-        JoiningGroup,
-        ClaimingPartition,
-        BalancingGroup,
-    ]
 
 
 def test_a_record_is_shown_as_it_is_in_the_log() -> None:

@@ -11,10 +11,10 @@ from penstock.claims.protocol.records import (
     NUMBER_MAX,
     TEXT_CHARACTERS_MAX,
     Beat,
+    ClaimRequest,
     Record,
     Wanted,
     Who,
-    Wish,
 )
 from penstock.logs.log import Partition
 
@@ -28,7 +28,7 @@ _SECONDS = st.floats(0.001, 2.0**31)
 _PARTITIONS = st.builds(Partition, texts(), texts(), st.integers(0, PARTITION_NUMBER_MAX))
 _BEATS = st.builds(Beat, _PARTITIONS, _NUMBERS, st.none() | _NUMBERS, _NUMBERS, _NUMBERS)
 _SPANS = st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=3).map(tuple)
-_WISHES = st.builds(Wish, _PARTITIONS, _NUMBERS, _NUMBERS)
+_REQUESTS = st.builds(ClaimRequest, _PARTITIONS, _NUMBERS, _NUMBERS)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "who": st.builds(Who, texts(), texts()),
     "client_id": texts(),
@@ -39,7 +39,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "heartbeat_seconds": _SECONDS,
     "wants": st.lists(st.builds(Wanted, texts(), texts(), _SPANS), max_size=3).map(tuple),
     "beats": st.lists(_BEATS, max_size=3).map(tuple),
-    "wishes": st.lists(_WISHES, max_size=3).map(tuple),
+    "requests": st.lists(_REQUESTS, max_size=3).map(tuple),
     "for_seconds": st.none() | _SECONDS,
     "if_last": _NUMBERS,
 }

@@ -15,6 +15,7 @@ from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
+    ClaimRequest,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
@@ -27,7 +28,6 @@ from penstock.claims.protocol.records import (
     ResumingGroup,
     Seeking,
     Who,
-    Wish,
     wants_of,
 )
 from penstock.claims.protocol.state import Claim, Group
@@ -94,9 +94,9 @@ def _beats(view: _View) -> tuple[Beat, ...]:
     return (Beat(view.word.partition, view.claim.token, view.word.number, seeks=view.claim.seeks),)
 
 
-def _wishes(view: _View) -> tuple[Wish, ...]:
+def _requests(view: _View) -> tuple[ClaimRequest, ...]:
     several = PARTITIONS if view.word.number % 3 == 0 else (view.word.partition,)
-    return tuple(Wish(item, view.state.claim(item).token, view.word.number // 10) for item in several)
+    return tuple(ClaimRequest(item, view.state.claim(item).token, view.word.number // 10) for item in several)
 
 
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
@@ -109,7 +109,7 @@ _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
     ForgettingMember: lambda view: {"client_id": view.word.who.client_id, "if_last": view.member_last or 0},
     BalancingGroup: lambda view: {"if_changed": view.state.changed or 0},
     Heartbeat: lambda view: {"wants": wants_of(PARTITIONS[: view.word.number % 5]), "beats": _beats(view)},
-    ClaimingPartition: lambda view: {"wishes": _wishes(view)},
+    ClaimingPartition: lambda view: {"requests": _requests(view)},
     ReleasingPartition: lambda view: {"beats": _beats(view)},
     ClaimingMessages: lambda view: {
         "token": view.claim.token,

@@ -25,6 +25,7 @@ from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
+    ClaimRequest,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
@@ -38,7 +39,6 @@ from penstock.claims.protocol.records import (
     Seeking,
     Wanted,
     Who,
-    Wish,
     wants_of,
 )
 from penstock.logs.log import Partition
@@ -60,7 +60,7 @@ RELEASED: list[Record] = [
     Heartbeat(**SAID, wants=WANTS, beats=BEATS),
     ClaimingPartition(
         **SAID,
-        wishes=(Wish(WEB, 8, 6), Wish(Partition("hot", "Zz-1", 0))),
+        requests=(ClaimRequest(WEB, 8, 6), ClaimRequest(Partition("hot", "Zz-1", 0))),
     ),
     ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share"),
     ClaimingMessages(**SAID, partition=WEB, token=9, if_seeks=1, end=2000),
@@ -126,7 +126,7 @@ def test_no_text_runs_into_its_neighbour(client_id: str, nonce: str, topic: str)
     ids=["slash", "only slash", "newline", "nul", "unicode", "empty", "json", "line separator", "longest"],
 )
 def test_p5_any_text_is_a_client_id_a_group_and_a_topic(text: str) -> None:
-    record = ClaimingPartition(who=Who(text, text), seq=1, wishes=(Wish(Partition(text, text, 0)),))
+    record = ClaimingPartition(who=Who(text, text), seq=1, requests=(ClaimRequest(Partition(text, text, 0)),))
     assert decode(encode(record, text, 1), text)[0] == record
 
 

@@ -11,6 +11,7 @@ from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
     ClaimingPartition,
+    ClaimRequest,
     ForgettingMember,
     ForgettingPartitions,
     FreeingPartition,
@@ -20,7 +21,6 @@ from penstock.claims.protocol.records import (
     ReleasingPartition,
     Seeking,
     Who,
-    Wish,
 )
 from penstock.claims.protocol.state import Claim
 from tests.support.coordination import ANNA, BERT, CLEO, WEB, Log, web
@@ -60,14 +60,19 @@ def test_a_free_partition_is_claimed() -> None:
 
 def test_of_two_claimants_the_first_in_the_log_wins() -> None:
     log = annas()
-    assert log.say(ClaimingPartition, BERT, wishes=(Wish(WEB),)) is not None
+    assert log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),)) is not None
     assert log.claim_of().held_by(ANNA)
 
 
 def test_one_record_claims_many_and_each_has_a_verdict_of_its_own() -> None:
     log = annas()
-    wishes = (Wish(WEB), Wish(web(1)), Wish(web(2), if_token=7), Wish(web(3), floor=4))
-    assert log.say(ClaimingPartition, BERT, wishes=wishes) is None
+    requests = (
+        ClaimRequest(WEB),
+        ClaimRequest(web(1)),
+        ClaimRequest(web(2), if_token=7),
+        ClaimRequest(web(3), floor=4),
+    )
+    assert log.say(ClaimingPartition, BERT, requests=requests) is None
     assert log.claim_of().held_by(ANNA)
     assert log.claim_of(web(1)).held_by(BERT)
     assert log.claim_of(web(2)) == Claim()
@@ -108,7 +113,7 @@ def test_any_word_of_a_silent_member_defeats_that_record(word: str) -> None:
 def test_a_claim_on_what_is_no_longer_so_is_refused(if_token: int) -> None:
     log = annas()
     log.release(ANNA, 1)
-    assert log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, if_token),)) is not None
+    assert log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, if_token),)) is not None
     assert not log.claim_of().held
 
 

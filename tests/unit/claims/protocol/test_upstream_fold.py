@@ -9,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import ClaimingMessages, ClaimingPartition, ForgettingMember, Record, Who, Wish
+from penstock.claims.protocol.records import (
+    ClaimingMessages,
+    ClaimingPartition,
+    ClaimRequest,
+    ForgettingMember,
+    Record,
+    Who,
+)
 from penstock.claims.protocol.state import Claim, Group
 from tests.support.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
 
@@ -98,7 +105,7 @@ def contested() -> list[Record]:
     """A log with a claim, a silence, a take-over, a lost race and words of the dead."""
     log = annas(5)
     taken_over(log)
-    log.say(ClaimingPartition, CLEO, wishes=(Wish(WEB, 1),))
+    log.say(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
     log.beat(ANNA, 1, 50)
     log.release(ANNA, 1, 1)
     log.beat(BERT, 2, 6)
@@ -156,7 +163,7 @@ def test_p4_a_second_process_does_not_join_beside_a_living_one() -> None:
 
 def test_p11_a_release_after_a_lost_race_is_nobodys() -> None:
     log = annas()
-    log.say(ClaimingPartition, BERT, wishes=(Wish(WEB),))
+    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
     assert log.release(BERT, 1) is not None
     assert log.release(BERT, 0) is not None
     assert log.claim_of().held_by(ANNA)
@@ -164,7 +171,7 @@ def test_p11_a_release_after_a_lost_race_is_nobodys() -> None:
 
 def test_p11_a_claim_whose_acknowledgement_was_lost_is_known_by_reading() -> None:
     log = Log()
-    claim = ClaimingPartition(who=ANNA, seq=1, wishes=(Wish(WEB),))
+    claim = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
     assert log.hear(claim) is None
     assert log.hear(replace(claim, seq=2)) is not None, "sent once more because nobody answered"
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3)
@@ -172,7 +179,7 @@ def test_p11_a_claim_whose_acknowledgement_was_lost_is_known_by_reading() -> Non
 
 def test_p11_a_claim_that_arrives_late_takes_nothing_that_changed_meanwhile() -> None:
     log = Log()
-    late = ClaimingPartition(who=ANNA, seq=1, wishes=(Wish(WEB),))
+    late = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
     log.claim(BERT)
     log.release(BERT, 1)
     assert log.hear(late) is not None, "free again is not the same as never claimed"

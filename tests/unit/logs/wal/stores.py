@@ -1,4 +1,4 @@
-"""A store in a folder of a test, with clocks that the test moves."""
+"""A store in a folder of a test, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.failpoints import AtStep, noop
 from penstock.logs.log import Bounds
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import Appended, WalRecord, decode_appends
-from penstock.logs.wal.store import Append, WalStore
+from penstock.logs.wal.store import Append, WalLimits, WalStore
 
 TOPIC = "orders"
 LIMITS = WalLimits(reserve_bytes=1024)
@@ -35,11 +34,10 @@ class Folder:
     path: Path
     limits: WalLimits = LIMITS
     clock: Clock = field(default_factory=Clock)
-    monotonic: Clock = field(default_factory=Clock)
     at_step: AtStep = noop
 
     def open(self) -> WalStore:
-        return WalStore(self.path, self.limits, self.clock, self.at_step, self.monotonic)
+        return WalStore(self.path, self.limits, self.clock, self.at_step)
 
     def with_topic(self, partitions: int = 1) -> WalStore:
         store = self.open()
@@ -85,4 +83,4 @@ def abandon(store: WalStore) -> None:
 
 def commit(store: WalStore, job: str, offsets: dict[int, int] | Iterable[tuple[int, int]]) -> None:
     places = [state.partition for state in store.partitions(TOPIC)]
-    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()], "table")
+    store.report(job, [(places[number], offset) for number, offset in dict(offsets).items()])

@@ -23,16 +23,17 @@ from penstock.logs.log import Bounds, SliceShrankError
 from penstock.logs.wal import records as records_module
 from penstock.logs.wal import server as server_module
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     SPLITTERS,
+    WalDamagedError,
     WalFullError,
     WalRecord,
     WalRefusedError,
     read_body,
 )
 from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer, is_loopback
+from penstock.logs.wal.store import WalLimits
 from tests.support.tries import tries
 from tests.support.wal import served
 from tests.unit.logs.wal.stores import TOPIC, bounds_of
@@ -193,6 +194,16 @@ def test_keys_values_and_headers_arrive_as_they_were_sent(client: WalClient) -> 
     assert read(client, 1) == [*sent, WalRecord(b"value")]
 
 
+def test_a_missing_append_is_reported_and_shifts_no_offset(server: WalServer, client: WalClient) -> None:
+    for number in range(3):
+        client.append(TOPIC, [b"%d" % number] * 2, partition=0)
+    server.store._db.execute("DELETE FROM appends WHERE start = 2")
+    for start in (0, 2, 3):
+        with pytest.raises(WalDamagedError):
+            list(client.read(TOPIC, 0, start, 6))
+    assert len(list(client.read(TOPIC, 0, 4, 6))) == 1
+
+
 def raw(server: WalServer) -> socket.socket:
     split = urlsplit(server.url)
     return socket.create_connection((split.hostname, split.port), timeout=60)
@@ -333,10 +344,10 @@ def test_only_loopback_addresses_may_be_served_without_a_token(host: str, expect
 
 def test_a_long_job_name_is_registered_and_a_longer_one_refused(client: WalClient) -> None:
     place = client.partitions(TOPIC)[0].partition
-    client.report("j" * 249, "", {place: 0})
+    client.report("j" * 249, {place: 0})
     assert client.partitions(TOPIC)[0].positions == {"j" * 249: 0}
     with pytest.raises(WalRefusedError) as raised:
-        client.report("j" * 250, "", {place: 0})
+        client.report("j" * 250, {place: 0})
     assert "249" in raised.value.hint
 
 
@@ -388,7 +399,7 @@ def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not()
 
 def test_topics_are_listed_with_ends_sizes_and_what_jobs_have_committed(server: WalServer, client: WalClient) -> None:
     client.append(TOPIC, [b"a", b"b", b"c"], partition=1)
-    client.report("job", "", {client.partitions(TOPIC)[1].partition: 1})
+    client.report("job", {client.partitions(TOPIC)[1].partition: 1})
     states = json.loads(asked(server, "GET", "/topics")[2])
     assert [(state["partition"]["number"], state["end"], state["positions"]) for state in states] == [
         *((0, 0, {"job": None}), (1, 3, {"job": 1}), (2, 0, {"job": None})),
@@ -408,7 +419,7 @@ def test_with_tokens_only_those_who_have_one_are_answered(tmp_path: Path) -> Non
                     partial(stranger.append, TOPIC, [b"b" * 100_000]),
                     partial(stranger.create_topic, "other"),
                     partial(stranger.delete_topic, TOPIC),
-                    partial(stranger.report, "job", "", {}),
+                    partial(stranger.report, "job", {}),
                 ):
                     with pytest.raises(WalRefusedError) as raised:
                         call()

@@ -11,7 +11,6 @@ import pytest
 from penstock.errors import TransientError, UserError
 from penstock.logs.log import Bounds, Partition, SliceShrankError
 from penstock.logs.wal import store as store_module
-from penstock.logs.wal.database import WalLimits
 from penstock.logs.wal.records import (
     Appended,
     WalDamagedError,
@@ -19,10 +18,10 @@ from penstock.logs.wal.records import (
     WalRefusedError,
     decode_appends,
 )
-from penstock.logs.wal.store import STEPS
+from penstock.logs.wal.store import STEPS, WalLimits
 from tests.unit.logs.wal.stores import TOPIC, Folder, abandon, append, bounds_of, commit, made, values_in
 
-SMALL = WalLimits(retention_seconds=100, dedup_seconds=1_000, reserve_bytes=1024)
+SMALL = WalLimits(retention_seconds=100, reserve_bytes=1024)
 EAGER = WalLimits(retention_seconds=0, reserve_bytes=1024)
 
 
@@ -69,19 +68,45 @@ def test_a_known_key_is_recognised_in_whatever_partition_its_records_would_be(tm
     assert sum(bounds_of(store, number).end for number in range(8)) == 2
 
 
-def test_keys_are_forgotten_after_a_time_and_beyond_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_keys_are_known_and_each_append_forgets_at_most_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_module, "CLIENT_KEYS_MAX", 50)
     folder = Folder(tmp_path, SMALL)
     store = folder.with_topic()
-    append(store, b"a", client_key="early")
-    folder.monotonic.at += 1_001
-    assert not append(store, b"a", client_key="early").repeated
-    for number in range(50):
-        folder.monotonic.at += 1
-        append(store, b"b", client_key=str(number))
+    for number in range(60):
+        append(store, b"a", client_key=str(number))
+        [keys] = store._db.execute("SELECT count(*) FROM client_keys").fetchone()
+        assert keys == min(50, number + 1)
+    folder.clock.at += 10**9
     store.trim()
-    assert append(store, b"b", client_key="0").repeated
-    assert not append(store, b"a", client_key="early").repeated
+    store.close()
+    store = folder.open()
+    assert append(store, b"a", client_key="10").repeated, "no time makes it forget"
+    assert not append(store, b"a", client_key="9").repeated
+
+
+def test_a_topic_that_is_recreated_knows_no_key_of_the_deleted_one(tmp_path: Path) -> None:
+    store = Folder(tmp_path).with_topic()
+    for _ in range(3):
+        assert not append(store, b"a", client_key="key").repeated
+        store.delete_topic(TOPIC)
+        store.create_topic(TOPIC, 1)
+
+
+def test_much_is_trimmed_in_short_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "TRIM_BYTES_MAX", 1_000)
+    store = Folder(tmp_path, EAGER).with_topic()
+    for _ in range(20):
+        append(store, b"x" * 500)
+    commit(store, "job", {0: 20})
+    assert bounds_of(store) == Bounds(2, 20)
+    steps: list[str] = []
+    store._at_step = steps.append
+    store.trim()
+    assert bounds_of(store) == Bounds(20, 20)
+    assert steps.count("wal_trimmed") == 9 and steps.count("wal_committed") == 10
+    assert store.partitions(TOPIC)[0].bytes == 0
 
 
 def test_a_clock_that_jumps_forward_and_back_forgets_no_key(tmp_path: Path) -> None:
@@ -93,7 +118,6 @@ def test_a_clock_that_jumps_forward_and_back_forgets_no_key(tmp_path: Path) -> N
         append(store, b"b", client_key=f"at-{jump}-{folder.clock.at}")
         store.trim()
         store.close()
-        folder.monotonic.at = 5.0  # another process, perhaps after a restart of the computer
         store = folder.open()
         assert append(store, b"a", client_key="one").repeated
 
@@ -121,7 +145,7 @@ def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
             seen.append((step, other.execute("SELECT count(*) FROM appends").fetchone()[0]))
 
     store = folder.with_topic()
-    store._reach = look
+    store._at_step = look
     append(store, b"a")
     assert seen == [("wal_written", 0), ("wal_committed", 1)]
     [(synchronous,), (mode,)] = (
@@ -277,18 +301,17 @@ def test_a_partition_full_of_unread_records_refuses_and_accepts_more_once_they_a
     assert store.partitions(TOPIC)[0].bytes <= 1_000
 
 
-def test_a_position_never_moves_back_nor_beyond_the_end_and_a_name_belongs_to_one_table(tmp_path: Path) -> None:
+def test_a_position_never_moves_back_nor_beyond_the_end(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic()
     append(store, b"a", b"b", b"c")
     place = store.partitions(TOPIC)[0].partition
     commit(store, "job", {0: 2})
-    assert store.report("job", [(place, 1)], "table") == ([], [(place, "already at 2")])
-    recreated = Partition(TOPIC, "0" * 32, 0)
-    for owner, partition, offset in (("table", place, 4), ("other", place, 3), ("table", recreated, 3)):
+    assert store.report("job", [(place, 1)]) == [2]
+    for partition, offset in ((place, 4), (Partition(TOPIC, "0" * 32, 0), 3)):
         with pytest.raises(WalRefusedError):
-            store.report("job", [(partition, offset)], owner)
+            store.report("job", [(partition, offset)])
     assert store.partitions()[0].positions == {"job": 2}
-    store.report("job", [(place, 1)], "table", reset=True)
+    store.report("job", [(place, 1)], reset=True)
     assert store.partitions()[0].positions == {"job": 1}, "a job that begins again states where"
 
 
@@ -336,7 +359,7 @@ def test_foreign_files_do_not_stop_it(tmp_path: Path) -> None:
     assert values_in(Folder(tmp_path).open()) == [b"a"]
 
 
-@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("version", [3, 5])
 def test_a_folder_of_an_older_or_newer_version_is_refused(tmp_path: Path, version: int) -> None:
     folder = Folder(tmp_path)
     store = folder.with_topic()

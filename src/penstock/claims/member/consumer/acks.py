@@ -53,7 +53,7 @@ class Acks:
         self.in_flight_max = in_flight_max
         self._next = start
         self._tracked: deque[int] = deque()
-        self._undone: dict[int, float] = {}
+        self._undone: set[int] = set()
 
     @property
     def position(self) -> int:
@@ -74,19 +74,14 @@ class Acks:
         """How many items may be handed out now."""
         return self.in_flight_max - len(self._tracked)
 
-    @property
-    def held_back_since(self) -> float | None:
-        """When the item was delivered that holds the position back."""
-        return self._undone[self._tracked[0]] if self._tracked else None
-
-    def deliver(self, offset: int, now: float) -> None:
+    def deliver(self, offset: int) -> None:
         """Deliver an item; offsets rise, and may skip what the log does not hold."""
         if offset < self._next:
             raise ValueError(f"offset {offset} of {self.partition} comes after {self._next - 1}")
         if self.room < 1:
             raise ValueError(f"{self.in_flight_max} items of {self.partition} are in flight already")
         self._tracked.append(offset)
-        self._undone[offset] = now
+        self._undone.add(offset)
         self._next = offset + 1
 
     def pass_over(self, offset: int) -> None:
@@ -104,7 +99,7 @@ class Acks:
             hint = "pass the item itself to done(), as poll() returned it"
             raise UnknownWorkError(self.partition, offset, "was not handed out", hint)
         before = self.position
-        del self._undone[offset]
+        self._undone.discard(offset)
         while self._tracked and self._tracked[0] not in self._undone:
             self._tracked.popleft()
         return self.position != before

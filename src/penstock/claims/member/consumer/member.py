@@ -163,13 +163,6 @@ class Member:
         with self._supervisor.lock:
             return {partition: stream.lag for partition, stream in self._supervisor.streams.items()}
 
-    def oldest_undone_seconds(self) -> dict[Partition, float]:
-        """How long the record that holds each position back has been in flight; a poison record shows here."""
-        now = self._agent.now()
-        with self._supervisor.lock:
-            since = {partition: stream.acks.held_back_since for partition, stream in self._supervisor.streams.items()}
-        return {partition: now - item for partition, item in since.items() if item is not None}
-
     def losses(self) -> dict[Partition, tuple[tuple[int, int], ...]]:
         """The group's loss ledger: ranges `[start, end)` that were claimed at most once and never reported as done."""
         with self._agent.looking() as participant:

@@ -127,19 +127,21 @@ class StartOffsets:
             return
         with suppress(TransientError), self._agent.looking() as participant:
             claims = participant.view.claims()
-            self._begun = frozenset(each.topic_id for each, claim in claims if position_of(claim) is not None)
+            self._begun = frozenset(partition.topic_id for partition, claim in claims if position_of(claim) is not None)
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         """The start offsets of these claims; those that are lost, or whose position is doubted, are left out."""
         self.see_begun()
         now = self._agent.now()
         with self._agent.looking() as participant:
-            claims = {item: participant.view.claim(item) for item in tokens if not self._waits(item, now)}
-        claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
+            claims = {
+                partition: participant.view.claim(partition) for partition in tokens if not self._waits(partition, now)
+            }
+        claims = {partition: claim for partition, claim in claims.items() if claim.token == tokens[partition]}
         bounds = self._bounds(claims)
-        first_time = {each: claim for each, claim in claims.items() if position_of(claim) is None}
+        first_time = {partition: claim for partition, claim in claims.items() if position_of(claim) is None}
         first_starts = self._first_starts(first_time, bounds)
-        for partition in [each for each in claims if each not in first_time]:
+        for partition in [partition for partition in claims if partition not in first_time]:
             offset = self._offset(partition, claims[partition], bounds[partition])
             if offset is not None:
                 first_starts[partition] = offset
@@ -151,8 +153,8 @@ class StartOffsets:
         return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
-        doubted = [item for item in claims if item in self._doubts]
-        bounds = dict(self._log.bounds([each for each in claims if each not in self._doubts]))
+        doubted = [partition for partition in claims if partition in self._doubts]
+        bounds = dict(self._log.bounds([partition for partition in claims if partition not in self._doubts]))
         if doubted:
             # Another client asks the present leaders of the partitions.
             with closing(self._ask_anew()) as log:
@@ -164,14 +166,16 @@ class StartOffsets:
     def _first_starts(
         self, claims: Mapping[Partition, Claim], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
-        starts = {item: self._first_offset(item, bounds[item]) for item in claims}
+        starts = {partition: self._first_offset(partition, bounds[partition]) for partition in claims}
         recorded = [
-            each for each in claims if self._options.at_most_once or (self._options.start_moves and self._started(each))
+            partition
+            for partition in claims
+            if self._options.at_most_once or (self._options.start_moves and self._started(partition))
         ]
         if self._options.start_moves:
             # Before ours: a member that sees a position of a topic takes a partition without one for a new one.
-            self._start_others({each.topic_id for each in recorded})
-        agreed = self._agree({each: starts[each] for each in recorded}, claims)
+            self._start_others({partition.topic_id for partition in recorded})
+        agreed = self._agree({partition: starts[partition] for partition in recorded}, claims)
         return {
             partition: offset
             for partition, offset in starts.items()
@@ -188,10 +192,14 @@ class StartOffsets:
     def _start_others(self, topics: set[str]) -> None:
         """Record where the rest of these topics starts, as far as no member holds it: the holders record the others."""
         with self._agent.looking() as participant:
-            seen = {item: participant.view.claim(item) for item in sorted(self._known) if item.topic_id in topics}
-        rest = {key: claim for key, claim in seen.items() if not claim.held and position_of(claim) is None}
+            claims = {
+                partition: participant.view.claim(partition)
+                for partition in sorted(self._known)
+                if partition.topic_id in topics
+            }
+        rest = {key: claim for key, claim in claims.items() if not claim.held and position_of(claim) is None}
         bounds = self._log.bounds(rest)
-        starts = {each: self._first_offset(each, bounds[each]) for each in rest}
+        starts = {partition: self._first_offset(partition, bounds[partition]) for partition in rest}
         self._agree(starts, rest)
 
     def _agree(self, starts: Mapping[Partition, int], claims: Mapping[Partition, Claim]) -> set[Partition]:
@@ -204,7 +212,7 @@ class StartOffsets:
             for partition, offset in starts.items()
         ]
         verdicts = self._agent.say_each(Seeking, about)
-        return {item for item, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
+        return {partition for partition, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
 
     # with a position
 

@@ -177,10 +177,7 @@ class Deliveries:
             return []
         with self._supervisor.lock:
             ready = set(self._ready())
-            now = self._agent.now()
-            works = [
-                work for stream, count in counts.items() if stream in ready for work in stream.hand_out(count, now)
-            ]
+            works = [work for stream, count in counts.items() if stream in ready for work in stream.hand_out(count)]
         self._supervisor.report()
         return works
 

@@ -92,9 +92,9 @@ class Stream:
         """Records up to the log's end as it was when it was last asked."""
         return max(0, self.log_end - self.acks.position)
 
-    def take(self, each: Message | int, fetch_from: int) -> None:
+    def take(self, entry: Message | int, fetch_from: int) -> None:
         """Queue what the consumer gave; what comes next begins at `fetch_from`."""
-        self.queue.append(each)
+        self.queue.append(entry)
         self.fetch_from = fetch_from
         self.unanswered_seconds = 0.0
 
@@ -108,18 +108,18 @@ class Stream:
         """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
         while self.queue and isinstance(self.queue[0], int):
             self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
-        messages = (item for item in self.queue if not isinstance(item, int))
+        messages = (entry for entry in self.queue if not isinstance(entry, int))
         return list(islice(messages, max(0, min(count_max, self.acks.room))))
 
-    def hand_out(self, count: int, now: float) -> Iterator[Work]:
+    def hand_out(self, count: int) -> Iterator[Work]:
         """Take so many records from the queue and track them."""
         while count > 0:
-            each = self.queue.popleft()
-            if isinstance(each, int):
-                self.acks.pass_over(each)
+            entry = self.queue.popleft()
+            if isinstance(entry, int):
+                self.acks.pass_over(entry)
                 continue
-            work = _work(each, self)
-            self.acks.deliver(work.offset, now)
+            work = _work(entry, self)
+            self.acks.deliver(work.offset)
             count -= 1
             yield work
 
@@ -166,15 +166,15 @@ class Reader:
 
     def follow(self, streams: Mapping[Partition, Stream]) -> None:
         """Read exactly these streams, each from its start; those already being read continue."""
-        wanted = {(item.topic, item.number): stream for item, stream in streams.items()}
-        gone = [key for key, stream in self._followed.items() if wanted.get(key) is not stream]
+        chosen = {(partition.topic, partition.number): stream for partition, stream in streams.items()}
+        gone = [key for key, stream in self._followed.items() if chosen.get(key) is not stream]
         # A paused partition stays paused when it is assigned again.
         self._resume([key for key in gone if key in self._paused])
         if gone:
             self._consumer.incremental_unassign([TopicPartition(*key) for key in gone])
         for key in gone:
             del self._followed[key]
-        new = {key: stream for key, stream in wanted.items() if key not in self._followed}
+        new = {key: stream for key, stream in chosen.items() if key not in self._followed}
         if new:
             places = [TopicPartition(*key, stream.fetch_from) for key, stream in new.items()]
             self._consumer.incremental_assign(places)

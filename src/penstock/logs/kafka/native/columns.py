@@ -82,24 +82,24 @@ def arrow_batches(piece: Piece, records: Records, bytes_max: int) -> Iterator[pa
 
 def binary_array(spans: Spans) -> pa.Array:
     """A copy of the values."""
-    known = spans.addresses != 0
-    if not known.any():
-        return pa.nulls(len(known), pa.binary())
-    first = int(spans.addresses[known].min())
+    present = spans.addresses != 0
+    if not present.any():
+        return pa.nulls(len(present), pa.binary())
+    first = int(spans.addresses[present].min())
     size = int((spans.addresses + spans.lengths.astype(np.uint64)).max()) - first
     if size >= _REACH_BYTES:
         pairs = zip(spans.addresses.tolist(), spans.lengths.tolist(), strict=True)
         return pa.array([ctypes.string_at(*pair) if pair[0] else None for pair in pairs], pa.binary())
     # Arrow itself copies from views; it does not need the first bytes that views of longer values hold.
     memory = pa.foreign_buffer(first, max(size, 1))
-    starts = np.where(known, spans.addresses - np.uint64(first), 0).astype(np.int64)
-    views = np.zeros((len(known), 4), np.int32)
-    views[:, 0], views[:, 3] = np.where(known, spans.lengths, 0), starts
+    starts = np.where(present, spans.addresses - np.uint64(first), 0).astype(np.int64)
+    views = np.zeros((len(present), 4), np.int32)
+    views[:, 0], views[:, 3] = np.where(present, spans.lengths, 0), starts
     short = np.flatnonzero(views[:, 0] <= _INLINE_BYTES)
     if len(short):
         views[short, 1:] = _inlined(np.frombuffer(memory, np.uint8), starts[short], views[short, 0])
-    valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    from_buffers = pa.Array.from_buffers(pa.binary_view(), len(known), [valid, pa.py_buffer(views), memory])
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    from_buffers = pa.Array.from_buffers(pa.binary_view(), len(present), [valid, pa.py_buffer(views), memory])
     return from_buffers.cast(pa.binary())
 
 

@@ -68,25 +68,25 @@ class Messages:
     def timestamps(self, numbers: Numbers) -> Times:
         """Of these records, one at least."""
         if not self._reads_at_once:
-            return self._told_timestamps(numbers)
+            return self._called_timestamps(numbers)
         kinds = (self._field(_TIME_KIND) >> 32).astype(np.int32)[numbers]
         millis = self._field(_TIME)[numbers]
-        kinds_told, millis_told = self._told_timestamps(numbers[[0, -1]])
-        _check(np.array_equal(kinds[[0, -1]], kinds_told) and np.array_equal(millis[[0, -1]], millis_told))
+        called_kinds, called_millis = self._called_timestamps(numbers[[0, -1]])
+        _check(np.array_equal(kinds[[0, -1]], called_kinds) and np.array_equal(millis[[0, -1]], called_millis))
         return kinds, millis
 
     def headers(self, numbers: Numbers) -> list[RawHeaders | None]:
         """Of these records, one at least; None where there are none."""
         if not self._reads_at_once:
-            return self._told_headers(numbers)
+            return self._called_headers(numbers)
         having = self._field(_HEADER_BYTES).astype(np.int32)[numbers] > _EMPTY_HEADER_BYTES
-        told = self._told_headers(numbers[[0, -1]])
+        called = self._called_headers(numbers[[0, -1]])
         # Bytes that the client does not take for headers, such as more than 100,000 of them, are none.
-        _check(all(has or item is None for has, item in zip(having[[0, -1]].tolist(), told, strict=True)))
+        _check(all(has or headers is None for has, headers in zip(having[[0, -1]].tolist(), called, strict=True)))
         result: list[RawHeaders | None] = [None] * len(numbers)
         if having.any():
             rows = np.flatnonzero(having)
-            for row, headers in zip(rows.tolist(), self._told_headers(numbers[rows]), strict=True):
+            for row, headers in zip(rows.tolist(), self._called_headers(numbers[rows]), strict=True):
                 result[row] = headers
         return result
 
@@ -106,17 +106,17 @@ class Messages:
         result: Numbers = self._words[self._places + word]
         return result
 
-    def _told_timestamps(self, numbers: Numbers) -> Times:
+    def _called_timestamps(self, numbers: Numbers) -> Times:
         kinds = np.zeros(len(numbers), np.int32)
         places = range(kinds.ctypes.data, kinds.ctypes.data + kinds.nbytes, kinds.itemsize)
         times = map(QUICK["message_timestamp"], self._pointers[numbers].tolist(), places)
         return kinds, np.fromiter(times, np.int64, len(numbers))
 
-    def _told_headers(self, numbers: Numbers) -> list[RawHeaders | None]:
+    def _called_headers(self, numbers: Numbers) -> list[RawHeaders | None]:
         lists = np.zeros(len(numbers), np.uint64)
         places = range(lists.ctypes.data, lists.ctypes.data + lists.nbytes, lists.itemsize)
         deque(map(QUICK["message_headers"], self._pointers[numbers].tolist(), places), maxlen=0)
-        return [_headers(item) if item else None for item in lists.tolist()]
+        return [_headers(address) if address else None for address in lists.tolist()]
 
 
 def _check(agree: bool) -> None:

@@ -20,8 +20,8 @@ def acks(start: int = 0, in_flight_max: int = 100) -> Acks:
 
 def delivered(*offsets: int, start: int = 0, in_flight_max: int = 100) -> Acks:
     result = acks(start, in_flight_max)
-    for number, offset in enumerate(offsets):
-        result.deliver(offset, float(number))
+    for offset in offsets:
+        result.deliver(offset)
     return result
 
 
@@ -90,7 +90,6 @@ def test_the_position_goes_to_the_end_of_a_log_whose_tail_holds_no_records() -> 
 def test_nothing_handed_out_leaves_the_position_where_the_claim_began(start: int) -> None:
     """Zero is a position like any other (P13)."""
     assert acks(start).position == start
-    assert acks(start).held_back_since is None
 
 
 def test_p16_finishing_a_record_twice_is_refused_and_counts_nothing() -> None:
@@ -132,24 +131,16 @@ def test_i6_a_poison_record_stops_the_hand_out_after_the_bound_however_many_are_
     full.done(2, TOKEN)
     assert (full.room, full.undone) == (0, 1)
     with pytest.raises(ValueError):
-        full.deliver(3, 9.0)
+        full.deliver(3)
     full.done(0, TOKEN)
     assert full.room == 3
-
-
-def test_the_age_of_the_record_that_holds_the_position_back_can_be_seen() -> None:
-    three = delivered(5, 6, 8, start=5)
-    assert (three.position, three.held_back_since) == (5, 0.0)
-    three.done(6, TOKEN)
-    three.done(5, TOKEN)
-    assert (three.position, three.held_back_since) == (8, 2.0)
 
 
 def test_records_are_handed_out_in_the_order_of_the_log() -> None:
     one = delivered(5, start=5)
     for offset in (5, 4):
         with pytest.raises(ValueError):
-            one.deliver(offset, 1.0)
+            one.deliver(offset)
 
 
 def test_a_bound_below_one_is_refused() -> None:

@@ -39,7 +39,7 @@ class Reading:
         stream = self.supervisor.streams[WEB]
         for offset in range(stream.fetch_from, min(RECORDS, stream.fetch_from + count)):
             stream.take(cast(Message, Fetched(offset)), offset + 1)
-        return list(stream.hand_out(len(stream.queue), self.group.now))
+        return list(stream.hand_out(len(stream.queue)))
 
     def done(self, work: Work) -> bool:
         """As `Member.done`; False where that raises LostClaimError, which the documented loop catches."""
