@@ -32,7 +32,7 @@ def lived(
 ) -> Walk:
     """A life up to its last record. `pointless`: the partitions of three that carry no points; None: drawn."""
     rng = random.Random(f"{seed}/{policy}/{publish}")
-    monkeypatch.setattr(decide, "CLOSE_ROWS_MAX", rng.choice((200, 500, 1000)))
+    monkeypatch.setattr(decide, "CLOSE_ROWS_MAX", rng.choice((10, 100, 1000)))
     monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", rng.choice((3, 20, 1000)))
     for module in (aggregate, close_task):
         monkeypatch.setattr(module, "MERGE_ROWS_MIN", rng.choice((2, 1000)))

@@ -45,7 +45,7 @@ def test_a_path_is_enough(load: Load) -> None:
         (job("windows: [60]"), "windows[0]", "expected a duration, found a number; write the unit too"),
         (job("windows: [500ms]"), "windows[0]", "from 1s to 366d"),
         (job("windows: [10m, 1m]"), "windows[1]", "the shortest comes first"),
-        (job("windows: [1m, 90s]"), "windows[1]", "90s is no multiple of 1m"),
+        (job("windows: [1m, 90s]"), "windows[1]", "90s is not a multiple of 1m"),
         (job("late: correct"), "late", "is not one of drop, update"),
         (job("aggregates: [frist]"), "aggregates[0]", "did you mean first?"),
         (job("quantiles: [99]"), "quantiles[0]", "between 0 and 1"),

@@ -47,7 +47,7 @@ def merge_partials(
 ) -> pl.LazyFrame:
     """One row per series and window of this length; `window_ms` of the finest merges rows of the same window.
 
-    `series`: the columns that distinguishes series ; others do not stay.
+    `series`: the columns that distinguish series; other ones are dropped.
     """
     columns = [pl.col("count").sum(), pl.col("sum").sum(), pl.col("min").min(), pl.col("max").max()]
     if aggregates.ends:
@@ -72,16 +72,21 @@ def aligned(window_ms: int) -> pl.Expr:
     return (micros - micros % (window_ms * MILLI)).cast(pl.Datetime("us", "UTC")).alias("window_start")
 
 
+def series_text() -> pl.Expr:
+    """The name of a series in the table of closed windows: its metric and its tags."""
+    return pl.concat_str("metric", "tags").alias("series")
+
+
 @dataclass(slots=True)
 class Merging:
-    """Rows of partials, merged to windows of one length as they come."""
+    """Rows of partials, merged to windows of one length as they arrive."""
 
     window: Window
     aggregates: Aggregates
     series: Sequence[str] = SERIES
     """The columns that distinguish series."""
     rows: int = 0
-    """That are merged."""
+    """After the last merge."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)
     _waiting_rows: int = 0
 
@@ -92,7 +97,7 @@ class Merging:
         if rows.height:
             self._waiting.append(rows)
             self._waiting_rows += rows.height
-        # Where merging does not help, it is not tried again before there are twice as many.
+        # Where merging does not help, it is tried again only once there are twice as many rows.
         if self._waiting_rows > max(MERGE_ROWS_MIN, 2 * self.rows):
             self._merge()
 

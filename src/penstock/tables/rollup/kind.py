@@ -23,15 +23,13 @@ from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactRequest, OpenWindows, ReadRequest, VacuumRequest, WindowsRequest
-from penstock.tables.rollup.closing import windows_rules
+from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.proof.verification import prove_rollup
-from penstock.tables.rollup.section import RollupSection
-from penstock.tables.rollup.spec import RollupSpec, partials_job
+from penstock.tables.rollup.spec import RollupSection, RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
-from penstock.tables.rollup.upkeep import compact_partials
 from penstock.tables.rollup.writer import RollupWriter
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.vacuum import vacuum

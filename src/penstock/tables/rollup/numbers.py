@@ -19,8 +19,6 @@ OWNER = "owner"
 # Of partials. Instants are in milliseconds.
 INTERVAL = "interval"
 """By interval: its length, fixed when the table is created."""
-WINDOWS_ID = "windows"
-"""The fingerprint of the table that their windows are closed to."""
 CLOSE = "close"
 """The number of the last close that was begun (RULES W2)."""
 UNTIL = "until"
@@ -44,8 +42,6 @@ PUBLISH_BUCKETS = "publish_buckets"
 """In how many buckets the rows are published, fixed with the first one."""
 PUBLISHED = "published"
 """By publish bucket: the last close whose rows are all in the topic; it may lag."""
-IN_TOPIC = "in_topic"
-"""By publish bucket: the close of its position in the topic; it may lag."""
 
 
 def number_key(job: str, name: str, of: str | int | None = None) -> str:
@@ -106,8 +102,8 @@ def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int
 
 
 def refuse_apart(state: CloseState, partials_path: str, windows_path: str) -> None:
-    """The two tables belong together: one that was deleted alone cannot be made up from the other."""
-    if state.close - 1 <= state.closed <= state.close:
+    """Refuse tables of which one was deleted or restored alone: closed rows cannot be made from removed partials."""
+    if state.close - 1 <= state.closed <= state.close and state.cleaned_ms <= state.closed_until_ms:
         return
     raise UserError(
         f"the tables at {partials_path} and {windows_path} do not belong together",

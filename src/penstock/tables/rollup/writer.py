@@ -57,7 +57,7 @@ class RollupWriter:
         return Written(result, started_at, flow.table.schema)
 
     def flow(self, batch: Batch) -> PartialsFlow:
-        """What the tasks of a batch must know."""
+        """The input of the tasks of a batch."""
         spec, job = self.job.table, self.table.job
         table = write_options(job, written_schema(spec.aggregates), ("day",))
         return PartialsFlow(
@@ -71,7 +71,7 @@ class RollupWriter:
                 for item in batch.slices
             },
             failpoint=self._environment.failpoint,
-            finest_ms=spec.finest.millis,
+            finest=spec.finest,
             aggregates=spec.aggregates,
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
             latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,

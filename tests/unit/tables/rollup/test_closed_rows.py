@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.closed_rows import tags_of
+from penstock.tables.rollup.close_task import tags_of
 from penstock.tables.rollup.schema import quantile_column
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(

@@ -13,11 +13,10 @@ from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
 from penstock.tables.rollup import aggregate, close_task, closing
-from penstock.tables.rollup.closing import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup.closing import WindowsRewrittenError, compact_partials, windows_rules
 from penstock.tables.rollup.decide import BeginClose, Clean
 from penstock.tables.rollup.events import WindowsClosed
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
-from penstock.tables.rollup.upkeep import compact_partials
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(12)]

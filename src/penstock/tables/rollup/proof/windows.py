@@ -27,8 +27,7 @@ from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
 from penstock.publish.formats import json_texts
 from penstock.storage import NotFoundError
-from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
-from penstock.tables.rollup.closed_rows import series_text
+from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles, series_text
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import SPANNED, ValueBounds, cut, read_batches, scan, span_ms, window_bounds, within
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, UPDATED, CloseState, number_key
