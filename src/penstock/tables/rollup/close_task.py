@@ -23,7 +23,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
 from penstock.lake.delta.files import ActiveFile
 from penstock.storage import Storage, open_storage
-from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned, quantiles, series_text
+from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned, series_text
 from penstock.tables.rollup.decide import CompleteClose, PartialsFile, Span
 from penstock.tables.rollup.files import (
     in_larger_parts,
@@ -35,7 +35,7 @@ from penstock.tables.rollup.files import (
     window_bounds,
 )
 from penstock.tables.rollup.numbers import LEAST_MS
-from penstock.tables.rollup.schema import TAGS, quantile_column, read_schema, windows_schema
+from penstock.tables.rollup.schema import TAGS, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 MERGED_ROWS_MAX = 1_000_000
@@ -351,10 +351,6 @@ def _place_in_table(window: Window, series_count: int) -> pl.Expr:
 
 
 def _in_columns(rows: pl.DataFrame, series: OrderedSeries, aggregates: Aggregates, schema: pa.Schema) -> pa.RecordBatch:
-    if aggregates.quantiles:
-        values = quantiles(rows["sketch"], aggregates.quantiles)
-        names = map(quantile_column, aggregates.quantiles)
-        rows = rows.with_columns(column.alias(name) for column, name in zip(values, names, strict=True))
     written, of_series = windows_schema(aggregates), series.columns(rows["place"])
     columns = [of_series[field.name] if field.name in of_series else rows[field.name].to_arrow() for field in written]
     cast = [column.cast(field.type) for column, field in zip(columns, written, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,7 +38,7 @@ def open_windows(job: JobSpec[RollupSpec], request: WindowsRequest) -> OpenWindo
     # Opened after the other table was asked: what was cleaned in between was closed, and is not shown.
     partials = existing_table(partials_job(job), Environment())
     until_ms = close_state(job.name, partials.transactions(), closed).closed_until_ms
-    aggregates = replace(job.table.aggregates, quantiles=())
+    aggregates = job.table.aggregates
     spans = {span.window.name: span for span in spans_of(job.table.windows, until_ms, until_ms)}
     if request.interval is not None:
         if request.interval not in spans:

@@ -53,18 +53,13 @@ def read_schema(aggregates: Aggregates) -> pa.Schema:
             pa.field("window_start", INSTANT),
             *_VALUES,
             *(_ENDS if aggregates.ends else ()),
-            *([pa.field("sketch", pa.binary())] if aggregates.quantiles else []),
         ]
     )
 
 
 def windows_schema(aggregates: Aggregates) -> pa.Schema:
     """Of the table of closed windows, partition columns included."""
-    computed = [
-        *(("first", "last") if aggregates.ends else ()),
-        *(("mean",) if aggregates.mean else ()),
-        *map(quantile_column, aggregates.quantiles),
-    ]
+    computed = (*(("first", "last") if aggregates.ends else ()), *(("mean",) if aggregates.mean else ()))
     return pa.schema(
         [
             pa.field("series", pa.string()),
@@ -81,8 +76,3 @@ def windows_schema(aggregates: Aggregates) -> pa.Schema:
             pa.field("day", pa.date32()),
         ]
     )
-
-
-def quantile_column(rank: float) -> str:
-    """`q99` for 0.99, `q99_9` for 0.999."""
-    return "q" + f"{rank * 100:.10g}".replace(".", "_")

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias, cast
 
-from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, shown
+from penstock.job.faults import KeyPath, RefusedError, Secret, shown
 from penstock.job.reader import Reader
 from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec, TombstonePolicy
@@ -18,7 +18,6 @@ from penstock.publish.spec import PublishSpec, check_publish
 
 WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
 WINDOWS_MAX = 16
-QUANTILES_MAX = 16
 AT: KeyPath = ("table", "rollup")
 Computed: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
@@ -55,14 +54,6 @@ def window(value: object) -> Window:
     return Window(name, round(seconds * 1000))
 
 
-def _rank(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a number, found {kind_of(value)}", "write 0.99")
-    if not 0 < value < 1:
-        raise RefusedError("expected a number between 0 and 1", "write 0.99")
-    return float(value)
-
-
 def _computes(*names: Computed) -> Read:
     """Whether one of these is among the stated aggregates."""
     return items(one_of(Computed).read, lambda stated: not set(stated).isdisjoint(names))
@@ -78,7 +69,6 @@ class Aggregates:
     ends: Annotated[bool, Key("aggregates"), _computes("first", "last")] = False
     """First and last."""
     mean: Annotated[bool, Key("aggregates"), _computes("mean")] = False
-    quantiles: Annotated[tuple[float, ...], items(_rank, lambda ranks: tuple(sorted(ranks)))] = ()
 
 
 WINDOWS_DEFAULT = tuple(map(window, ("1m", "10m", "1h", "24h")))
@@ -136,10 +126,6 @@ class RollupSection(KindSection[RollupSpec]):
             )
         if reader.states(*AT, "windows"):
             _check_windows(table.windows, reader)
-        if len(table.aggregates.quantiles) > QUANTILES_MAX:
-            reader.note((*AT, "quantiles"), f"more than {QUANTILES_MAX} quantiles")
-        if len(set(table.aggregates.quantiles)) < len(table.aggregates.quantiles):
-            reader.note((*AT, "quantiles"), "a quantile is named twice")
         if table.publish is not None:
             check_publish(table.publish, job, (*AT, "publish"), reader)
         return job

@@ -115,7 +115,7 @@ def check_log_points(
     if facts.pending or facts.replay_unfinished:
         unfinished = Unproven("the points of records that go into quarantine or out of it", "run the job")
         return Check("values", "not compared", False, unproven=[unfinished])
-    aggregates, quarantined = replace(inputs.aggregates, quantiles=()), subject.quarantined_offsets()
+    aggregates, quarantined = inputs.aggregates, subject.quarantined_offsets()
     columns = read_schema(aggregates)
 
     def both(chosen: ValueBounds) -> pl.DataFrame:

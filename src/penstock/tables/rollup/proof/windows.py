@@ -27,11 +27,11 @@ from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
 from penstock.publish.formats import json_texts
 from penstock.storage import NotFoundError
-from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles, series_text
+from penstock.tables.rollup.aggregate import SERIES, merge_partials, series_text
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import SPANNED, ValueBounds, cut, read_batches, scan, span_ms, window_bounds, within
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, UPDATED, CloseState, number_key
-from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
+from penstock.tables.rollup.schema import EPOCH, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.single.facts import TableFacts
 
@@ -226,7 +226,7 @@ class ClosedWindows:
     def _values_fit(self) -> pl.Expr:
         aggregates = self._inputs.aggregates
         fit = pl.col("min") <= pl.col("max")
-        for name in (*(("first", "last") if aggregates.ends else ()), *self._quantile_columns):
+        for name in ("first", "last") if aggregates.ends else ():
             fit &= pl.col(name).is_between("min", "max").fill_null(True)
         if aggregates.mean:
             fit &= same_sum(pl.col("mean"), pl.col("sum") / pl.col("count"), pl.col("mean").abs()).fill_null(True)
@@ -244,26 +244,12 @@ class ClosedWindows:
         points = merge_partials(in_time.lazy(), window.millis, self._inputs.aggregates, ("series",)).collect()
         both = closed.join(points, on=_KEY, how="left", suffix="_partials")
         same = (pl.col("count") == pl.col("count_partials")).fill_null(False)
-        equal = both.filter(same)
         for wrong, what in (
             (taken.join(closed, on=_KEY, how="anti"), "are missing"),
-            (equal.filter(self._differs(equal)), "have other values than their partials"),
+            (both.filter(same & differs(self._inputs.aggregates)), "have other values than their partials"),
             (both.filter(~same), "have other points than the partials that their close took"),
         ):
             self._fault_if(wrong, what, window)
-
-    def _differs(self, equal: pl.DataFrame) -> pl.Expr:
-        """Quantiles are exact up to so many points."""
-        other, ranks = differs(self._inputs.aggregates), self._inputs.aggregates.quantiles
-        for name, expected in zip(
-            self._quantile_columns, quantiles(equal["sketch"], ranks) if ranks else (), strict=True
-        ):
-            other |= (pl.col(name) != pl.lit(expected)).fill_null(False) & (pl.col("count") <= SKETCH_ITEMS)
-        return other
-
-    @property
-    def _quantile_columns(self) -> list[str]:
-        return [quantile_column(rank) for rank in self._inputs.aggregates.quantiles]
 
     def _fault_if(self, wrong: pl.DataFrame, what: str, window: Window) -> None:
         if wrong.height:
