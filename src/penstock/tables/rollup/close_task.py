@@ -207,10 +207,10 @@ class _BucketsClose:
             if interval != span.window.name or first_ms >= span.start_ms or last_ms < _first_ms(keys):
                 continue
             for old in scan(self._flow.windows_storage, file.path, columns, bounds):
-                known = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
-                if known.height:
-                    replaced.append(known.select(*_KEY, "revision"))
-                    self._replaced[file.path] += known.height
+                touched = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
+                if touched.height:
+                    replaced.append(touched.select(*_KEY, "revision"))
+                    self._replaced[file.path] += touched.height
         before = pl.concat(replaced).group_by(_KEY).agg(pl.col("revision").max())
         corrected = starting_in(rows, LEAST_MS, span.start_ms).join(before, on=_KEY, how="left")
         return corrected.with_columns((pl.col("revision").fill_null(0) + 1).cast(pl.Int32))
@@ -239,14 +239,13 @@ class Numbering:
     """Numbers of the series of some rows of partials, from 0 on."""
 
     def __init__(self) -> None:
-        self._known = pl.DataFrame(schema=_NUMBERED)
+        self._series = pl.DataFrame(schema=_NUMBERED)
 
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with `series`, a number, instead of metric, tags and bucket."""
         # Files are sorted by series: of neighbours with the same one only the first is looked up.
-        first = rows.select(pl.any_horizontal(pl.col(_SERIES).ne_missing(pl.col(_SERIES).shift())).alias("first"))[
-            "first"
-        ]
+        changed = pl.any_horizontal(pl.col(_SERIES).ne_missing(pl.col(_SERIES).shift()))
+        first = rows.select(changed.alias("first"))["first"]
         if rows.height:
             first[0] = True
         heads = rows.filter(first).select(*_SERIES, "bucket")
@@ -255,27 +254,27 @@ class Numbering:
 
     def texts(self) -> pl.DataFrame:
         """The number of each series with its name in the table, as `text`."""
-        return self._known.select("series", series_text().alias("text"))
+        return self._series.select("series", series_text().alias("text"))
 
     def ordered(self) -> OrderedSeries:
         """All series so far."""
-        return OrderedSeries(self._known)
+        return OrderedSeries(self._series)
 
     def _numbers(self, heads: pl.DataFrame) -> pl.Series:
-        new = heads if self._known.is_empty() else heads.join(self._known, on=_SERIES, how="anti")
+        new = heads if self._series.is_empty() else heads.join(self._series, on=_SERIES, how="anti")
         if new.height:
-            new = new.unique(_SERIES).with_row_index("series", self._known.height).select([*_NUMBERED])
-            self._known = pl.concat([self._known, new])
-        return heads.join(self._known, on=_SERIES, how="left", maintain_order="left")["series"]
+            new = new.unique(_SERIES).with_row_index("series", self._series.height).select([*_NUMBERED])
+            self._series = pl.concat([self._series, new])
+        return heads.join(self._series, on=_SERIES, how="left", maintain_order="left")["series"]
 
 
 class OrderedSeries:
     """Series in the order of the table of closed windows."""
 
-    def __init__(self, known: pl.DataFrame) -> None:
-        ordered = known.with_columns(series_text().alias("text")).sort("metric", "text")
-        places = np.empty(known.height, np.uint32)
-        places[ordered["series"].to_numpy()] = np.arange(known.height, dtype=np.uint32)
+    def __init__(self, series: pl.DataFrame) -> None:
+        ordered = series.with_columns(series_text().alias("text")).sort("metric", "text")
+        places = np.empty(series.height, np.uint32)
+        places[ordered["series"].to_numpy()] = np.arange(series.height, dtype=np.uint32)
         self._places = pl.Series(places)
         self._columns = pa.RecordBatch.from_arrays(
             [
@@ -291,11 +290,11 @@ class OrderedSeries:
         return len(self._places)
 
     def places(self, numbers: pl.Series) -> pl.Series:
-        """Where the series with these numbers stand in the order."""
+        """The places of the series with these numbers in the order."""
         return self._places.gather(numbers)
 
     def columns(self, places: pl.Series) -> dict[str, pa.Array]:
-        """What the table says of the series at these places."""
+        """The columns of the table for the series at these places."""
         taken = self._columns.take(places.to_arrow())
         return dict(zip(taken.schema.names, taken.columns, strict=True))
 

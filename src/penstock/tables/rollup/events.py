@@ -52,19 +52,7 @@ CLOSED_UNTIL = Metric(
 )
 CLOSE_SECONDS = Metric("penstock_close_seconds", "histogram", "How long the work of a close took.")
 WINDOWS_PUBLISHED = Metric("penstock_windows_published_total", "counter", "Rows that were published to a topic.")
-PUBLISHERS_FENCED = Metric(
-    "penstock_publishers_fenced_total", "counter", "Times another process took over a publish bucket."
-)
-METRICS = (
-    CLOSES,
-    WINDOWS_CLOSED,
-    WINDOWS_UPDATED,
-    LATE_POINTS,
-    CLOSED_UNTIL,
-    CLOSE_SECONDS,
-    WINDOWS_PUBLISHED,
-    PUBLISHERS_FENCED,
-)
+METRICS = (CLOSES, WINDOWS_CLOSED, WINDOWS_UPDATED, LATE_POINTS, CLOSED_UNTIL, CLOSE_SECONDS, WINDOWS_PUBLISHED)
 
 
 def metric_changes(event: Event) -> Iterator[Change]:
@@ -79,5 +67,3 @@ def metric_changes(event: Event) -> Iterator[Change]:
                 yield Add(LATE_POINTS, points, interval)
         case WindowsPublished():
             yield Add(WINDOWS_PUBLISHED, event.rows)
-        case PublisherFenced():
-            yield Add(PUBLISHERS_FENCED)

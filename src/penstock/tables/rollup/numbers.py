@@ -1,4 +1,4 @@
-"""The numbers that both tables of a rollup keep as app transactions, and how far the closes have come."""
+"""The numbers that both tables of a rollup keep as app transactions, and the state of closes that they give."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from penstock.lake.delta.table import Change, Table
 LEAST_MS = -(2**52)
 """Before all event times."""
 
-# Of both tables.
-OWNER = "owner"
-"""The table belongs to the job."""
-
 # Of partials. Instants are in milliseconds.
 INTERVAL = "interval"
 """By interval: its length, fixed when the table is created."""
+WINDOWS_ID = "windows"
+"""The fingerprint of the table that their windows are closed to, fixed when both exist."""
 CLOSE = "close"
 """The number of the last close that was begun (RULES W2)."""
 UNTIL = "until"

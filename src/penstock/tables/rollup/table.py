@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -14,14 +15,14 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.keys import other_jobs
+from penstock.lake.delta.keys import fingerprint, other_jobs
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing import Closing
-from penstock.tables.rollup.numbers import CLOSE, INTERVAL, OWNER, keep_numbers, number_key
+from penstock.tables.rollup.numbers import CLOSE, INTERVAL, WINDOWS_ID, keep_numbers, number_key
 from penstock.tables.rollup.publishing import Publish, Publishing, open_publishing
 from penstock.tables.rollup.schema import EPOCH, partials_schema, windows_schema
 from penstock.tables.rollup.spec import RollupSpec, partials_job
@@ -80,7 +81,13 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     """Both tables with at least the job's columns, and the chores between them."""
     partials = open_partials(job, environment)
     windows = open_windows_table(job, environment)
-    _own_alone(windows)
+    _refuse_other_jobs(windows)
+    key, own = number_key(job.name, WINDOWS_ID), fingerprint(windows.id)
+    if keep_numbers(partials, key, {key: own})[key] != own:
+        raise UserError(
+            f"the table at {windows.spec.path} is not the one that windows of {job.name} were closed to",
+            hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",
+        )
     closing = Closing(job, partials, windows, spark, log)
     return RollupTable(job, partials, closing, open_publishing(job, windows, log))
 
@@ -89,9 +96,9 @@ def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
     """The table that carries the positions; its windows are those that it was created for."""
     place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
     table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
-    _own_alone(table)
     head = number_key(job.name, INTERVAL, "")
-    kept = keep_numbers(table, head, {f"{head}{window.name}": window.millis for window in job.table.windows})
+    lengths = {f"{head}{window.name}": window.millis for window in job.table.windows}
+    kept = keep_numbers(table, head, lengths, partial(_refuse_other_jobs, table))
     before = sorted(kept, key=lambda name: kept[name])
     if before != [f"{head}{window.name}" for window in job.table.windows]:
         raise UserError(
@@ -108,20 +115,12 @@ def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> Ta
     return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
 
 
-def _own_alone(table: Table) -> None:
-    """Make the job the owner of a table; one that another job has written to is refused.
-
-    A close takes every file of the partials, so two jobs would count each other's points.
-    """
-
-    def refuse_others() -> None:
-        others = other_jobs(table.transactions(), table.job)
-        if others:
-            raise UserError(
-                f"the table at {table.spec.path} belongs to job {others[0]}",
-                detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
-                hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
-            )
-
-    key = number_key(table.job, OWNER)
-    keep_numbers(table, key, {key: 1}, refuse_others)
+def _refuse_other_jobs(table: Table) -> None:
+    """A close takes every file of the partials, so two jobs would count each other's points."""
+    others = other_jobs(table.transactions(), table.job)
+    if others:
+        raise UserError(
+            f"the table at {table.spec.path} belongs to job {others[0]}",
+            detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
+            hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
+        )

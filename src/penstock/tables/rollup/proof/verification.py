@@ -43,7 +43,7 @@ from penstock.tables.rollup.files import (
 from penstock.tables.rollup.numbers import LEAST_MS, POINTS_REMOVED, PUBLISHED, close_state, number_of
 from penstock.tables.rollup.proof.windows import Inputs, bucket_ranges, check_windows, differs
 from penstock.tables.rollup.schema import POINTS_SCHEMA, read_schema
-from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window, partials_job
+from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
 from penstock.tables.single.facts import read_table
 
 PUBLISHED_ROWS_PER_PASS_MAX = 4_000_000
@@ -64,7 +64,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
     if facts is None or windows is None:
         return NO_TABLE
     closes = close_state(job.name, facts.table.transactions(), windows.transactions())
-    inputs = Inputs(job, facts, windows, partials_files(facts.table), closes)
+    inputs = Inputs(job, facts, windows, partials_files(facts.table), closes, job.table.aggregates)
     subject = facts.subject(of_partials)
 
     def log_checks(log: Log, log_facts: LogFacts) -> Iterator[Check]:
@@ -121,7 +121,7 @@ def check_log_points(
     def both(chosen: ValueBounds) -> pl.DataFrame:
         """The windows of the log, with those of partials in columns `<name>_partials`, for series of some buckets."""
         of_log, of_partials = (Merging(inputs.job.table.finest, aggregates) for _ in range(2))
-        for rows in _points_of_log(inputs, log, bounds, quarantined, aggregates):
+        for rows in _points_of_log(inputs, log, bounds, quarantined):
             of_log.add(within(rows.select(columns.names), chosen))
         for file in inputs.files:
             for rows in scan(facts.table.storage(), file.path, columns, chosen):
@@ -163,11 +163,7 @@ def check_log_points(
 
 
 def _points_of_log(
-    inputs: Inputs,
-    log: Log,
-    bounds: Mapping[Partition, Bounds],
-    quarantined: Mapping[Partition, list[int]],
-    aggregates: Aggregates,
+    inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds], quarantined: Mapping[Partition, list[int]]
 ) -> Iterator[pl.DataFrame]:
     """The points of the records that are not in quarantine, whether they would be bad today or not."""
     job = inputs.job
@@ -177,7 +173,7 @@ def _points_of_log(
         for batch in log.records(partition, start, state.position or 0):
             bad = pl.Series(batch.column("offset")).is_in(quarantined[partition])
             for part in in_parts(decoder.decode, batch.filter((~bad).to_arrow())):
-                points = aggregate_points(part.points, job.table.finest.millis, aggregates)
+                points = aggregate_points(part.points, job.table.finest.millis, inputs.aggregates)
                 yield points.join(decoder.series.frame(), on="series")
 
 
