@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 SHOWN_CHARACTERS_MAX = 60
@@ -19,8 +21,8 @@ class MisfitError(Exception):
         self._path = ""
 
     def inside(self, name: str) -> MisfitError:
-        """The same error, seen from outside of the field `name`."""
-        joint = "." if self._path and not self._path.startswith("[") else ""
+        """The same error, seen from outside of the field `name`; an empty name is no field."""
+        joint = "." if name and self._path and not self._path.startswith("[") else ""
         self._path = f"{name}{joint}{self._path}"
         return self
 
@@ -30,6 +32,15 @@ class MisfitError(Exception):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}" if self._path else self.problem
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Errors of what is read here are inside the field `name`."""
+    try:
+        yield
+    except MisfitError as misfit:
+        raise misfit.inside(name) from None
 
 
 def place(path: str) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.points.decoder import DecodedPoints, points_decoder
+from penstock.flow.points.decoder import DecodedPoints, PointsDecoder
 from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
@@ -43,7 +43,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
 
     def __init__(self, flow: PartialsFlow) -> None:
         super().__init__(flow)
-        self._decoder = points_decoder(flow.decode, flow.on)
+        self._decoder = PointsDecoder(flow.decode, flow.on)
         self._schema = written_schema(flow.aggregates)
         self._waiting: dict[PartitionKey, Merging] = {}
         """Partials of each partition that wait to be written."""

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.errors import InvariantError
-from penstock.flow.points.decoder import points_decoder
+from penstock.flow.points.decoder import PointsDecoder
 from penstock.flow.rows import in_parts
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
@@ -168,7 +168,7 @@ def _points_of_log(
     """The points of the records that are not in quarantine, whether they would be bad today or not."""
     job = inputs.job
     for partition, retained in sorted(bounds.items()):
-        state, decoder = inputs.facts.states[partition], points_decoder(job.decode, job.on)
+        state, decoder = inputs.facts.states[partition], PointsDecoder(job.decode, job.on)
         start = max(state.origin or 0, retained.first)
         for batch in log.records(partition, start, state.position or 0):
             bad = pl.Series(batch.column("offset")).is_in(quarantined[partition])
