@@ -119,22 +119,23 @@ def _check_column(name: str, output: Output, at: KeyPath, reader: Reader) -> Non
         reader.note(at, f"the table has no column {shown(name)}", computed or nearest(name, output.types))
 
 
-def type_faults(layout: Layout, types: Mapping[str, pa.DataType]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong with the types of columns, as far as they are known, each with its key in the section."""
-    names = {
-        (setting, place): name
-        for setting in ("partition_keys", "row_keys")
-        for place, name in enumerate(getattr(layout, setting) or ())
-    }
+    columns: list[tuple[tuple[str | int, ...], str]] = [
+        *((("partition_keys", number), name) for number, name in enumerate(layout.partition_keys)),
+        *((("row_keys", number), name) for number, name in enumerate(layout.row_keys or ())),
+    ]
     if layout.sequence is not None:
-        names["sequence",] = layout.sequence
-    for at, name in names.items():
-        if name in types and not is_key_type(types[name]):
+        columns.append((("sequence",), layout.sequence))
+    for at, name in columns:
+        kind = types.get(name)
+        if kind is not None and not is_key_type(kind):
             use = "a sequence" if at == ("sequence",) else "part of a key"
-            what = "it is not a whole number, text, bytes, boolean, date or time"
+            what = "its type is not one of whole numbers, text, bytes, booleans, dates and times"
             yield at, f"{shown(name)} cannot be {use}: {what}"
     rule = layout.delete
-    if rule is not None and rule.column in types and not _is_value(rule.value, types[rule.column]):
+    kind = None if rule is None else types.get(rule.column)
+    if rule is not None and kind is not None and not _is_value(rule.value, kind):
         yield ("delete",), f"{shown(rule.column)} is compared with {rule.value!r}, which is not a value of its type"
 
 
