@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.flow.decode.misfit import MisfitError, inside, quoted
+from penstock.flow.decode.misfit import Inside, MisfitError, quoted
 from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find, numbers, split, utf8_lines
@@ -98,7 +98,7 @@ class InfluxFormat(Format):
                 at = blank.end()
                 continue
             place = f"line {text.count(chr(10), 0, at) + 1}" if several else ""
-            with inside(place):
+            with Inside(place):
                 metric, at = self._metric(text, at, written_at_ms)
             yield metric._replace(place=place)
 
@@ -132,9 +132,9 @@ def _read_label(text: str, at: int, names: NameStyle) -> tuple[Label, int]:
         at = tag.end()
     if text[at : at + 1] == ",":
         raise MisfitError(f"expected key=value, found {quoted(text[at + 1 : at + 60])}").inside("tags")
-    with inside("measurement"):
+    with Inside("measurement"):
         stored = name_part(_ESCAPED_IN_NAME.sub(r"\1", name[0]), names)
-    with inside("tags"):
+    with Inside("tags"):
         return Label(stored, canonical_tags(tags, names)), at
 
 
@@ -145,7 +145,7 @@ def _read_fields(text: str, at: int) -> tuple[list[tuple[str, float | None]], in
         if key is None:
             raise MisfitError(f"expected key=value, found {quoted(text[at : at + 60])}").inside("fields")
         name = _ESCAPED.sub(r"\1", key[1])
-        with inside("fields"), inside(name):
+        with Inside("fields"), Inside(name):
             value, at = _read_value(text, key.end())
         fields.append((name, value))
         if text[at : at + 1] != ",":
@@ -179,7 +179,7 @@ def _read_time(text: str, at: int, unit: PointTimes, written_at_ms: int | None) 
     spaces = _SPACES.match(text, at)
     time = _TIME.match(text, spaces.end()) if spaces else None
     if time is not None:
-        with inside("timestamp"):
+        with Inside("timestamp"):
             return exact_ms(time[0], unit), time.end()
     if written_at_ms is None or not 0 <= written_at_ms <= AT_MS_MAX:
         raise MisfitError("the line has no timestamp, and its record none that can stand for it")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 SHOWN_CHARACTERS_MAX = 60
@@ -34,13 +32,19 @@ class MisfitError(Exception):
         return f"{self.path}: {self.problem}" if self._path else self.problem
 
 
-@contextmanager
-def inside(name: str) -> Iterator[None]:
-    """Errors of what is read here are inside the field `name`."""
-    try:
-        yield
-    except MisfitError as misfit:
-        raise misfit.inside(name) from None
+class Inside:
+    """A context in which everything is inside the field `name`, for errors; cheaper than a generator."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MisfitError):
+            error.inside(self._name)
 
 
 def place(path: str) -> str:

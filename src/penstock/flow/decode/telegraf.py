@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse
-from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, MisfitError, clipped, inside, quoted
+from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, Inside, MisfitError, clipped, quoted
 from penstock.flow.points.fast import HOLE
 from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
 from penstock.flow.points.names import canonical_tags, name_part
@@ -145,16 +145,16 @@ class TelegrafFormat(Format):
         if type(value) is not JsonObject:
             raise MisfitError(f"expected an object, found {_KINDS[type(value)]}")
         members = _object(value)
-        with inside("name"):
+        with Inside("name"):
             name = name_part(_required(members, "name", str), self.names)
-        with inside("tags"):
+        with Inside("tags"):
             tags = canonical_tags(_tags(members.get("tags", JsonObject())), self.names)
-        with inside("fields"):
+        with Inside("fields"):
             fields = [
                 (key, float(field) if type(field) is JsonNumber else None)
                 for key, field in _object(_required(members, "fields", JsonObject)).items()
             ]
-        with inside("timestamp"):
+        with Inside("timestamp"):
             at_ms = exact_ms(_required(members, "timestamp", JsonNumber), self.unit)
         return Metric(Label(name, tags), fields, at_ms, path)
 
@@ -224,7 +224,7 @@ def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
         yield 0, document
         return
     for number, line in lines:
-        with inside(f"line {number}"):
+        with Inside(f"line {number}"):
             document = parse(line)
         yield number, document
 
@@ -244,7 +244,7 @@ def _values_of(document: Any) -> Iterator[tuple[str, Any]]:
         if _METRICS in document.doubled:
             raise MisfitError("given twice").inside(_METRICS)
         document, path = document[_METRICS], _METRICS
-        with inside(_METRICS):
+        with Inside(_METRICS):
             document = _of_type(document, list)
     if type(document) is not list:
         yield path, document

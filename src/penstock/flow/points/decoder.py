@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.flow.decode.influx import InfluxFormat
-from penstock.flow.decode.misfit import MisfitError, inside, quoted
+from penstock.flow.decode.misfit import Inside, MisfitError, quoted
 from penstock.flow.decode.outcome import Records, open_records
 from penstock.flow.decode.telegraf import TelegrafFormat
 from penstock.flow.points.fast import FastPoints, points_of
@@ -90,7 +90,7 @@ class _ExactPoints:
         points: list[tuple[int, int, float]] = []
         left_out = PointCounts()
         for metric in metrics:
-            with inside(metric.place), inside("fields"):
+            with Inside(metric.place), Inside("fields"):
                 left_out += self._read(metric, points)
         count_before = len(self.rows)
         for number, (_, at_ms, value) in zip(self.book.numbers([pair for pair, _, _ in points]), points, strict=True):

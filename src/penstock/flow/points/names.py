@@ -42,13 +42,16 @@ def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
     """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
-    stored, sources = dict[str, str](), dict[str, str]()
-    for key, value in tags.items():
-        name, text = _stored(key, names), _stored(value, names)
-        if name and text:
-            if name in stored:
-                raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
-            stored[name], sources[name] = text, key
+    texts = "".join([*tags, *tags.values()])
+    stored = {key: value for key, value in tags.items() if key and value}
+    if texts != _stored(texts, names):
+        sources, stored = dict[str, str](), {}
+        for key, value in tags.items():
+            name, text = _stored(key, names), _stored(value, names)
+            if name and text:
+                if name in stored:
+                    raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
+                stored[name], sources[name] = text, key
     try:
         encoded = _ENCODE_SORTED(stored)
     except UnicodeEncodeError:
