@@ -177,14 +177,6 @@ def test_the_position_of_another_life_of_the_table_does_not_count(world: World) 
     assert world.committed() == [b"a", b"b"]
 
 
-def test_the_number_of_buckets_is_fixed_for_the_life_of_a_table(world: World) -> None:
-    with closing(world.output(count=2)) as output:
-        output.open()
-        output.publish([], PublishPosition(1))
-    with closing(world.output(count=3)) as output, pytest.raises(UserError):
-        output.open()
-
-
 def test_ten_thousand_records_in_one_transaction_keep_the_order_of_each_key(world: World) -> None:
     rows = [OutputRecord(f"series-{n % 37}".encode(), f"{n:05}".encode()) for n in range(10_000)]
     with closing(world.output()) as output:

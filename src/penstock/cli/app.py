@@ -12,7 +12,7 @@ from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
 from penstock.cli.maintenance import compact, load, rebuild, vacuum
 from penstock.cli.run import run
-from penstock.cli.status import status, windows
+from penstock.cli.status import status
 from penstock.cli.verify import verify
 from penstock.errors import PenstockError
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, check, run, load, status, windows, verify, compact, vacuum, rebuild):
+for verb in (demo, check, run, load, status, verify, compact, vacuum, rebuild):
     app.command()(verb)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(claims.app, name="claims")

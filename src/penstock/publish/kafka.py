@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -15,8 +14,8 @@ from penstock.failpoints import AtStep, noop
 from penstock.job.spec import LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, error_of, fault_of
+from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.security import librdkafka_settings
-from penstock.logs.kafka.topics import KafkaTopics
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
 from penstock.publish.spec import PublishSpec
@@ -33,7 +32,7 @@ _POLL_SECONDS = 0.05
 KEY_CHARACTERS_SHOWN_MAX = 200
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""Of records whose transaction had failed before they were sent; its commit says why."""
+"""Of records whose transaction had failed before they were sent; its commit states the reason."""
 _DENIED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -44,7 +43,7 @@ _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaEr
 
 @dataclass(slots=True)
 class Reports:
-    """What librdkafka reports of records that were not delivered: the first failure is the cause of the others."""
+    """Reports of librdkafka on records that were not delivered: the first failure is the cause of the others."""
 
     undelivered: KafkaError | None = None
     too_large: UserError | None = None
@@ -64,19 +63,19 @@ class KafkaOutput:
         self._spec = spec
         self._cluster = spec.cluster(log)
         self._bucket = bucket
-        self._reach = at_step
+        self._at_step = at_step
         self._producer: Producer | None = None
         self._reports = Reports()
 
     def open(self) -> PublishPosition | None:
         self.close()
-        with closing(KafkaTopics(self._cluster)) as topics:
-            open_positions_topic(topics, self._spec.positions_topic, self._bucket.count)
+        with closing(KafkaLog(self._cluster)) as log:
+            open_positions_topic(log, self._spec.positions_topic, self._bucket.count)
             try:
-                self._producer = self._new_producer(topics.record_bytes_max(self._spec.topic))
+                self._producer = self._new_producer(log.record_bytes_max(self._spec.topic))
                 self._producer.init_transactions(INIT_SECONDS_MAX)
                 # Only now: an older producer could have committed until it was fenced.
-                content = read_position(topics, self._spec.positions_topic, self._bucket)
+                content = read_position(log, self._spec.positions_topic, self._bucket)
                 return decode_position(self._bucket, content)
             except KafkaException as error:
                 raise self._given_up(error) from None
@@ -91,26 +90,23 @@ class KafkaOutput:
         try:
             self._producer.begin_transaction()
             self._send(self._producer, records, position, deadline)
-            self._reach("publish_sent")
+            self._at_step("publish_sent")
             self._producer.commit_transaction(_left(deadline))
-            self._reach("publish_committed")
+            self._at_step("publish_committed")
         except KafkaException as error:
             raise self._given_up(error) from None
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        self._abort()
-
     def _send(
         self, producer: Producer, records: Sequence[OutputRecord], position: PublishPosition, deadline: float
     ) -> None:
         for record in records:
             self._produce(producer, self._spec.topic, record, -1, deadline)
-        # Last: from here on the transaction holds back everybody who reads a position in this partition.
-        told = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
-        self._produce(producer, self._spec.positions_topic, told, self._bucket.number, deadline)
+        # Last: from here on the transaction holds back all that read a position in this partition.
+        record = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
+        self._produce(producer, self._spec.positions_topic, record, self._bucket.number, deadline)
         # Not `flush`: a fatal error has to end the call before the client gets further records.
         while (waiting := len(producer)) and time.monotonic() < deadline:
             # A record that was queued while its transaction failed is neither sent nor reported.
@@ -141,15 +137,18 @@ class KafkaOutput:
 
     def _given_up(self, error: KafkaException) -> PenstockError:
         """The error to raise, after the transaction is aborted as far as that is possible."""
-        # What went wrong with a record says more than its transaction, and that more than a call that it refused.
+        # The failure of a record explains more than that of its transaction, and that more than a refused call.
         failed = _transaction_failure(self._producer) if self._producer is not None else None
         cause = fault_of(self._reports.undelivered or failed or error)
         return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
 
-    def _abort(self) -> Fault | None:
-        """Let go of the producer, which may learn only now that it was fenced: that is returned.
+    def close(self) -> None:
+        self._abort()
 
-        If the abort does not arrive, the next `open` makes up for it.
+    def _abort(self) -> Fault | None:
+        """Let go of the producer, and return the fault if it learns only now that it was fenced.
+
+        If the abort does not reach the broker, the next `open` fences the transaction.
         """
         producer, self._producer = self._producer, None
         if producer is None:
@@ -174,7 +173,21 @@ class KafkaOutput:
                     "linger.ms": LINGER_MS,
                     "compression.type": "lz4",
                     **librdkafka_settings(self._cluster),
-                    **_promises(self._bucket, record_bytes_max),
+                    # The others cannot be changed: exactly once, in order, within bounds.
+                    "transactional.id": self._bucket.transactional_id,
+                    "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+                    "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+                    "enable.idempotence": True,
+                    "acks": "all",
+                    # As the Java client does it: any other producer of a key finds the same partition.
+                    "partitioner": "murmur2_random",
+                    # A batch larger than a record may be would be refused although none of its records is too large.
+                    "message.max.bytes": record_bytes_max,
+                    "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
+                    "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+                    "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+                    "allow.auto.create.topics": False,
+                    "delivery.report.only.error": True,
                     "on_delivery": self._reports.on_delivery,
                 },
                 logger=QuietLog(logger),
@@ -209,7 +222,7 @@ def publish_error(cause: Fault, spec: PublishSpec, bootstrap: str, bucket: Publi
         )
     if cause.code in _MISSING:
         return UserError(
-            f"topic {spec.topic} or {spec.positions_topic} has gone from {bootstrap}",
+            f"topic {spec.topic} or {spec.positions_topic} no longer exists on {bootstrap}",
             detail=cause.text,
             hint="create it again; what was published to it is not sent again",
         )
@@ -227,26 +240,6 @@ def _transaction_failure(producer: Producer) -> KafkaException | None:
         reason: KafkaError = error.args[0]
         return error if reason.txn_requires_abort() or reason.fatal() else None
     return None
-
-
-def _promises(bucket: PublishBucket, record_bytes_max: int) -> dict[str, Any]:
-    """Settings that cannot be changed: exactly once, in order, within bounds."""
-    return {
-        "transactional.id": bucket.transactional_id,
-        "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
-        "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
-        "enable.idempotence": True,
-        "acks": "all",
-        # As the Java client does it: any other producer of a key finds the same partition.
-        "partitioner": "murmur2_random",
-        # A batch larger than a record may be would be refused although none of its records is too large.
-        "message.max.bytes": record_bytes_max,
-        "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
-        "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
-        "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-        "allow.auto.create.topics": False,
-        "delivery.report.only.error": True,
-    }
 
 
 def _left(deadline: float) -> float:

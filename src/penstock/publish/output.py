@@ -1,4 +1,4 @@
-"""The port through which rows leave for a topic: one bucket of rows, in transactions that carry their position.
+"""The interface of outputs: each publishes one bucket of rows, in transactions that carry their position.
 
 The position of a bucket is one versioned JSON object in the positions topic.
 """
@@ -11,9 +11,9 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from penstock.errors import InvariantError, UserError
+from penstock.errors import InvariantError
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the record that states a position."""
 PUBLISH_STEPS = ("publish_sent", "publish_committed")
 """The failpoints of `Output.publish`; a kind of table that publishes has them among its own."""
@@ -88,10 +88,9 @@ class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A record in the positions topic."""
 
     kind: Literal["published"] = "published"
-    v: Literal[2] = VERSION
+    v: Literal[3] = VERSION
     job: str
     bucket: int
-    buckets: int
     table: str
     close: int
     after: str
@@ -99,14 +98,7 @@ class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def encode_position(bucket: PublishBucket, position: PublishPosition) -> bytes:
     return msgspec.json.encode(
-        _Published(
-            job=bucket.job,
-            bucket=bucket.number,
-            buckets=bucket.count,
-            table=bucket.table,
-            close=position.close,
-            after=position.after,
-        )
+        _Published(job=bucket.job, bucket=bucket.number, table=bucket.table, close=position.close, after=position.after)
     )
 
 
@@ -124,14 +116,6 @@ def decode_position(bucket: PublishBucket, content: bytes | None) -> PublishPosi
         ) from None
     if (record.job, record.bucket) != (bucket.job, bucket.number):
         raise InvariantError(
-            f"the published position of {bucket} is that of another bucket", detail=f"{record.job}/{record.bucket}"
+            f"the published position of {bucket} names another bucket", detail=f"{record.job}/{record.bucket}"
         )
-    if record.table != bucket.table:
-        return None
-    if record.buckets != bucket.count:
-        raise UserError(
-            f"job {bucket.job} has published in {record.buckets} buckets, its file says {bucket.count}",
-            detail="positions are kept per bucket, and rows would change theirs",
-            hint=f"set publish.buckets to {record.buckets}: it cannot change as long as the table exists",
-        )
-    return PublishPosition(record.close, record.after)
+    return PublishPosition(record.close, record.after) if record.table == bucket.table else None

@@ -1,4 +1,4 @@
-"""Where a job publishes the rows of its table, and in which format."""
+"""Where a job publishes the rows of its table, and in which format; a kind of table puts it into its own section."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
-from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
+from penstock.job.faults import KeyPath
+from penstock.job.reader import Reader
+from penstock.job.sections import reads_topic
+from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Parsed, Part, positive, within
+from penstock.logs.kafka.section import KafkaLogSection, check_security
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
@@ -45,3 +49,16 @@ class PublishSpec:
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """How a reader of the topic reaches it."""
         return replace(self.cluster(log), topics=(self.topic,))
+
+
+def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: Reader) -> None:
+    """Report what is wrong with the section under this key path, and a job that would read what it publishes."""
+    if publish.topic and publish.topic == publish.positions_topic:
+        reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")
+    if reader.has("log") and not reader.has("log", KafkaLogSection.name) and not reader.has(*at, "bootstrap"):
+        reader.note((*at, "bootstrap"), "required key is missing: the job does not read Kafka", "as in kafka-1:9092")
+    check_security(publish.security, (*at, "security"), reader)
+    log = job.log
+    same_cluster = isinstance(log, KafkaLogSpec) and publish.bootstrap in (None, log.bootstrap)
+    if publish.topic and same_cluster and reads_topic(log, publish.topic):
+        reader.note((*at, "topic"), "is a topic that the job reads: it would read what it publishes")

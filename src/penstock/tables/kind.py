@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -281,46 +280,6 @@ class Loading(Protocol):
         self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
     ) -> Report:
         """Bring the rows of files into the table, each file once."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowsRequest:
-    """Which open windows to show."""
-
-    metrics: tuple[str, ...] = ()
-    """By name; none: all."""
-    interval: str | None = None
-    limit: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class OpenWindow:
-    """What is committed so far of a window of one series."""
-
-    metric: str
-    tags: Mapping[str, str]
-    interval: str
-    start: datetime
-    end: datetime
-    values: Mapping[str, float | None]
-    """Count, sum, min and max, and what else the job asks for; None: not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenWindows:
-    """The first open windows by series, interval and start."""
-
-    windows: tuple[OpenWindow, ...]
-    total: int
-    """All that there are."""
-
-
-@runtime_checkable
-class Windowed(Protocol):
-    """A kind whose tables have windows that close."""
-
-    def open_windows(self, job: JobSpec, request: WindowsRequest) -> OpenWindows:
-        """The windows that are not closed yet, read without Spark; the job may be running."""
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
@@ -112,11 +113,11 @@ def test_another_buckets_open_transaction_is_waited_for_and_then_given_up(
     other.produce(spec.positions_topic, b"?", b"other/0", 0)
     other.flush(SECONDS_MAX)
     output.publish(some("a"), PublishPosition(4, "1"))
-    with closing(KafkaTopics(spec.cluster(KafkaLogSpec(bootstrap)))) as topics:
+    with closing(KafkaLog(spec.cluster(KafkaLogSpec(bootstrap)))) as log:
         with pytest.raises(TransientError):
-            read_position(topics, spec.positions_topic, BUCKET, seconds_max=1.0)
+            read_position(log, spec.positions_topic, BUCKET, seconds_max=1.0)
         other.commit_transaction(SECONDS_MAX)
-        content = read_position(topics, spec.positions_topic, BUCKET)
+        content = read_position(log, spec.positions_topic, BUCKET)
     assert content == encode_position(BUCKET, PublishPosition(4, "1"))
     assert decode_position(BUCKET, content) == PublishPosition(4, "1")
 

@@ -15,10 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.files import active_files
 from penstock.reading import read
-from penstock.tables.kind import ReadRequest, WindowsRequest
+from penstock.tables.kind import ReadRequest
 from penstock.tables.rollup import closing
 from penstock.tables.rollup.kind import RollupKind
-from penstock.tables.rollup.open_windows import open_windows as without_spark_of
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
 from tests.support.full_disk import no_room_for, spark_workers
 from tests.support.pipes import once_at
@@ -70,11 +69,6 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
         **{("1m", host, 0): (6.0, 1.0, 1.0, 2.0, 1) for host in HOSTS[:5]},
         **{("1m", host, 0): (2.0, 1.0, 1.0, 1.0, 0) for host in HOSTS[5:]},
         **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
-    }
-    without_spark = without_spark_of(lake.job, WindowsRequest(limit=100)).windows
-    assert {(item.tags["host"], item.values["sum"]) for item in without_spark if item.interval == "10m"} >= {
-        *((host, 8.0) for host in HOSTS[:5]),
-        *((host, 4.0) for host in HOSTS[5:]),
     }
     lake.close_all(600_000)
     assert seen(read(spark, lake.job), "count")["10m", "host-0", 0] == (4,)

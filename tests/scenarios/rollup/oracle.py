@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from tests.scenarios.rollup.rollups import LENGTHS, Window
 
 Place = tuple[int, int]
 """Partition and offset."""
-QUANTILES = {"q50": 0.5, "q90": 0.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,6 @@ def values_of(points: Sequence[Sent]) -> dict[str, float]:
         "first": min(each.value for each in points if each.at == first),
         "last": max(each.value for each in points if each.at == last),
         "mean": sum(values) / len(values),
-        **{name: values[math.ceil(rank * len(values)) - 1] for name, rank in QUANTILES.items()},
     }
 
 

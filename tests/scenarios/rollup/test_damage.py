@@ -30,7 +30,7 @@ from tests.scenarios.rollup.damage import (
 from tests.scenarios.rollup.rollups import START, Rollup, partition, point
 from tests.support.quarantine_url import quarantine_folders
 
-KEPT = "late: update\nupdate_grace: 30d\naggregates: [first, last, mean]\nquantiles: [0.5]\n"
+KEPT = "late: update\nupdate_grace: 30d\naggregates: [first, last, mean]\n"
 
 
 def filled(folder: Path, more: str = KEPT) -> Rollup:
@@ -103,8 +103,6 @@ def test_a_missing_file_is_found(table: str, rollup: Rollup) -> None:
         raised("first"),
         raised("last"),
         raised("mean"),
-        raised("q50", 100),
-        changed("q50", lambda value: 1.0 if value != 1.0 else 2.0),
         shifted,
         changed("sum", lambda _: None),
         changed("metric", lambda _: "cpu.idle"),
@@ -125,7 +123,7 @@ def test_a_missing_file_is_found(table: str, rollup: Rollup) -> None:
         lambda rows: rows.slice(1),
     ],
     ids=[
-        *["count", "count less", "sum", "min", "max", "first", "last", "mean", "quantile", "quantile within"],
+        *["count", "count less", "sum", "min", "max", "first", "last", "mean"],
         *["alignment", "no sum", "metric", "no metric", "tags", "no tags"],
         *["close after", "close before", "close unknown", "no close", "close of last", "revision", "revision moved"],
         *["revision below 0", "bucket", "bucket unknown", "series", "row missing"],

@@ -14,7 +14,7 @@ from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import Check
 from penstock.publish.output import OutputRecord
-from penstock.tables.rollup.proof import published
+from penstock.tables.rollup.proof import verification
 from penstock.tables.rollup.publishing import OUTPUTS
 from penstock.verify import verify
 from tests.scenarios.rollup.damage import WINDOWS, files, raised, rewrite
@@ -73,8 +73,8 @@ def test_rows_and_their_earlier_revisions_are_proven(rollup: Rollup, monkeypatch
     records = TOPICS[rollup.folder]
     rows = rollup.rows()
     assert len(records) == len(rows) + sum(row["revision"] for row in rows.values()) > len(rows)
-    for rows_per_pass in (published.ROWS_PER_PASS_MAX, 3):
-        monkeypatch.setattr(published, "ROWS_PER_PASS_MAX", rows_per_pass)
+    for rows_per_pass in (verification.PUBLISHED_ROWS_PER_PASS_MAX, 3):
+        monkeypatch.setattr(verification, "PUBLISHED_ROWS_PER_PASS_MAX", rows_per_pass)
         result = check(rollup, records)
         assert (result.verdict.value, result.facts) == ("proven", {"published": len(rows)})
 

@@ -208,14 +208,16 @@ def test_a_lost_position_that_is_written_by_hand_costs_only_rows_of_the_close_th
     check_published(cluster.topics["rollups"][sent:], later)
 
 
-def test_a_bucket_without_rows_needs_no_position(tmp_path: Path, cluster: MemoryCluster) -> None:
+def test_the_position_of_a_bucket_without_rows_follows_every_close(tmp_path: Path, cluster: MemoryCluster) -> None:
     rollup = Rollup(tmp_path, PUBLISH)
     for minute in range(3):
         rollup.send(0, point(START + 60 * minute, 1.0))
         rollup.send(1, point(START + 60 * minute, 1.0))
         rollup.clock = START + 60 * minute + 20
         rollup.run()
-    assert len(cluster.positions) == 1, "one series is in one bucket"
+    closes = rollup.status()["closes"]
+    assert [json.loads(record)["close"] for record in cluster.positions.values()] == [closes + 1] * 4
+    assert len({json.loads(record.value)["bucket"] % 4 for record in cluster.topics["rollups"]}) == 1
     finished(rollup, cluster)
 
 

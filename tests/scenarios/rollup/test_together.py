@@ -191,14 +191,13 @@ def test_aggregates_that_are_added_are_null_where_nobody_computed_them(tmp_path:
     rollup = Rollup(tmp_path, "update_grace: 30d\n")
     minutes(rollup, 0, 3)
     rollup.run()
-    rollup.more += "aggregates: [first, last, mean]\nquantiles: [0.5]\n"
+    rollup.more += "aggregates: [first, last, mean]\n"
     minutes(rollup, 3, 6)
     ended(rollup)
     rows = rollup.rows()
     assert rows[SERIES, "1m", START]["first"] is None
     assert rows[SERIES, "10m", START]["first"] is None, "its first points are of before"
     assert rows[SERIES, "10m", START]["mean"] is not None
-    assert rows[SERIES, "10m", START]["q50"] is None
     assert rows[SERIES, "1m", START + 240]["first"] == (START + 240) % 9
     assert violated(rollup) == []
 

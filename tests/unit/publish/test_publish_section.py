@@ -16,8 +16,7 @@ from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, Secret, TableSpec
 from penstock.job.values import Part
 from penstock.logs.registry import SECTIONS
-from penstock.publish.section import check_publish
-from penstock.publish.spec import PublishSpec
+from penstock.publish.spec import PublishSpec, check_publish
 
 AT: KeyPath = ("table", "loud", "publish")
 JOB = """\

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.flow.decode.misfit import MisfitError, quoted
+from penstock.flow.decode.misfit import Inside, MisfitError, quoted
 from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find, numbers, split, utf8_lines
@@ -98,10 +98,8 @@ class InfluxFormat(Format):
                 at = blank.end()
                 continue
             place = f"line {text.count(chr(10), 0, at) + 1}" if several else ""
-            try:
+            with Inside(place):
                 metric, at = self._metric(text, at, written_at_ms)
-            except MisfitError as misfit:
-                raise misfit.inside(place) if place else misfit from None
             yield metric._replace(place=place)
 
     def _metric(self, text: str, at: int, written_at_ms: int | None) -> tuple[Metric, int]:
@@ -134,14 +132,10 @@ def _read_label(text: str, at: int, names: NameStyle) -> tuple[Label, int]:
         at = tag.end()
     if text[at : at + 1] == ",":
         raise MisfitError(f"expected key=value, found {quoted(text[at + 1 : at + 60])}").inside("tags")
-    try:
+    with Inside("measurement"):
         stored = name_part(_ESCAPED_IN_NAME.sub(r"\1", name[0]), names)
-    except MisfitError as misfit:
-        raise misfit.inside("measurement") from None
-    try:
+    with Inside("tags"):
         return Label(stored, canonical_tags(tags, names)), at
-    except MisfitError as misfit:
-        raise misfit.inside("tags") from None
 
 
 def _read_fields(text: str, at: int) -> tuple[list[tuple[str, float | None]], int]:
@@ -151,10 +145,8 @@ def _read_fields(text: str, at: int) -> tuple[list[tuple[str, float | None]], in
         if key is None:
             raise MisfitError(f"expected key=value, found {quoted(text[at : at + 60])}").inside("fields")
         name = _ESCAPED.sub(r"\1", key[1])
-        try:
+        with Inside("fields"), Inside(name):
             value, at = _read_value(text, key.end())
-        except MisfitError as misfit:
-            raise misfit.inside(name).inside("fields") from None
         fields.append((name, value))
         if text[at : at + 1] != ",":
             return fields, at
@@ -180,17 +172,15 @@ def _bare_value(word: str) -> float | None:
         if not least <= int(typed[1]) <= most:
             raise MisfitError(f"{word} is beyond 64 bits")
         return float(typed[1])
-    raise MisfitError(f"{quoted(word)} is no value of line protocol")
+    raise MisfitError(f"{quoted(word)} is not a value of line protocol")
 
 
 def _read_time(text: str, at: int, unit: PointTimes, written_at_ms: int | None) -> tuple[int, int]:
     spaces = _SPACES.match(text, at)
     time = _TIME.match(text, spaces.end()) if spaces else None
     if time is not None:
-        try:
+        with Inside("timestamp"):
             return exact_ms(time[0], unit), time.end()
-        except MisfitError as misfit:
-            raise misfit.inside("timestamp") from None
     if written_at_ms is None or not 0 <= written_at_ms <= AT_MS_MAX:
         raise MisfitError("the line has no timestamp, and its record none that can stand for it")
     return written_at_ms, at

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse
-from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, MisfitError, clipped, quoted
+from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, Inside, MisfitError, clipped, quoted
 from penstock.flow.points.fast import HOLE
 from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
 from penstock.flow.points.names import canonical_tags, name_part
@@ -31,8 +31,7 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _TEXT = r'"[^"\\\x00-\x1f]*"'
 _FIELD = rf"{_TEXT}:(?:{_NUMBER}|{_TEXT}|true|false|null)"
 _QUOTE, _COLON, _COMMA, _BRACE = 0x22, 0x3A, 0x2C, 0x7D
-_BATCH, _BATCH_END = '{"metrics":[', "]}"
-_ARRAY, _ARRAY_END = "[", "]"
+_PACKED = (("[", "]"), ('{"metrics":[', "]}"))
 _BETWEEN = b"},{"
 _METRICS = "metrics"
 T = TypeVar("T")
@@ -139,29 +138,24 @@ class TelegrafFormat(Format):
                     place = f"line {line} {path}".strip() if line else path
                     yield self._metric(value, place)
             except MisfitError as misfit:
-                raise misfit.inside(place) if place else misfit from None
+                raise misfit.inside(place) from None
 
     def _metric(self, value: Any, path: str) -> Metric:
         """One metric from its parsed object. Raises `MisfitError`."""
         if type(value) is not JsonObject:
             raise MisfitError(f"expected an object, found {_KINDS[type(value)]}")
-        place = next(iter(value.doubled), "")
-        try:
-            if value.doubled:
-                raise MisfitError("given twice")
-            place = "name"
-            name = name_part(_of_type(_required(value, place), str), self.names)
-            place = "tags"
-            tags = canonical_tags(_tags(value.get(place, JsonObject())), self.names)
-            place = "fields"
+        members = _object(value)
+        with Inside("name"):
+            name = name_part(_required(members, "name", str), self.names)
+        with Inside("tags"):
+            tags = canonical_tags(_tags(members.get("tags", JsonObject())), self.names)
+        with Inside("fields"):
             fields = [
-                (key, float(member) if type(member) is JsonNumber else None)
-                for key, member in _object(_required(value, place)).items()
+                (key, float(field) if type(field) is JsonNumber else None)
+                for key, field in _object(_required(members, "fields", JsonObject)).items()
             ]
-            place = "timestamp"
-            at_ms = exact_ms(_of_type(_required(value, place), JsonNumber), self.unit)
-        except MisfitError as misfit:
-            raise misfit.inside(place) from None
+        with Inside("timestamp"):
+            at_ms = exact_ms(_required(members, "timestamp", JsonNumber), self.unit)
         return Metric(Label(name, tags), fields, at_ms, path)
 
 
@@ -174,12 +168,13 @@ def _filled(label: str, field: str, time: str) -> str:
 
 def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
     """Lines with one metric each, where arrays and `{"metrics": [...]}` were cut apart, and the record of each line."""
-    arrays, batches = _between(lines, _ARRAY, _ARRAY_END), _between(lines, _BATCH, _BATCH_END)
-    packed = arrays | batches
+    packed, starts, ends = np.zeros(len(lines), np.bool_), lines.starts, lines.ends
+    for prefix, suffix in _PACKED:
+        between = _between(lines, prefix, suffix)
+        packed |= between
+        starts, ends = starts + between * len(prefix), ends - between * len(suffix)
     if not packed.any():
         return lines, rows
-    starts = lines.starts + arrays * len(_ARRAY) + batches * len(_BATCH)
-    ends = lines.ends - arrays * len(_ARRAY_END) - batches * len(_BATCH_END)
     cuts, owners = _cuts(Spans(lines.data, starts, ends), packed)
     counts = np.bincount(owners, minlength=len(lines)) + 1
     all_starts = np.sort(np.concatenate([starts, cuts + 2]), kind="stable")
@@ -189,10 +184,9 @@ def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
 
 def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
     """Which lines begin and end so, with something between."""
-    data = lines.bytes
     result = lines.ends - lines.starts > len(prefix) + len(suffix)
     # The last byte of a prefix distinguishes most lines, before any text is cut.
-    result[result] = data[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
+    result[result] = lines.bytes[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
     chosen = lines.where(result)
     if len(chosen):
         first = Spans(lines.data, chosen.starts, chosen.starts + len(prefix))
@@ -230,10 +224,8 @@ def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
         yield 0, document
         return
     for number, line in lines:
-        try:
+        with Inside(f"line {number}"):
             document = parse(line)
-        except MisfitError as misfit:
-            raise misfit.inside(f"line {number}") from None
         yield number, document
 
 
@@ -252,10 +244,8 @@ def _values_of(document: Any) -> Iterator[tuple[str, Any]]:
         if _METRICS in document.doubled:
             raise MisfitError("given twice").inside(_METRICS)
         document, path = document[_METRICS], _METRICS
-        try:
+        with Inside(_METRICS):
             document = _of_type(document, list)
-        except MisfitError as misfit:
-            raise misfit.inside(_METRICS) from None
     if type(document) is not list:
         yield path, document
         return
@@ -263,10 +253,10 @@ def _values_of(document: Any) -> Iterator[tuple[str, Any]]:
         yield f"{path}[{index}]", value
 
 
-def _required(members: JsonObject, name: str) -> Any:
+def _required(members: JsonObject, name: str, kind: type[T]) -> T:
     if name not in members:
         raise MisfitError("is missing")
-    return members[name]
+    return _of_type(members[name], kind)
 
 
 def _of_type(value: Any, kind: type[T]) -> T:
@@ -296,7 +286,7 @@ def _tags(value: Any) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    """The kind of a value and, if it is short to say, the value."""
+    """The kind of a value and, if it is short, the value."""
     kind = _KINDS[type(value)]
     if isinstance(value, bool):
         return f"{kind} {str(value).lower()}"

@@ -11,26 +11,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.errors import UserError
 from penstock.flow.decode.influx import InfluxFormat
-from penstock.flow.decode.misfit import MisfitError, quoted
+from penstock.flow.decode.misfit import Inside, MisfitError, quoted
 from penstock.flow.decode.outcome import Records, open_records
 from penstock.flow.decode.telegraf import TelegrafFormat
-from penstock.flow.points.fast import FastPoints, no_points, points_of
+from penstock.flow.points.fast import FastPoints, points_of
 from penstock.flow.points.metrics import FIELDS_MAX, Format, Metric, PointCounts
 from penstock.flow.points.names import name_part
-from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, Blacklist, SeriesBook
+from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.rows import BadRows, bad_rows
 from penstock.flow.spans import Integers
-from penstock.job.spec import (
-    POINT_FORMATS,
-    DecodeFormat,
-    DecodeSpec,
-    NameStyle,
-    PointTimes,
-    Policies,
-    TombstonePolicy,
-)
+from penstock.job.spec import DecodeFormat, DecodeSpec, NameStyle, PointTimes, Policies
 
 POINTS_SCHEMA = {"row": pl.UInt32, "series": pl.UInt32, "at_ms": pl.Int64, "value": pl.Float64}
 _FORMATS_KEPT_MAX = 4
@@ -38,7 +29,7 @@ _FORMATS_KEPT_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class DecodedPoints:
-    """What became of one batch: every record is bad, filtered, in `rest`, or has points."""
+    """The outcome of one batch: every record is bad, filtered, in `rest`, or has points."""
 
     points: pl.DataFrame
     """`POINTS_SCHEMA`, in no order: `row` is the number of the record in the batch, `series` that of the book."""
@@ -50,34 +41,22 @@ class DecodedPoints:
     """The last rows of the batch, to be decoded next: the others are as large unpacked as one batch may be."""
 
 
-def points_decoder(decode: DecodeSpec, on: Policies) -> TextPoints:
-    """A decoder with a book of its own; raises `UserError` if the job's records are no metrics."""
-    if decode.format not in POINT_FORMATS:
-        raise UserError(f"decode {decode.format} gives rows, not points of series")
-    if on.tombstone is TombstonePolicy.ROW:
-        raise UserError("on.tombstone: row needs rows: a tombstone has no points", hint="use filter or quarantine")
-    return TextPoints(decode, on.tombstone)
+class PointsDecoder:
+    """Decodes records that hold metrics as text; the series that it has met are in a book of its own."""
 
-
-class TextPoints:
-    """Decodes records that hold metrics as text; without `fast` all of them exactly."""
-
-    def __init__(self, decode: DecodeSpec, tombstone: TombstonePolicy, *, fast: bool = True) -> None:
+    def __init__(self, decode: DecodeSpec, on: Policies) -> None:
         points = decode.points
-        self.series = SeriesBook(Blacklist(points.blacklist))
+        self.series = SeriesBook(points.blacklist)
         self._wrapping = decode.wrapping
-        self._tombstone = tombstone
+        self._tombstone = on.tombstone
         unit = points.timestamps or ("ns" if decode.format == "influx" else "auto")
         self._format = _format(decode.format, points.names, unit)
-        self._fast = fast
 
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
         records = open_records(batch, self._wrapping, self._tombstone)
-        rows = records.rows
         errors = dict(records.errors)
-        values = records.values
-        fast = points_of(self._format, values, self.series) if self._fast else no_points(len(values))
+        fast = points_of(self._format, records.values, self.series)
         exact = _ExactPoints(self.series, self._format.names)
         filtered = records.filtered + fast.empty
         for row, value, written_at_ms in _single_records(batch, records, np.flatnonzero(fast.refused)):
@@ -86,7 +65,7 @@ class TextPoints:
             except MisfitError as misfit:
                 errors[row] = str(misfit)
         return DecodedPoints(
-            pl.concat([_frame(rows[fast.rows], fast), _frame(np.array(exact.rows, np.int64), exact)]),
+            pl.concat([_frame(records.rows[fast.rows], fast), _frame(np.array(exact.rows, np.int64), exact)]),
             bad_rows(batch, errors),
             filtered,
             fast.counts + exact.counts,
@@ -111,11 +90,8 @@ class _ExactPoints:
         points: list[tuple[int, int, float]] = []
         left_out = PointCounts()
         for metric in metrics:
-            try:
+            with Inside(metric.place), Inside("fields"):
                 left_out += self._read(metric, points)
-            except MisfitError as misfit:
-                misfit.inside("fields")
-                raise misfit.inside(metric.place) if metric.place else misfit from None
         count_before = len(self.rows)
         for number, (_, at_ms, value) in zip(self.book.numbers([pair for pair, _, _ in points]), points, strict=True):
             if number != BLACKLISTED:

@@ -36,12 +36,6 @@ class FastPoints(NamedTuple):
     counts: PointCounts
 
 
-def no_points(records_count: int) -> FastPoints:
-    """The outcome of a fast path that refuses every record."""
-    none = np.empty(0, np.int64)
-    return FastPoints(none, none, none, none.astype(np.float64), np.ones(records_count, np.bool_), 0, PointCounts())
-
-
 def points_of(texts: Format, values: pa.Array, book: SeriesBook) -> FastPoints:
     """The points of all records that are not refused."""
     lines, lines_counts = texts.lines(values)
@@ -53,9 +47,9 @@ def points_of(texts: Format, values: pa.Array, book: SeriesBook) -> FastPoints:
     key_codes, key_parts = _encoded(fields.keys, texts.keys)
     parts, part_codes = _numbered(key_parts)
     owners, field_codes = np.repeat(np.arange(len(lines.rows)), fields.counts), part_codes[key_codes]
-    odd = (field_codes == _NOT_COVERED) | ~np.isfinite(fields.values)
+    uncovered = (field_codes == _NOT_COVERED) | ~np.isfinite(fields.values)
     unfit = np.array([label is None for label in labels], np.bool_)[label_codes]
-    unfit |= _with_odd_fields(fields.counts, owners, odd)
+    unfit |= _with_uncovered_fields(fields.counts, owners, uncovered)
     unfit |= _with_doubled_fields(owners, field_codes, len(lines.rows))
     refused[lines.rows[unfit]] = True
     numbers = fields.values
@@ -65,10 +59,10 @@ def points_of(texts: Format, values: pa.Array, book: SeriesBook) -> FastPoints:
     if not chosen.all():
         owners, field_codes, numbers = owners[chosen], field_codes[chosen], numbers[chosen]
     series = _series(label_codes[owners], labels, field_codes, parts, book)
-    wanted = series != BLACKLISTED
-    blacklisted = len(wanted) - int(np.count_nonzero(wanted))
+    kept = series != BLACKLISTED
+    blacklisted = len(kept) - int(np.count_nonzero(kept))
     if blacklisted:
-        owners, series, numbers = owners[wanted], series[wanted], numbers[wanted]
+        owners, series, numbers = owners[kept], series[kept], numbers[kept]
     rows = lines.rows[owners]
     counts = PointCounts(points=len(rows), blacklisted=blacklisted, non_numeric=non_numeric)
     return FastPoints(rows, series, at_ms[owners], numbers, refused, _empty_count(refused, rows), counts)
@@ -90,10 +84,10 @@ def _joined(lines: Lines) -> pa.Array:
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, HOLE)
 
 
-def _with_odd_fields(counts: Integers, owners: Integers, odd: Mask) -> Mask:
-    """Metrics with an odd field, or too many of them."""
+def _with_uncovered_fields(counts: Integers, owners: Integers, uncovered: Mask) -> Mask:
+    """Metrics with a field that is not covered, or with too many fields."""
     result = counts > FIELDS_MAX
-    result[owners[odd]] = True
+    result[owners[uncovered]] = True
     return result
 
 
@@ -102,10 +96,10 @@ def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int)
     names_count = int(fields.max(initial=0)) + 2
     codes = owners * names_count + fields + 1
     distinct, places = _distinct(codes, metrics_count * names_count)
-    zeros = np.zeros(metrics_count, np.bool_)
+    result = np.zeros(metrics_count, np.bool_)
     if len(distinct) < len(codes):
-        zeros[owners[np.bincount(places)[places] > 1]] = True
-    return zeros
+        result[owners[np.bincount(places)[places] > 1]] = True
+    return result
 
 
 def _empty_count(refused: Mask, rows: Integers) -> int:
@@ -148,9 +142,9 @@ def _distinct(codes: Integers, bound: int) -> tuple[Integers, Integers]:
     """The distinct codes, all below `bound`, and the place of each code among them."""
     if bound > _DENSE_MAX:
         return np.unique(codes, return_inverse=True)
-    seen = np.zeros(bound, np.bool_)
-    seen[codes] = True
-    distinct = np.flatnonzero(seen).astype(np.int64, copy=False)
+    present = np.zeros(bound, np.bool_)
+    present[codes] = True
+    distinct = np.flatnonzero(present).astype(np.int64, copy=False)
     places = np.empty(bound, np.int64)
     places[distinct] = np.arange(len(distinct))
     return distinct, places[codes]

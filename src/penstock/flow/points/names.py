@@ -43,10 +43,15 @@ def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
     texts = "".join([*tags, *tags.values()])
-    if texts == _stored(texts, names):
-        stored = tags if all(tags) and all(tags.values()) else {key: tags[key] for key in tags if key and tags[key]}
-    else:
-        stored = _cleaned(tags, names)
+    stored = {key: value for key, value in tags.items() if key and value}
+    if texts != _stored(texts, names):
+        sources, stored = dict[str, str](), {}
+        for key, value in tags.items():
+            name, text = _stored(key, names), _stored(value, names)
+            if name and text:
+                if name in stored:
+                    raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
+                stored[name], sources[name] = text, key
     try:
         encoded = _ENCODE_SORTED(stored)
     except UnicodeEncodeError:
@@ -58,16 +63,3 @@ def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
 
 def _stored(text: str, names: NameStyle) -> str:
     return text if names == "raw" else _FOREIGN.sub("", text)
-
-
-def _cleaned(tags: Mapping[str, str], names: NameStyle) -> dict[str, str]:
-    stored: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    for key, value in tags.items():
-        name, text = _stored(key, names), _stored(value, names)
-        if not name or not text:
-            continue
-        if name in stored:
-            raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
-        stored[name], sources[name] = text, key
-    return stored

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -16,47 +16,28 @@ from penstock.job.spec import BlacklistEntry
 BUCKETS = 256
 """A series is in one of so many, whatever process writes it; fixed, because tables hold the numbers."""
 BLACKLISTED = -1
-"""Stands for the number of a series that the job does not want."""
+"""In place of the number of a series that is on the blacklist."""
 
 PAIR_BITS = 32
 """A pair is one number: that of a metric, so many bits up, and that of its tags."""
 _LOWER_HALF = (1 << PAIR_BITS) - 1
 
 
-class Blacklist:
-    """A series is on it if the metric and a tag for each pair of an entry are found, as by `re.search`."""
-
-    def __init__(self, entries: Sequence[BlacklistEntry]) -> None:
-        self._entries = [
-            (re.compile(entry.name), [(re.compile(key), re.compile(value)) for key, value in entry.tags.items()])
-            for entry in entries
-        ]
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
-
-    def matches(self, metric: str, tags: Mapping[str, str]) -> bool:
-        return any(
-            name.search(metric) and all(_any_tag(tags, *pair) for pair in pairs) for name, pairs in self._entries
-        )
-
-
-def _any_tag(tags: Mapping[str, str], key: re.Pattern[str], value: re.Pattern[str]) -> bool:
-    return any(key.search(name) and value.search(text) for name, text in tags.items())
-
-
 class SeriesBook:
     """Series by number, from 0 on. The numbers hold for this book alone, which grows as long as its decoder is used."""
 
-    def __init__(self, blacklist: Blacklist) -> None:
-        self._blacklist = blacklist
+    def __init__(self, blacklist: Sequence[BlacklistEntry] = ()) -> None:
+        self._blacklist = [
+            (re.compile(entry.name), [(re.compile(key), re.compile(value)) for key, value in entry.tags.items()])
+            for entry in blacklist
+        ]
         self._metrics: dict[str, int] = {}
         self._metric_texts: list[str] = []
         self._tag_sets: dict[str, int] = {}
         self._tags_texts: list[str] = []
         self._series: dict[int, int] = {}
         """By pair; the numbers follow the order of the keys."""
-        self._unwanted: set[int] = set()
+        self._blacklisted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._series)
@@ -69,18 +50,13 @@ class SeriesBook:
         """The number of tags in canonical JSON, to make series of."""
         return _numbered(tags, self._tag_sets, self._tags_texts)
 
-    def number(self, metric: int, tag_set: int) -> int:
-        """The series of a metric and tags, or `BLACKLISTED`."""
-        return self.numbers([metric << PAIR_BITS | tag_set])[0]
-
     def numbers(self, pairs: Sequence[int]) -> list[int]:
-        """The series of many pairs (`PAIR_BITS`) at once."""
-        known = self._series
-        if self._blacklist:
-            self._apply_blacklist([pair for pair in pairs if pair not in known and pair not in self._unwanted])
-            pairs_wanted = ((pair, pair not in self._unwanted) for pair in pairs)
-            return [known.setdefault(pair, len(known)) if wanted else BLACKLISTED for pair, wanted in pairs_wanted]
-        return [known.setdefault(pair, len(known)) for pair in pairs]
+        """The series of many pairs (`PAIR_BITS`) at once, or `BLACKLISTED`."""
+        series, blacklisted = self._series, self._blacklisted
+        if not self._blacklist:
+            return [series.setdefault(pair, len(series)) for pair in pairs]
+        blacklisted |= {pair for pair in {*pairs} - series.keys() - blacklisted if self._is_blacklisted(pair)}
+        return [BLACKLISTED if pair in blacklisted else series.setdefault(pair, len(series)) for pair in pairs]
 
     def frame(self) -> pl.DataFrame:
         """All series: `series` UInt32, `metric`, `tags`, and `bucket` Int16, a hash of both that never changes."""
@@ -96,12 +72,15 @@ class SeriesBook:
             }
         )
 
-    def _apply_blacklist(self, pairs: Sequence[int]) -> None:
-        """Note which of these new pairs are not wanted."""
-        for pair in pairs:
-            tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
-            if self._blacklist.matches(self._metric_texts[pair >> PAIR_BITS], tags):
-                self._unwanted.add(pair)
+    def _is_blacklisted(self, pair: int) -> bool:
+        """Whether an entry finds the metric, and a tag for each of its pairs, as by `re.search`."""
+        metric = self._metric_texts[pair >> PAIR_BITS]
+        tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
+        return any(
+            name.search(metric)
+            and all(any(key.search(tag) and value.search(tags[tag]) for tag in tags) for key, value in pairs)
+            for name, pairs in self._blacklist
+        )
 
 
 def bucket_numbers(metrics: Iterable[str], tags: Iterable[str]) -> npt.NDArray[np.int16]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -11,9 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
+from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.compaction import Progress
+from penstock.lake.compaction import Effort, Limit, Merged, Progress, group
+from penstock.lake.delta.compact import FileGroup, compact_groups
+from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import Table, find_table, open_or_create
+from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
@@ -21,7 +26,7 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import table_properties
 from penstock.status.model import JobStatus, Section
-from penstock.tables.keyed.files import files_by_bucket
+from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
     BUCKET,
     HIDDEN,
@@ -29,18 +34,26 @@ from penstock.tables.keyed.layout import (
     SEQUENCE,
     SEQUENCES,
     TIEBREAK,
-    is_key_type,
     sequences_type,
 )
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.lookup import keyed_frame
+from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.proof import prove_keyed
-from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSection, KeyedSpec, decode_layout, encode_layout, is_value
+from penstock.tables.keyed.spec import (
+    LAYOUT_PROPERTY,
+    KeyedSection,
+    KeyedSpec,
+    decode_layout,
+    encode_layout,
+    type_faults,
+)
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
-from penstock.tables.keyed.upkeep import compact_keyed, vacuum_keyed
+from penstock.tables.keyed.tombstones import Tombstones, find_tombstones
 from penstock.tables.kind import CompactRequest, ReadRequest, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
+from penstock.tables.single.vacuum import vacuum
 from penstock.tables.single.writer import row_columns
 
 
@@ -88,18 +101,51 @@ class KeyedKind(SingleKind):
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
+        """Put small chunks of a bucket together, in the order of their keys; rows, positions and totals stay.
+
+        It touches buckets like a batch (RULES K1, K3): a batch that was merged meanwhile merges those again. Tombstones
+        whose time is over are deleted.
+        """
         request.refuse_all_days(f"the table of {job.name} has no days")
-        return compact_keyed(job_of(job, KeyedSpec), existing_table(job, environment), request, progress)
+        keyed, table = job_of(job, KeyedSpec), existing_table(job, environment)
+        table.refresh()
+        refuse_deletion_vectors(table.handle, table.spec.path)
+        target_bytes = request.target_bytes or job.flush.min_bytes_per_file
+        groups = list(_small_chunks(keyed.table, table, target_bytes, request.effort))
+
+        def merge(files: FileGroup, schema: pa.Schema, version_max: int) -> Merged[ActiveFile]:
+            store = chunk_store(keyed.table, table)
+            rows = store.sorted([store.read(file.path) for file in files.files])
+            name = partial(fresh, compacted_name, version_max)
+            return Merged(files, tuple(store.write(rows, int(files.files[0].values[0] or 0), name)))
+
+        def numbers(merged: Sequence[Merged[ActiveFile]]) -> dict[str, int]:
+            before = [file for done in merged for file in done.group.files]
+            after = [file for done in merged for file in done.outputs]
+            return touching_numbers(table, files_by_bucket(before), after, before)
+
+        report = compact_groups(table, groups, merge, progress, numbers, request.effort)
+        Tombstones(keyed, table).expire()
+        return report
 
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
-        return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), request.dry_run)
+        """Delete dead files: also runs whose slices are behind the position, and tombstones that no commit can name."""
+        table = existing_table(job, environment)
+        tombstones = find_tombstones(job_of(job, KeyedSpec).table, job.name, environment)
+
+        def rules(tombstones: Table) -> NameRules:
+            """Tombstones are committed before their batch, so its positions decide about them too."""
+            of_data = data_rules(table)
+            return NameRules(of_data.of_slice, by_version(tombstones), of_data.of_replay)
+
+        return vacuum(table, dry_run=request.dry_run, beside=() if tombstones is None else ((tombstones, rules),))
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
-        # The table's own word: with other keys a lookup would search the wrong buckets.
+        # By the keys of the table: with those of the job a lookup might search other buckets.
         path = job.table.path
         marked = table_properties(spark, path).get(self.mark)
         if marked is None:
-            raise UserError(f"the table at {path} has no keys", hint="was it made by another writer?")
+            raise UserError(f"the table at {path} has no keys", hint="was it created by another writer?")
         return self.read_table(path, marked, spark, request)
 
     def read_table(self, path: str, marked: str, spark: SparkSession, request: ReadRequest) -> DataFrame:
@@ -116,13 +162,8 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     missing = [name for name in named if name not in columns.names and name not in HIDDEN]
     if missing:
         raise UserError(f"the rows of {job.name} have no column {missing[0]}", hint="keys are columns of the table")
-    for name in layout.keys:
-        if not is_key_type(columns.field(name).type):
-            raise UserError(f"{name} cannot be part of a key: it is {columns.field(name).type}")
-    rule = layout.delete
-    if rule is not None and not is_value(rule.value, columns.field(rule.column).type):
-        kind = columns.field(rule.column).type
-        raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}")
+    for setting, fault in type_faults(layout, {column.name: column.type for column in columns}):
+        raise UserError(f"{setting[0]}: {fault}")
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [column for column in columns if column not in first]
     schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])
@@ -148,12 +189,28 @@ def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:
 
 
 def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:
-    there = table.handle.metadata().configuration.get(LAYOUT_PROPERTY)
-    if there == encode_layout(spec.layout):
+    stored = table.handle.metadata().configuration.get(LAYOUT_PROPERTY)
+    if stored == encode_layout(spec.layout):
         return
-    known = "made by another writer, without keys" if there is None else decode_layout(there)
+    layout = "created by another writer, without keys" if stored is None else decode_layout(stored)
     raise UserError(
         f"the keys of the table at {spec.path} are not those of the job",
-        detail=f"the table: {known}; the job: {spec.layout}",
+        detail=f"the table: {layout}; the job: {spec.layout}",
         hint="keys cannot change: write to a new table",
     )
+
+
+def _small_chunks(spec: KeyedSpec, table: Table, target_bytes: int, effort: Effort) -> Iterator[FileGroup]:
+    """Small chunks of one bucket, neighbours in their keys, up to the rows of a chunk or the bytes of the target."""
+    rows: Limit[ActiveFile] = Limit(lambda file: file.rows or 0, spec.chunk_rows, firm=True)
+    column = spec.layout.row_keys[0]
+    for files in files_by_bucket(table.active_files((column,))).values():
+        small = [file for file in files if (file.rows or 0) < spec.chunk_rows and file.size_bytes < target_bytes]
+        for alike in effort.worthwhile(_by_key(small, column)):
+            yield from group(alike, target_bytes, rows)
+
+
+def _by_key(files: list[ActiveFile], column: str) -> list[ActiveFile]:
+    """In the order of the least value of a column; those whose statistics do not give it come last."""
+    bounded = [(span[0], file.path, file) for file in files if (span := file.spans[column]) is not None]
+    return [*(file for *_, file in sorted(bounded)), *(file for file in files if file.spans[column] is None)]

@@ -89,7 +89,7 @@ def _sequence(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys of a table, and what becomes of a record that has one."""
+    """The keys of a table, and what happens to a record that has one."""
 
     partition_keys: Annotated[tuple[str, ...], items(as_text), Otherwise(())]
     row_keys: Texts
@@ -112,7 +112,7 @@ class Layout:
 
     @property
     def order_names(self) -> list[str]:
-        """The columns that order the rows of one key, the weightiest first."""
+        """The columns that order the rows of one key, the most significant first."""
         return [*([] if self.sequence is None else [self.sequence]), SEQUENCE, TIEBREAK]
 
     @property
@@ -141,11 +141,6 @@ def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch, *, within_parti
 
 def order_columns(layout: Layout) -> list[str]:
     return [f"order{number}" for number in range(len(layout.order_names))]
-
-
-def log_order(layout: Layout) -> str:
-    """The column of an order that is the place in the log."""
-    return order_columns(layout)[-2]
 
 
 def sequences_type(layout: Layout, columns: pa.Schema) -> pa.DataType:
@@ -214,7 +209,7 @@ def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
 
 
 def is_key_type(kind: pa.DataType) -> bool:
-    """Whether values of the type can be compared for ever: floats and decimals have several faces for one number."""
+    """Whether equal values always compare as equal: floats and decimals have several forms of one number."""
     tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_boolean)
     return any(test(kind) for test in (*tests, pa.types.is_date32, pa.types.is_timestamp))
 

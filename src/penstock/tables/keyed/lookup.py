@@ -21,7 +21,7 @@ from penstock.spark.delta_spark import delta_frame
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout, buckets_of, key_frame
 
 KEYS_MAX = 10_000
-"""Combinations of values beyond which it is not worth while to compute the bucket of each."""
+"""Up to so many combinations of values the bucket of each is computed."""
 COMPARED_MAX = 100
 """Values of a column that are compared one by one."""
 
@@ -50,7 +50,7 @@ def wanted_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) 
     for name, asked in keys.items():
         if name not in columns:
             raise UserError(
-                f"{name} is no column of the key",
+                f"{name} is not a column of the key",
                 detail=f"the key: {', '.join(columns)}",
                 hint=did_you_mean(name, columns) or "filter the data frame by other columns with where",
             )
@@ -76,12 +76,12 @@ def _typed(name: str, value: object, kind: pa.DataType) -> Any:
     if isinstance(value, datetime) and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     if isinstance(value, bool) and not pa.types.is_boolean(kind):
-        raise UserError(f"{value!r} is no value of {name}, which is {kind}")
+        raise UserError(f"{value!r} is not a value of {name}, which is {kind}")
     try:
         scalar = pa.scalar(value)
         return (scalar if scalar.type.equals(kind) else scalar.cast(kind)).as_py()
     except pa.ArrowException as error:
-        raise UserError(f"{value!r} is no value of {name}, which is {kind}", detail=str(error)) from error
+        raise UserError(f"{value!r} is not a value of {name}, which is {kind}", detail=str(error)) from error
 
 
 def _among(column: Column, values: Sequence[Any]) -> Column:

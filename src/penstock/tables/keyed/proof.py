@@ -38,7 +38,6 @@ from penstock.tables.keyed.layout import (
     Layout,
     buckets_of,
     key_frame,
-    log_order,
     newer,
     older,
     order_columns,
@@ -59,7 +58,7 @@ from penstock.tables.single.facts import TableFacts, read_table
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verification has read of a job; the tombstones after the table."""
+    """The input of a verification; tombstones are read after the table."""
 
     job: JobSpec[KeyedSpec]
     subject: Subject
@@ -86,12 +85,12 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
             fault for table in tables for fault in _content_faults(job.table, table, of_keys=table is facts.table)
         ]
     count = sum(file.rows or 0 for file in facts.table.active_files())
-    detail = f"{count} rows, each key once, in files that are sorted and as their names tell"
+    detail = f"{count} rows, each key once, in files that are sorted and have the content of their names"
     rows = rows_check(evidence.subject, count, faults, detail)
 
-    def log_checks(log: Log, said: LogFacts) -> Iterator[Check]:
+    def log_checks(log: Log, log_facts: LogFacts) -> Iterator[Check]:
         if depth.deep and readable:
-            yield check_records(evidence, log, said, with_values=depth.values is not None)
+            yield check_records(evidence, log, log_facts, with_values=depth.values is not None)
 
     return prove(evidence.subject, depth, open_log, [rows], log_checks)
 
@@ -166,7 +165,7 @@ class Places:
         """Whether a record that the log has lost, or a load, may have deleted what a retained record gives."""
         if layout.sequence is not None:
             return pl.lit(self.any_lost or (loads and layout.delete is not None))
-        return pl.col(log_order(layout)) < pl.lit(self.lost["end"].max(), pl.Int64)
+        return pl.col(order_columns(layout)[-2]) < pl.lit(self.lost["end"].max(), pl.Int64)
 
 
 def places_of(facts: TableFacts, job: str, log: Log, bounds_of: Mapping[Partition, Bounds]) -> Places:
@@ -202,16 +201,16 @@ OPEN: Mapping[str, str] = {
     "loaded": "rows of loads",
     "lost": "rows of records that the log no longer has",
     "merged": "rows with values that are merged from loads, or from records that the log no longer has",
-    "forgotten": "keys that the log or a load deleted so long ago that their tombstones are gone",
+    "forgotten": "keys that the log or a load deleted so long ago that their tombstones were removed",
 }
-"""What only values are open of, but for the last."""
+"""What is not proven. Of all but the last, only values are open."""
 
 
-def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: bool) -> Check:
+def check_records(evidence: Evidence, log: Log, log_facts: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
     if hindrance := _hindrance(evidence):
         return Check("records", "not compared", False, unproven=[hindrance])
-    places = places_of(evidence.facts, evidence.job.name, log, said.bounds)
+    places = places_of(evidence.facts, evidence.job.name, log, log_facts.bounds)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         flow = _flow(evidence, places.slices, Path(folder))
@@ -220,14 +219,16 @@ def check_records(evidence: Evidence, log: Log, said: LogFacts, *, with_values: 
             counts.update(compared["verdict"])
             counts["keys"] += len(compared) - compared["gone"].null_count()
     faults = [f"{counts[name]} {text}" for name, text in FAULTS.items() if counts[name]]
-    untold = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
+    unproven = {name: f"{counts[name]} {text}" for name, text in OPEN.items() if counts[name]}
     remedy = "compare the table with the files that were loaded, or verify before the log loses records"
     return Check(
         "records",
         "; ".join(faults) or f"{counts['keys']} keys have the row that the newest record in the log gives",
         bool(faults),
-        unproven=[Unproven(text, remedy) for name, text in untold.items() if with_values or name == "forgotten"],
-        warnings=[f"not compared: {text}" for name, text in untold.items() if not with_values and name != "forgotten"],
+        unproven=[Unproven(text, remedy) for name, text in unproven.items() if with_values or name == "forgotten"],
+        warnings=[
+            f"not compared: {text}" for name, text in unproven.items() if not with_values and name != "forgotten"
+        ],
         facts={"keys": counts["keys"]},
     )
 
@@ -272,7 +273,7 @@ def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[Stag
 def _compared(
     evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
 ) -> Iterator[pl.DataFrame]:
-    """Bucket by bucket the keys of records and rows, each with what became of it."""
+    """Bucket by bucket the keys of records and rows, each with its verdict."""
     spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
     layout, stored = spec.layout, chunk_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
@@ -281,11 +282,11 @@ def _compared(
     touched = parts_by_bucket(files)
     loads = any(key.endswith(loads_key("")) for key in facts.table.transactions())
     # Values of partial updates may be of loads, or of records that the log no longer has.
-    tells_values = not layout.merge or (SEQUENCES in stored.schema.names and not loads and not places.any_lost)
+    has_values = not layout.merge or (SEQUENCES in stored.schema.names and not loads and not places.any_lost)
     exposed = places.exposed(layout, loads)
     for bucket in sorted({*touched, *rows_of}):
-        records = _records(temporary, touched.get(bucket, ()), with_values and tells_values)
-        rows = _rows(stored, rows_of.get(bucket, ()), with_values and tells_values)
+        records = _records(temporary, touched.get(bucket, ()), with_values and has_values)
+        rows = _rows(stored, rows_of.get(bucket, ()), with_values and has_values)
         dead = _dead(stored, tombstones, spec, dead_of.get(bucket, ()))
         yield compare(layout, records, places.placed(layout, rows), places.placed(layout, dead), exposed, with_values)
 
@@ -302,7 +303,7 @@ def compare(
     of_row = pl.when(origin == KNOWN).then(pl.lit("foreign")).otherwise(origin)
     differs = pl.col("value") != pl.col("value_there")
     of_values = pl.when(~differs | ~pl.lit(with_values)).then(pl.lit("")).when(differs).then(pl.lit("altered"))
-    # Of a delete whose tombstone is gone an older record may bring the row back.
+    # After a delete whose tombstone was removed, an older record may bring the row back.
     forgotten = gone & ~same & newer(layout, "_dead").fill_null(True)
     deleted_since = older(layout, "_dead") & (pl.col("origin_dead") != KNOWN)
     verdict = (
@@ -319,7 +320,7 @@ def compare(
     return joined.select("gone", verdict.alias("verdict"))
 
 
-def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -> pl.DataFrame:
+def _records(store: ChunkStore, runs: tuple[RunPart, ...], has_values: bool) -> pl.DataFrame:
     """The newest record of each key of a bucket, and whether it deletes."""
     layout = store.layout
     if not runs:
@@ -327,7 +328,7 @@ def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -
     incoming = read_incoming(store, runs)
     last = incoming.frame.unique("key", keep="last", maintain_order=True)
     names = [*layout.key_names, *order_columns(layout), "value", "gone"]
-    if not tells_values:
+    if not has_values:
         return last.with_columns(_NO_VALUE).select(names)
     puts = fold(incoming.frame)
     combined = merged_rows(layout, incoming.rows, puts) if layout.merge else newest_rows(incoming.rows, puts)
@@ -335,13 +336,13 @@ def _records(store: ChunkStore, runs: tuple[RunPart, ...], tells_values: bool) -
     return last.join(values, on="key", how="left").select(names)
 
 
-def _rows(store: ChunkStore, files: Iterable[ActiveFile], tells_values: bool) -> pl.DataFrame:
+def _rows(store: ChunkStore, files: Iterable[ActiveFile], has_values: bool) -> pl.DataFrame:
     """The keys and the order of the rows of a bucket."""
     frames = [_keyed(store.layout, store.schema.empty_table()).with_columns(_NO_VALUE)]
     for file in files:
-        rows = store.read(file.path, None if tells_values else store.layout.columns)
+        rows = store.read(file.path, None if has_values else store.layout.columns)
         frame = _keyed(store.layout, rows).with_columns(_NO_VALUE)
-        if tells_values:
+        if has_values:
             frame = frame.with_columns(pl.Series("value", _digests(rows)))
         frames.append(frame)
     return pl.concat(frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -20,7 +21,7 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
 
 LAYOUT_PROPERTY = "penstock.keyed"
-"""The table property that keeps the keys with which a table was made, so that it can be read without its job."""
+"""The table property with the keys that a table was created with, so that it can be read without its job."""
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
 AT: KeyPath = ("table", "keyed")
 
@@ -58,14 +59,14 @@ def encode_layout(layout: Layout) -> str:
 
 
 def decode_layout(text: str) -> Layout:
-    """The keys that a table was made with; what it does with deletes and nulls is the job's affair."""
+    """The keys that a table was created with; deletes and nulls are settings of the job."""
     try:
         kept = msgspec.json.decode(text, type=_Kept)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"the table property {LAYOUT_PROPERTY} cannot be read",
             detail=f"{error}: {text}",
-            hint="was the table made by another version of Penstock?",
+            hint="was the table created by another version of Penstock?",
         ) from error
     return Layout(kept.partition_keys, kept.row_keys, kept.sequence, buckets=kept.buckets)
 
@@ -78,7 +79,13 @@ class KeyedSection(KindSection[KeyedSpec]):
     def complete(self, job: JobSpec[KeyedSpec], reader: Reader) -> JobSpec[KeyedSpec]:
         job, output = complete_rows(job, reader)
         _check_keys(job.table.layout, output, reader)
-        _check_settings(job.table, output, reader)
+        layout = job.table.layout
+        if layout.sequence is not None:
+            _check_column(layout.sequence, output, (*AT, "sequence"), reader)
+        if layout.delete is not None:
+            _check_column(layout.delete.column, output, (*AT, "delete"), reader)
+        for at, fault in type_faults(layout, output.types):
+            reader.note((*AT, *at), fault)
         stated = job.on.tombstone if reader.states("on", "tombstone") else None
         if stated not in (None, TombstonePolicy.FILTER):
             hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
@@ -99,40 +106,42 @@ def _check_keys(layout: Layout, output: Output, reader: Reader) -> None:
         if name.casefold() in names:
             reader.note(at, f"{shown(name)} is named twice")
         else:
-            kind = _column(name, output, at, reader)
-            if kind is not None and not is_key_type(kind):
-                reason = "it is no whole number, text, bytes, boolean, date or time"
-                reader.note(at, f"{shown(name)} cannot be part of a key: {reason}")
+            _check_column(name, output, at, reader)
         names.add(name.casefold())
     for name in output.types:
         if folded(name) in RESERVED:
             reader.note(AT, f"the job has a column {name}, which keyed tables keep for themselves", "rename it")
 
 
-def _column(name: str, output: Output, at: KeyPath, reader: Reader) -> pa.DataType | None:
-    """The type of a column where it is known."""
+def _check_column(name: str, output: Output, at: KeyPath, reader: Reader) -> None:
     if not output.has(name):
         computed = "keys are columns: compute it under `columns`" if "(" in name else ""
         reader.note(at, f"the table has no column {shown(name)}", computed or nearest(name, output.types))
-    return output.types.get(name)
 
 
-def is_value(value: object, kind: pa.DataType) -> bool:
+def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with the types of columns, as far as they are known, each with its key in the section."""
+    columns: list[tuple[tuple[str | int, ...], str]] = [
+        *((("partition_keys", number), name) for number, name in enumerate(layout.partition_keys)),
+        *((("row_keys", number), name) for number, name in enumerate(layout.row_keys or ())),
+    ]
+    if layout.sequence is not None:
+        columns.append((("sequence",), layout.sequence))
+    for at, name in columns:
+        kind = types.get(name)
+        if kind is not None and not is_key_type(kind):
+            use = "a sequence" if at == ("sequence",) else "part of a key"
+            what = "its type is not one of whole numbers, text, bytes, booleans, dates and times"
+            yield at, f"{shown(name)} cannot be {use}: {what}"
+    rule = layout.delete
+    kind = None if rule is None else types.get(rule.column)
+    if rule is not None and kind is not None and not _is_value(rule.value, kind):
+        yield ("delete",), f"{shown(rule.column)} is compared with {rule.value!r}, which is not a value of its type"
+
+
+def _is_value(value: object, kind: pa.DataType) -> bool:
     try:
         pa.scalar(value).cast(kind)
     except pa.ArrowException:
         return False
     return True
-
-
-def _check_settings(table: KeyedSpec, output: Output, reader: Reader) -> None:
-    sequence, delete = table.layout.sequence, table.layout.delete
-    if sequence is not None:
-        kind = _column(sequence, output, (*AT, "sequence"), reader)
-        if kind is not None and not is_key_type(kind):
-            reader.note((*AT, "sequence"), "a sequence is a column of whole numbers, text, dates or times")
-    if delete is not None:
-        kind = _column(delete.column, output, (*AT, "delete"), reader)
-        if kind is not None and not is_value(delete.value, kind):
-            message = f"{shown(delete.column)} is compared with {delete.value!r}, which is no value of it"
-            reader.note((*AT, "delete"), message)

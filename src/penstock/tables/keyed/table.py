@@ -156,18 +156,18 @@ def keyed_flow(
     generations = {
         (partition.topic, partition.number): generations_of(numbers, job.name, partition) for partition in partitions
     }
-    by_key = told_by_key(job, job.table)
+    by_key = is_known_by_key(job, job.table)
     return KeyedFlow(**values, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
 
 
 def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
-    """What becomes of a record without a value: it is a row without values, unless `sql:` would see it."""
+    """What happens to a record without a value: it is a row without values, unless `sql:` would see it."""
     if spec.filter_tombstones:
         return TombstonePolicy.FILTER
     return TombstonePolicy.QUARANTINE if job.sql else TombstonePolicy.ROW
 
 
-def told_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
+def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
     """Whether a record without a value gives the key of its row: all columns of the key come from Kafka's own."""
     if job.sql is not None:
         return False

@@ -1,22 +1,16 @@
-"""Aggregation by Polars: points to partials, and partials to fewer or longer ones. The order of rows never matters.
-
-Quantiles come from sketches that merge, so that those of a day come from its minutes. A sketch of at most
-`SKETCH_ITEMS` values is exact; beyond it a rank is off by about one percent, whatever the number of values.
-"""
+"""Aggregation by Polars: points to partials, and partials to fewer or longer ones. The order of rows never matters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
-from datasketches import kll_doubles_sketch
 
 from penstock.tables.rollup.schema import read_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 SERIES = ("metric", "tags", "bucket")
-SKETCH_ITEMS = 200
 MERGE_ROWS_MIN = 500_000
 """Rows that wait before they are merged."""
 MILLI = 1000
@@ -35,11 +29,8 @@ def aggregate_points(points: pl.DataFrame, finest_ms: int, aggregates: Aggregate
             at.max().alias("last_ms"),
             value.filter(at == at.max()).max().alias("last"),
         ]
-    if aggregates.quantiles:
-        columns.append(value.alias("sketch"))
     start = ((at - at % finest_ms) * MILLI).cast(pl.Datetime("us", "UTC")).alias("window_start")
-    grouped = points.lazy().group_by("series", start)
-    return grouped.agg(columns).with_columns(_one_sketch(sketched, aggregates)).collect()
+    return points.lazy().group_by("series", start).agg(columns).collect()
 
 
 def merge_partials(
@@ -47,7 +38,7 @@ def merge_partials(
 ) -> pl.LazyFrame:
     """One row per series and window of this length; `window_ms` of the finest merges rows of the same window.
 
-    `series`: the columns that distinguishes series ; others do not stay.
+    `series`: the columns that distinguish series; other ones are dropped.
     """
     columns = [pl.col("count").sum(), pl.col("sum").sum(), pl.col("min").min(), pl.col("max").max()]
     if aggregates.ends:
@@ -60,10 +51,7 @@ def merge_partials(
         ]
         # Partials that lack them were written before the job asked for them: which point was first is not known.
         columns += [pl.when(first.null_count() == 0).then(end) for end in ends]
-    if aggregates.quantiles:
-        columns.append(pl.col("sketch"))
-    grouped = partials.group_by(*series, aligned(window_ms))
-    return grouped.agg(columns).with_columns(_one_sketch(merged_sketches, aggregates))
+    return partials.group_by(*series, aligned(window_ms)).agg(columns)
 
 
 def aligned(window_ms: int) -> pl.Expr:
@@ -72,16 +60,21 @@ def aligned(window_ms: int) -> pl.Expr:
     return (micros - micros % (window_ms * MILLI)).cast(pl.Datetime("us", "UTC")).alias("window_start")
 
 
+def series_text() -> pl.Expr:
+    """The name of a series in the table of closed windows: its metric and its tags."""
+    return pl.concat_str("metric", "tags").alias("series")
+
+
 @dataclass(slots=True)
 class Merging:
-    """Rows of partials, merged to windows of one length as they come."""
+    """Rows of partials, merged to windows of one length as they arrive."""
 
     window: Window
     aggregates: Aggregates
     series: Sequence[str] = SERIES
     """The columns that distinguish series."""
     rows: int = 0
-    """That are merged."""
+    """After the last merge."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)
     _waiting_rows: int = 0
 
@@ -92,7 +85,7 @@ class Merging:
         if rows.height:
             self._waiting.append(rows)
             self._waiting_rows += rows.height
-        # Where merging does not help, it is not tried again before there are twice as many.
+        # Where merging does not help, it is tried again only once there are twice as many rows.
         if self._waiting_rows > max(MERGE_ROWS_MIN, 2 * self.rows):
             self._merge()
 
@@ -108,49 +101,3 @@ class Merging:
         in_windows = merge_partials(rows.lazy(), self.window.millis, self.aggregates, self.series)
         merged = in_windows.select(rows.columns).collect()
         self._waiting, self._waiting_rows, self.rows = [merged], merged.height, merged.height
-
-
-def sketched(values: pl.Series) -> pl.Series:
-    """A sketch for each list of values."""
-    return pl.Series([_sketch(numbers).serialize() for numbers in values], dtype=pl.Binary)
-
-
-def merged_sketches(sketches: pl.Series) -> pl.Series:
-    """One sketch for each list of sketches; null if one of them is: its points were not sketched."""
-    return pl.Series([_merged_sketch(several) for several in sketches], dtype=pl.Binary)
-
-
-def quantiles(sketches: pl.Series, ranks: Sequence[float]) -> list[pl.Series]:
-    """The quantiles of these ranks, a column for each; null where there is no sketch.
-
-    By nearest rank: the least value that at least this share of the values does not exceed.
-    """
-    unknown = [None] * len(ranks)
-    rows = [
-        unknown if sketch is None else kll_doubles_sketch.deserialize(sketch).get_quantiles(list(ranks), True)
-        for sketch in sketches
-    ]
-    return [pl.Series([row[index] for row in rows], dtype=pl.Float64) for index in range(len(ranks))]
-
-
-def _one_sketch(sketch: Callable[[pl.Series], pl.Series], aggregates: Aggregates) -> list[pl.Expr]:
-    """What makes one sketch of each list, if there are any."""
-    return [pl.col("sketch").map_batches(sketch, return_dtype=pl.Binary)] if aggregates.quantiles else []
-
-
-def _sketch(values: pl.Series) -> kll_doubles_sketch:
-    sketch = kll_doubles_sketch(SKETCH_ITEMS)
-    sketch.update(values.to_numpy(writable=True))
-    return sketch
-
-
-def _merged_sketch(sketches: Sequence[bytes | None]) -> bytes | None:
-    known = [sketch for sketch in sketches if sketch is not None]
-    if len(known) < len(sketches):
-        return None
-    if len(known) == 1:
-        return known[0]
-    whole = kll_doubles_sketch(SKETCH_ITEMS)
-    for sketch in known:
-        whole.merge(kll_doubles_sketch.deserialize(sketch))
-    return bytes(whole.serialize())

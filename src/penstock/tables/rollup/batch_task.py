@@ -1,4 +1,4 @@
-"""What a task of a rollup does with its records: decode points, aggregate them, write staged files of partials."""
+"""A task of a rollup decodes points, aggregates them, and writes staged files of partials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.points.decoder import DecodedPoints, points_decoder
+from penstock.flow.points.decoder import DecodedPoints, PointsDecoder
 from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
@@ -17,35 +17,35 @@ from penstock.flow.task import StagingTask, TableFlow
 from penstock.flow.write.manifest import PartitionKey, Ranges, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import TypeKey
-from penstock.tables.rollup.aggregate import MILLI, aggregate_points, merge_partials
+from penstock.tables.rollup.aggregate import MILLI, Merging, aggregate_points
 from penstock.tables.rollup.schema import written_schema
-from penstock.tables.rollup.spec import Aggregates
+from penstock.tables.rollup.spec import Aggregates, Window
 
 ROWS_PER_PART = 50_000
 """Records that are decoded together, if they are not too large for that."""
-WAITING_ROWS_MAX = 1_000_000
-"""Partials that wait in memory, of one partition, before they are merged, and written if that did not help."""
+MERGED_ROWS_MAX = 500_000
+"""Merged partials of one partition that wait in memory; more become a file before the end of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialsFlow(TableFlow):
-    """Everything that a task of a rollup needs to know."""
+    """The input of a task of a rollup."""
 
-    finest_ms: int
+    finest: Window
     aggregates: Aggregates
     earliest_ms: int
     latest_ms: int
-    """Event times that are believed: `[earliest_ms, latest_ms]`."""
+    """Event times that are accepted: `[earliest_ms, latest_ms]`."""
 
 
 class PartialsTask(StagingTask[PartialsFlow]):
-    """The whole way of a record: points, partials, files."""
+    """Takes records to points, partials and files."""
 
     def __init__(self, flow: PartialsFlow) -> None:
         super().__init__(flow)
-        self._decoder = points_decoder(flow.decode, flow.on)
+        self._decoder = PointsDecoder(flow.decode, flow.on)
         self._schema = written_schema(flow.aggregates)
-        self._waiting: dict[PartitionKey, list[pl.DataFrame]] = {}
+        self._waiting: dict[PartitionKey, Merging] = {}
         """Partials of each partition that wait to be written."""
 
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
@@ -69,7 +69,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
             "blacklisted": counts.blacklisted,
             "non_numeric": counts.non_numeric,
             "non_finite": counts.non_finite,
-            # In quarantine they were counted when they came there.
+            # A replayed record was counted when it went into quarantine.
             "future": 0 if self._flow.replay_run is not None else future,
         }
         self._tallies.add(TypeKey(key, UNROUTED), Share(sums=sums))
@@ -81,10 +81,10 @@ class PartialsTask(StagingTask[PartialsFlow]):
             replayed = ranges_of(part.column("offset").take(pa.array(rows, pa.int64())).to_pylist())
         event_ms_max = points.select(pl.col("at_ms").max()).item()
         self._tallies.add(TypeKey(key, UNROUTED), Share(event_ms_max=event_ms_max, replayed=replayed))
-        self._wait(key, aggregate_points(points, self._flow.finest_ms, self._flow.aggregates))
+        self._wait(key, aggregate_points(points, self._flow.finest.millis, self._flow.aggregates))
 
     def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:
-        """The points of records whose times are all believed, the other records, and how many are too far ahead."""
+        """The points of records whose times are all accepted, the other records, and how many are too far ahead."""
         earliest, latest = self._flow.earliest_ms, self._flow.latest_ms
         outside = points.filter(~pl.col("at_ms").is_between(earliest, latest))
         if not outside.height:
@@ -108,26 +108,19 @@ class PartialsTask(StagingTask[PartialsFlow]):
         """Keep partials until the end of the task; where they are too many, they become a file before."""
         if self._flow.dry:
             return
-        waiting = self._waiting.setdefault(key, [])
-        waiting.append(partials)
-        if sum(rows.height for rows in waiting) > WAITING_ROWS_MAX:
-            self._waiting[key] = [self._merged(waiting)]
-            if self._waiting[key][0].height > WAITING_ROWS_MAX // 2:
-                self._write(key)
-
-    def _merged(self, waiting: list[pl.DataFrame]) -> pl.DataFrame:
-        if len(waiting) == 1:
-            return waiting[0]
-        rows = pl.concat(waiting).lazy()
-        return merge_partials(rows, self._flow.finest_ms, self._flow.aggregates, ("series",)).collect()
+        waiting = self._waiting.setdefault(key, Merging(self._flow.finest, self._flow.aggregates, ("series",)))
+        waiting.add(partials)
+        if waiting.rows > MERGED_ROWS_MAX:
+            self._write(key)
 
     def _write(self, key: PartitionKey) -> None:
         series = self._decoder.series.frame().sort("bucket", "metric", "tags").with_row_index("rank")
         # By one number, because a sort by two columns takes three times as long.
-        window = pl.col("window_start").to_physical() // (self._flow.finest_ms * MILLI)
+        window = pl.col("window_start").to_physical() // (self._flow.finest.millis * MILLI)
         window -= window.min()
         rows = (
-            self._merged(self._waiting.pop(key))
+            self._waiting.pop(key)
+            .merged()
             .join(series, on="series")
             .sort(pl.col("rank").cast(pl.Int64) * (window.max() + 1) + window)
             .with_columns(pl.col("window_start").dt.date().alias("day"))
@@ -153,8 +146,4 @@ def partials_stage(flow: PartialsFlow) -> Stage:
 
 
 def _shown(at_ms: int) -> str:
-    """An instant as people write it; one that no calendar has, as its number."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()

@@ -1,7 +1,8 @@
-"""What the tasks of a close do: they read partials, and write closed windows and what late rows change of them.
+"""The tasks of a close read partials, and write closed windows and those that late rows change.
 
-Files are read batch by batch, and what is read is merged on the way. Buckets whose windows are too many for memory are
-divided, and each half is read by itself. A row may be late for one interval and in time for another (RULES W2, W3).
+Files are read batch by batch and merged on the way. Buckets whose windows are too many for memory are divided, and
+each half is read by itself. A row may be late for one interval and in time for another (RULES W2, W3). Series are
+numbered: rows are merged and sorted by numbers, and each text is looked at once.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
 from penstock.lake.delta.files import ActiveFile
 from penstock.storage import Storage, open_storage
-from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned
-from penstock.tables.rollup.closed_rows import Numbering, OrderedSeries, closed_rows
+from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned, series_text
 from penstock.tables.rollup.decide import CompleteClose, PartialsFile, Span
 from penstock.tables.rollup.files import (
     in_larger_parts,
@@ -33,17 +35,22 @@ from penstock.tables.rollup.files import (
     window_bounds,
 )
 from penstock.tables.rollup.numbers import LEAST_MS
-from penstock.tables.rollup.schema import read_schema
+from penstock.tables.rollup.schema import TAGS, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 MERGED_ROWS_MAX = 1_000_000
 """Of windows that a task holds, if they are of more than one bucket."""
 _KEY = ("series", "window_start")
+_SERIES = ("metric", "tags")
+_NUMBERED = {"metric": pl.String, "tags": pl.String, "bucket": pl.Int16, "series": pl.UInt32}
+_ROWS_PER_BATCH = 131_072
+_DAY_MS = 86_400_000
+_decode_tags = msgspec.json.Decoder(dict[str, str]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class CloseFlow:
-    """Everything that the tasks of a close need to know."""
+    """The input of the tasks of a close."""
 
     partials: Storage
     windows: WriteOptions
@@ -200,10 +207,10 @@ class _BucketsClose:
             if interval != span.window.name or first_ms >= span.start_ms or last_ms < _first_ms(keys):
                 continue
             for old in scan(self._flow.windows_storage, file.path, columns, bounds):
-                known = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
-                if known.height:
-                    replaced.append(known.select(*_KEY, "revision"))
-                    self._replaced[file.path] += known.height
+                touched = old.rename({"series": "text"}).join(keys, on=["text", "window_start"])
+                if touched.height:
+                    replaced.append(touched.select(*_KEY, "revision"))
+                    self._replaced[file.path] += touched.height
         before = pl.concat(replaced).group_by(_KEY).agg(pl.col("revision").max())
         corrected = starting_in(rows, LEAST_MS, span.start_ms).join(before, on=_KEY, how="left")
         return corrected.with_columns((pl.col("revision").fill_null(0) + 1).cast(pl.Int32))
@@ -226,3 +233,124 @@ class _BucketsClose:
 
 def _first_ms(keys: pl.DataFrame) -> int:
     return int(keys.select(pl.col("window_start").to_physical().min()).item()) // MILLI
+
+
+class Numbering:
+    """Numbers of the series of some rows of partials, from 0 on."""
+
+    def __init__(self) -> None:
+        self._series = pl.DataFrame(schema=_NUMBERED)
+
+    def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with `series`, a number, instead of metric, tags and bucket."""
+        # Files are sorted by series: of neighbours with the same one only the first is looked up.
+        changed = pl.any_horizontal(pl.col(_SERIES).ne_missing(pl.col(_SERIES).shift()))
+        first = rows.select(changed.alias("first"))["first"]
+        if rows.height:
+            first[0] = True
+        heads = rows.filter(first).select(*_SERIES, "bucket")
+        numbers = self._numbers(heads).gather(first.cum_sum() - 1)
+        return rows.drop(*_SERIES, "bucket").with_columns(numbers.alias("series"))
+
+    def texts(self) -> pl.DataFrame:
+        """The number of each series with its name in the table, as `text`."""
+        return self._series.select("series", series_text().alias("text"))
+
+    def ordered(self) -> OrderedSeries:
+        """All series so far."""
+        return OrderedSeries(self._series)
+
+    def _numbers(self, heads: pl.DataFrame) -> pl.Series:
+        new = heads if self._series.is_empty() else heads.join(self._series, on=_SERIES, how="anti")
+        if new.height:
+            new = new.unique(_SERIES).with_row_index("series", self._series.height).select([*_NUMBERED])
+            self._series = pl.concat([self._series, new])
+        return heads.join(self._series, on=_SERIES, how="left", maintain_order="left")["series"]
+
+
+class OrderedSeries:
+    """Series in the order of the table of closed windows."""
+
+    def __init__(self, series: pl.DataFrame) -> None:
+        ordered = series.with_columns(series_text().alias("text")).sort("metric", "text")
+        places = np.empty(series.height, np.uint32)
+        places[ordered["series"].to_numpy()] = np.arange(series.height, dtype=np.uint32)
+        self._places = pl.Series(places)
+        self._columns = pa.RecordBatch.from_arrays(
+            [
+                ordered["text"].to_arrow().cast(pa.string()),
+                ordered["metric"].to_arrow().cast(pa.string()),
+                tags_of(ordered["tags"]),
+                ordered["bucket"].to_arrow(),
+            ],
+            ["series", "metric", "tags", "bucket"],
+        )
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def places(self, numbers: pl.Series) -> pl.Series:
+        """The places of the series with these numbers in the order."""
+        return self._places.gather(numbers)
+
+    def columns(self, places: pl.Series) -> dict[str, pa.Array]:
+        """The columns of the table for the series at these places."""
+        taken = self._columns.take(places.to_arrow())
+        return dict(zip(taken.schema.names, taken.columns, strict=True))
+
+
+def tags_of(texts: pl.Series) -> pa.Array:
+    """The tags of canonical JSON texts, as maps."""
+    if texts.str.contains("\\", literal=True).any():
+        return pa.array([list(_decode_tags(text).items()) for text in texts], TAGS)
+    # Without escapes a quote is never part of a key or a value, which stand between every two.
+    pieces = texts.str.split('"')
+    lengths = pieces.list.len().to_numpy().astype(np.int64)
+    flat = pieces.explode()
+    starts = np.cumsum(lengths) - lengths
+    place = (np.arange(len(flat), dtype=np.int64) - np.repeat(starts, lengths)) % 4
+    keys, values = flat.gather(np.flatnonzero(place == 1)), flat.gather(np.flatnonzero(place == 3))
+    offsets = np.concatenate(([0], np.cumsum(lengths // 4))).astype(np.int32)
+    strings = (column.to_arrow().cast(pa.string()) for column in (keys, values))
+    return pa.MapArray.from_arrays(pa.array(offsets), *strings)
+
+
+def closed_rows(
+    merged: pl.DataFrame, series: OrderedSeries, window: Window, close: int, aggregates: Aggregates, schema: pa.Schema
+) -> Iterable[pa.RecordBatch]:
+    """The sorted rows of one interval in the columns of the table, from numbered partials merged to its windows.
+
+    They are sorted by day, of which a file has one, metric, series and window: a reader of one metric skips most row
+    groups. A column `revision` counts as it is; without one the rows are new.
+    """
+    start = pl.col("window_start")
+    columns = [
+        series.places(merged["series"]).alias("place"),
+        pl.lit(window.name).alias("interval"),
+        (start + pl.duration(milliseconds=window.millis)).alias("window_end"),
+        pl.lit(close, pl.Int64).alias("close"),
+        start.dt.date().alias("day"),
+    ]
+    if "revision" not in merged.columns:
+        columns.append(pl.lit(0, pl.Int32).alias("revision"))
+    if aggregates.mean:
+        # Not by Polars: it multiplies by the reciprocal of a column that it knows to be constant, which is less exact.
+        columns.append(pl.lit(pl.Series("mean", merged["sum"].to_numpy() / merged["count"].to_numpy())))
+    rows = merged.with_columns(columns).sort(_place_in_table(window, len(series)))
+    for batch in rows.iter_slices(_ROWS_PER_BATCH):
+        yield _in_columns(batch, series, aggregates, schema)
+
+
+def _place_in_table(window: Window, series_count: int) -> pl.Expr:
+    """Day, place of the series and start as one number: by three columns a sort takes five times as long."""
+    start = pl.col("window_start").to_physical() // MILLI
+    day = start // _DAY_MS
+    number = (day - day.min()) * series_count + pl.col("place").cast(pl.Int64)
+    return number * (_DAY_MS // window.millis + 1) + start % _DAY_MS // window.millis
+
+
+def _in_columns(rows: pl.DataFrame, series: OrderedSeries, aggregates: Aggregates, schema: pa.Schema) -> pa.RecordBatch:
+    written, of_series = windows_schema(aggregates), series.columns(rows["place"])
+    columns = [of_series[field.name] if field.name in of_series else rows[field.name].to_arrow() for field in written]
+    cast = [column.cast(field.type) for column, field in zip(columns, written, strict=True)]
+    return fit_columns(pa.RecordBatch.from_arrays(cast, schema=written), schema)

@@ -1,42 +1,53 @@
-"""The chores of a rollup: begin a close, complete it, clean partials, one at a time (RULES W2, W3).
+"""The chores of a rollup: begin a close, complete it, clean partials, one at a time (RULES W2, W3). And compaction.
 
 The process that holds the lowest partition of the log does them. A second one does no harm: every step is a
-compare-and-swap that sees by itself whether it is done, and after a crash the numbers say where to go on.
+compare-and-swap that notices whether it is done, and after a crash the numbers state where to go on.
 
 A close is three steps: commit its number to partials, aggregate the partials that were there, commit the rows to the
-table of windows with the number.
+table of windows with the number. Partials of windows that are closed for good are removed; their points stay counted.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
+import polars as pl
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvariantError, TransientError
+from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.partition_values import Values
 from penstock.flow.points.series import BUCKETS
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.names import ClosedName, owner_tag
+from penstock.flow.write.names import ClosedName, compacted_name, owner_tag
 from penstock.job.spec import JobSpec
+from penstock.lake.compaction import Effort, Merged
+from penstock.lake.delta.compact import FileGroup, compact_groups, group_files
 from penstock.lake.delta.files import ActiveFile, check_staged, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.delta.vacuum import Dead, Kept, NameRules, Verdict, by_version
+from penstock.lake.reports import CompactReport
 from penstock.logs.log import Log
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each
 from penstock.tables.kind import Chore, View
+from penstock.tables.rollup.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.close_task import CloseFlow, CloseReport, close_share, rewrite
 from penstock.tables.rollup.decide import BeginClose, Clean, CompleteClose, Due, decide
 from penstock.tables.rollup.events import WindowsClosed
-from penstock.tables.rollup.files import SPANNED, cut, partials_files, write_options
+from penstock.tables.rollup.files import SPANNED, cut, partials_files, scan, stage_files, whole_rows, write_options
 from penstock.tables.rollup.numbers import (
+    CLEANED,
     CLOSE,
     CLOSED,
     CLOSED_UNTIL,
     LATE,
+    POINTS_REMOVED,
     UNTIL,
     UPDATED,
     WATERMARK,
@@ -46,14 +57,17 @@ from penstock.tables.rollup.numbers import (
     number_of,
     refuse_apart,
 )
+from penstock.tables.rollup.schema import EPOCH, PARTIALS_GROUP_ROWS_MAX, SORTED_BY, partials_schema
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec
-from penstock.tables.rollup.upkeep import clean
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
 LOOK_SECONDS = 1.0
 """How often tables and log are asked what is due, while nothing was."""
 TASK_ROWS_MIN = 200_000
 """Of partials: for fewer another task is not worth its start."""
+PARTIALS_BYTES_MIN = 4 * 1024**2
+"""Of compacted files of partials, a few hundred thousand rows: a group is merged in memory."""
+_COUNT = pa.schema([("count", pa.int64())])
 
 
 class WindowsRewrittenError(TransientError):
@@ -61,7 +75,7 @@ class WindowsRewrittenError(TransientError):
 
 
 class Closing:
-    """All that becomes of partials after they are committed."""
+    """Does what is due with partials after they are committed."""
 
     def __init__(
         self, job: JobSpec[RollupSpec], partials: Table, windows: Table, spark: SparkSession, log: Log
@@ -98,15 +112,15 @@ class Closing:
             case CompleteClose():
                 self._complete(chore)
             case Clean():
-                clean(self._partials, chore)
+                self._clean(chore)
             case _:
                 raise InvariantError(f"a rollup has no chore {chore.name}")
 
     def watermark(self, now: float) -> Watermark:
-        """How far event time has come by what table and log say now."""
+        """How far event time has come by the present state of table and log."""
         partitions = self._log.partitions()
         state = self._partials.state(partitions)
-        # The log is asked after the table: a position that is its end then has been its end since it moved.
+        # The log is read after the table: a position that is its end then has been its end since it moved.
         bounds = self._log.bounds(partitions)
         times = {
             partition: PartitionTime.of((own := state.of(partition)).position, bounds[partition].end, own.numbers)
@@ -127,21 +141,18 @@ class Closing:
         # In this order: a close is begun in partials before it is complete in windows.
         self._partials.refresh()
         self._windows.refresh()
-        state = self._loaded_state()
-        if state.closed <= state.close:
+        windows = self._windows.transactions()
+        state = close_state(self._name, self._partials.transactions(), windows)
+        moved = state.closed > state.close
+        if moved:
+            self._partials.refresh()
+            state = close_state(self._name, self._partials.transactions(), windows)
+        if not moved or state.closed > state.close:
             refuse_apart(state, self._partials.spec.path, self._windows.spec.path)
-            return state
-        self._partials.refresh()
-        again = self._loaded_state()
-        if again.closed > again.close:
-            refuse_apart(again, self._partials.spec.path, self._windows.spec.path)
-        return None
-
-    def _loaded_state(self) -> CloseState:
-        return close_state(self._name, self._partials.transactions(), self._windows.transactions())
+        return None if moved else state
 
     def _begin(self, chore: BeginClose) -> None:
-        """Step 1: state which files the close takes, those that are there in the version before."""
+        """Step 1: commit which files the close takes, those of the version before."""
         numbers = {number_key(self._name, CLOSE): chore.close, number_key(self._name, UNTIL): chore.until_ms}
         if chore.watermark_ms is not None:
             numbers[number_key(self._name, WATERMARK)] = chore.watermark_ms
@@ -262,9 +273,58 @@ class Closing:
             numbers[number_key(job, UPDATED)] = number_of(windows, UPDATED) + updated
         return numbers
 
+    def _clean(self, chore: Clean) -> None:
+        """Remove the files in one commit, unless they changed meanwhile."""
+        partials, job = self._partials, self._name
+        counts = (rows["count"] for file in chore.files for rows in scan(partials.storage(), file.path, _COUNT))
+        points = sum(int(count.sum()) for count in counts)
+
+        def change() -> Change | None:
+            active = {file.path: file for file in partials.active_files()}
+            # A close that was begun may need them.
+            if number_of(partials, CLOSE) != chore.closed or not all(file.path in active for file in chore.files):
+                return None
+            return Change(
+                actions=[partials.remove_action(active[file.path]) for file in chore.files],
+                transactions={
+                    number_key(job, CLEANED): max(number_of(partials, CLEANED), chore.cleaned_ms),
+                    number_key(job, POINTS_REMOVED): number_of(partials, POINTS_REMOVED) + points,
+                },
+                metadata=Provenance(kind="clean", job=job, files_removed=len(chore.files)).metadata,
+            )
+
+        partials.swap(change)
+        self._environment.at_step("cleaned")
+
+
+def compact_partials(partials: Table, spec: RollupSpec, effort: Effort) -> CompactReport:
+    """Merge small files of the same day and epoch: no close sees a difference. Positions and totals stay."""
+    if effort.alike_min is not None:
+        # An epoch gets few files, and none once the next close is begun.
+        effort = replace(effort, alike_min=2)
+    partials.refresh()
+    groups = group_files(partials.active_files(), PARTIALS_BYTES_MIN, effort)
+    return compact_groups(partials, groups, partial(_merge, partials, spec), effort=effort)
+
+
+def _merge(
+    partials: Table, spec: RollupSpec, group: FileGroup, schema: pa.Schema, version_max: int
+) -> Merged[ActiveFile]:
+    """One sorted file with one row for each series and window, so that a range of buckets is a range of row groups."""
+    options, storage = write_options(partials, PARTIALS_GROUP_ROWS_MAX), partials.storage()
+    batches = [batch for file in group.files for batch in whole_rows(storage, file, options)]
+    rows = pl.DataFrame(pa.Table.from_batches(batches))
+    merged = merge_partials(rows.lazy(), spec.finest.millis, spec.aggregates, (*SERIES, "day", EPOCH)).collect()
+    if merged["count"].sum() != rows["count"].sum():
+        raise InvariantError(f"a compaction in {partials.spec.path} changed the number of points of its files")
+    columns = partials_schema(spec.aggregates)
+    sorted_rows = merged.sort(*SORTED_BY).select(columns.names).to_arrow().cast(columns)
+    fitted = (fit_columns(batch, schema) for batch in sorted_rows.to_batches())
+    return Merged(group, stage_files(options, lambda: compacted_name(version_max, uuid.uuid4().hex), fitted))
+
 
 def windows_rules(windows: Table) -> NameRules:
-    """Which files that no version names can go (RULES C7): a close commits nothing after it is complete."""
+    """Which files that no version names can be deleted (RULES C7): a close commits nothing after it is complete."""
     owner, closed = owner_tag(windows.job), number_of(windows, CLOSED)
 
     def of_close(name: ClosedName) -> Verdict:

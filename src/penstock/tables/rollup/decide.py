@@ -130,7 +130,11 @@ def _begin(
 
 
 def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, watermark_ms: int | None) -> int:
-    """As far as the watermark allows, in steps after an outage."""
+    """As far as the watermark allows, in steps after an outage.
+
+    Where the shortest step already reads more than the limit, a longer one that reads twice as much is better: else
+    files that hold hours would be read again for every minute.
+    """
 
     def due_rows(until_ms: int) -> int:
         spans = spans_of(spec.windows, state.closed_until_ms, until_ms)
@@ -139,7 +143,8 @@ def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
     reached = LEAST_MS if watermark_ms is None else watermark_ms - spec.lateness_ms
     until = max(state.closed_until_ms, reached)
     least = max(state.closed_until_ms, min((file.first_ms for file in files), default=until))
-    while until - least > spec.finest.millis and due_rows(until) > CLOSE_ROWS_MAX:
+    step = spec.finest.millis
+    while until - least > step and due_rows(until) > max(CLOSE_ROWS_MAX, 2 * due_rows(least + step)):
         middle = least + (until - least) // 2
         if due_rows(middle):
             until = middle

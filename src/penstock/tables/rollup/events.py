@@ -1,4 +1,4 @@
-"""What a running rollup reports beside the events of every job, and the metrics that follow from them."""
+"""Events of a running rollup, and the metrics that follow from them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ class WindowsClosed(Event):
 
     def in_short(self) -> str:
         return f"{self.name} until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-class PartialsCleaned(Event):
-    files: int
-    points: int
 
 
 class WindowsPublished(Event):
@@ -57,21 +52,7 @@ CLOSED_UNTIL = Metric(
 )
 CLOSE_SECONDS = Metric("penstock_close_seconds", "histogram", "How long the work of a close took.")
 WINDOWS_PUBLISHED = Metric("penstock_windows_published_total", "counter", "Rows that were published to a topic.")
-PUBLISHERS_FENCED = Metric(
-    "penstock_publishers_fenced_total", "counter", "Times another process took over a publish bucket."
-)
-POINTS_CLEANED = Metric("penstock_points_cleaned_total", "counter", "Points whose partials were removed after closing.")
-METRICS = (
-    CLOSES,
-    WINDOWS_CLOSED,
-    WINDOWS_UPDATED,
-    LATE_POINTS,
-    CLOSED_UNTIL,
-    CLOSE_SECONDS,
-    WINDOWS_PUBLISHED,
-    PUBLISHERS_FENCED,
-    POINTS_CLEANED,
-)
+METRICS = (CLOSES, WINDOWS_CLOSED, WINDOWS_UPDATED, LATE_POINTS, CLOSED_UNTIL, CLOSE_SECONDS, WINDOWS_PUBLISHED)
 
 
 def metric_changes(event: Event) -> Iterator[Change]:
@@ -86,7 +67,3 @@ def metric_changes(event: Event) -> Iterator[Change]:
                 yield Add(LATE_POINTS, points, interval)
         case WindowsPublished():
             yield Add(WINDOWS_PUBLISHED, event.rows)
-        case PublisherFenced():
-            yield Add(PUBLISHERS_FENCED)
-        case PartialsCleaned():
-            yield Add(POINTS_CLEANED, event.points)

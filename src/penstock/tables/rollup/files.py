@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from typing import IO
@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ValueBounds = Mapping[str, tuple[int, int]]
-"""The least and the greatest value that wanted rows have in columns of numbers, or of instants in microseconds."""
+"""The least and the greatest value of chosen rows in columns of numbers, or of instants in microseconds."""
 
 
 def partials_files(partials: Table) -> tuple[PartialsFile, ...]:
@@ -105,7 +105,7 @@ def starting_in(rows: pl.DataFrame, start_ms: int, end_ms: int) -> pl.DataFrame:
 
 
 def within(rows: pl.DataFrame, bounds: ValueBounds) -> pl.DataFrame:
-    """The wanted rows; where all are wanted, the same frame: to copy it takes much longer."""
+    """The rows within bounds; where all are, the same frame: a copy takes much longer."""
     for name, (least, most) in bounds.items():
         values = rows[name].to_physical()
         first, last = values.min(), values.max()
@@ -115,9 +115,9 @@ def within(rows: pl.DataFrame, bounds: ValueBounds) -> pl.DataFrame:
 
 
 def scan(storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None) -> Iterator[pl.DataFrame]:
-    """The wanted rows of a file in these columns; those that the file lacks are null.
+    """The rows of a file within bounds, in these columns; those that the file lacks are null.
 
-    Raises `NotFoundError` if it is gone.
+    Raises `NotFoundError` if the file does not exist.
     """
     for batch in read_batches(storage, path, schema, bounds):
         yield within(pl.DataFrame(pa.Table.from_batches([batch])), bounds or {})
@@ -126,7 +126,7 @@ def scan(storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | N
 def read_batches(
     storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The same as Arrow has them: all rows of the row groups that can have wanted ones."""
+    """The same as Arrow batches: all rows of the row groups that can have rows within bounds."""
     with _opened(storage, path) as file:
         try:
             # Without a pre-buffer only the column chunks of one row group are in memory.
@@ -145,37 +145,34 @@ def read_batches(
 
 def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
     """The same rows in frames of so many, but for the last."""
-    held: list[pl.DataFrame] = []
+    waiting: list[pl.DataFrame] = []
     for rows in several:
-        held.append(rows)
-        if sum(frame.height for frame in held) >= rows_min:
-            yield pl.concat(held)
-            held.clear()
-    if held:
-        yield pl.concat(held)
+        waiting.append(rows)
+        if sum(frame.height for frame in waiting) >= rows_min:
+            yield pl.concat(waiting)
+            waiting.clear()
+    if waiting:
+        yield pl.concat(waiting)
 
 
 def whole_rows(
     storage: Storage, file: ActiveFile, options: WriteOptions, bounds: ValueBounds | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in all columns of its table, as `read_batches` gives them."""
-    inside = pa.schema([column for column in options.schema if column.name not in options.partition_by])
-    for batch in read_batches(storage, file.path, inside, bounds):
-        yield with_partition_columns(batch, options.partition_by, file.scalars, options.schema)
+    """The rows of a file in all columns of its table, as `read_batches` gives them, with its partition values."""
+    constant = dict(zip(options.partition_by, file.scalars, strict=True))
+    for batch in read_batches(storage, file.path, without(options.schema, options.partition_by), bounds):
+        columns = [
+            pa.repeat(constant[column.name], batch.num_rows).cast(column.type)
+            if column.name in constant
+            else batch.column(column.name)
+            for column in options.schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=options.schema)
 
 
-def with_partition_columns(
-    rows: pa.RecordBatch, partition_by: Sequence[str], values: Sequence[pa.Scalar], schema: pa.Schema
-) -> pa.RecordBatch:
-    """The rows of a file in the columns of its table, of which the log of the table shows some, and not the file."""
-    constant = dict(zip(partition_by, values, strict=True))
-    columns = [
-        pa.repeat(constant[column.name], rows.num_rows).cast(column.type)
-        if column.name in constant
-        else rows.column(column.name)
-        for column in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """The columns but some: those of a file, without partition columns."""
+    return pa.schema([column for column in schema if column.name not in names])
 
 
 def _starts(start_ms: int, end_ms: int) -> ValueBounds:
@@ -190,7 +187,7 @@ def _opened(storage: Storage, path: str) -> IO[bytes]:
 
 
 def _can_have(group: pq.RowGroupMetaData, bounds: ValueBounds) -> bool:
-    """Whether the statistics of a row group leave it possible that it has wanted rows."""
+    """Whether a row group can have rows within bounds, by its statistics."""
     for number in range(group.num_columns if bounds else 0):
         column = group.column(number)
         least, most = bounds.get(column.path_in_schema, (None, None))

@@ -22,16 +22,13 @@ from penstock.quarantine.table import Listings
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
-from penstock.tables.kind import CompactRequest, OpenWindows, ReadRequest, VacuumRequest, WindowsRequest
-from penstock.tables.rollup.closing import windows_rules
+from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
+from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
-from penstock.tables.rollup.open_windows import open_windows
 from penstock.tables.rollup.proof.verification import prove_rollup
-from penstock.tables.rollup.section import RollupSection
-from penstock.tables.rollup.spec import RollupSpec, partials_job
+from penstock.tables.rollup.spec import RollupSection, RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
-from penstock.tables.rollup.upkeep import compact_partials
 from penstock.tables.rollup.writer import RollupWriter
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.vacuum import vacuum
@@ -80,9 +77,6 @@ class RollupKind(SingleKind):
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         request.refuse_all(f"the table of {job.name}")
         return delta_frame(spark, job.table.path)
-
-    def open_windows(self, job: JobSpec, request: WindowsRequest) -> OpenWindows:
-        return open_windows(job_of(job, RollupSpec), request)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

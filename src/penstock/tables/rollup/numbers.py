@@ -1,4 +1,4 @@
-"""The numbers that both tables of a rollup keep as app transactions, and how far the closes have come."""
+"""The numbers that both tables of a rollup keep as app transactions, and the state of closes that they give."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from penstock.lake.delta.table import Change, Table
 LEAST_MS = -(2**52)
 """Before all event times."""
 
-# Of both tables.
-OWNER = "owner"
-"""The table belongs to the job."""
-
 # Of partials. Instants are in milliseconds.
 INTERVAL = "interval"
 """By interval: its length, fixed when the table is created."""
 WINDOWS_ID = "windows"
-"""The fingerprint of the table that their windows are closed to."""
+"""The fingerprint of the table that their windows are closed to, fixed when both exist."""
 CLOSE = "close"
 """The number of the last close that was begun (RULES W2)."""
 UNTIL = "until"
@@ -44,8 +40,6 @@ PUBLISH_BUCKETS = "publish_buckets"
 """In how many buckets the rows are published, fixed with the first one."""
 PUBLISHED = "published"
 """By publish bucket: the last close whose rows are all in the topic; it may lag."""
-IN_TOPIC = "in_topic"
-"""By publish bucket: the close of its position in the topic; it may lag."""
 
 
 def number_key(job: str, name: str, of: str | int | None = None) -> str:
@@ -106,8 +100,8 @@ def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int
 
 
 def refuse_apart(state: CloseState, partials_path: str, windows_path: str) -> None:
-    """The two tables belong together: one that was deleted alone cannot be made up from the other."""
-    if state.close - 1 <= state.closed <= state.close:
+    """Refuse tables of which one was deleted or restored alone: closed rows cannot be made from removed partials."""
+    if state.close - 1 <= state.closed <= state.close and state.cleaned_ms <= state.closed_until_ms:
         return
     raise UserError(
         f"the tables at {partials_path} and {windows_path} do not belong together",

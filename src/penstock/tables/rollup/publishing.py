@@ -1,9 +1,9 @@
-"""Closed windows out to a topic, once each: which rows are due, and up to where each bucket has been published.
+"""Publishes closed windows to a topic, each once: which rows are due, and up to where each bucket is published.
 
-The truth is the position in the topic's own transactions (RULES U1). What the table of windows keeps beside it, the
-close up to which each bucket is published, follows it and may lag: it shows how far publishing is, and proves later
-that positions were lost. No close waits for publishing: a position names a row by its key, not by its number, so rows
-that a later close replaces move none of the others.
+The truth is the position in the topic's own transactions (RULES U1); it follows every close, also one without rows of
+the bucket. The table of windows keeps the last close that each bucket has published. That number may lag: it shows
+how far publishing is, and reveals a lost position. No close waits for publishing: a position names a row by its key,
+not by its number, so rows that a later close replaces move none of the others.
 """
 
 from __future__ import annotations
@@ -25,33 +25,25 @@ from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBuck
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
 from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
-from penstock.tables.rollup.numbers import (
-    CLOSED,
-    IN_TOPIC,
-    PUBLISH_BUCKETS,
-    PUBLISHED,
-    keep_numbers,
-    number_key,
-    number_of,
-)
+from penstock.tables.rollup.numbers import CLOSED, PUBLISH_BUCKETS, PUBLISHED, keep_numbers, number_key, number_of
 from penstock.tables.rollup.pages import Page, position_after, read_page, rows_after, sort_key
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
-"""What is published before new records get their turn."""
+"""Rows that are published before new records get their turn."""
 LOOK_SECONDS = 1.0
 """How often the table is asked for new closes, while nothing waits."""
 FENCED_SECONDS = 30.0
-"""How long a bucket is left to the producer that took it: one that has lost its claim will have learned so by then."""
+"""How long a bucket is left to the producer that took it. One that has lost its claim knows that by then."""
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
 """The pause after a failure, at first and at most: an attempt to reach a cluster that is away holds up batches."""
 
-OpenOutput = Callable[[PublishBucket], Output]
-OUTPUTS: dict[str, Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], Output]] = {
+OpenOutput = Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], Output]
+OUTPUTS: dict[str, OpenOutput] = {
     "kafka": lambda job, spec, bucket, environment: KafkaOutput(spec, job.log, bucket, environment.at_step)
 }
-"""How the output of a bucket is made; a test puts another one in its place."""
+"""How the output of a bucket is made; tests put another one in its place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +67,6 @@ class _Lane:
     """When another producer took it."""
     failures: int = 0
     """In a row."""
-    in_topic: int = 0
-    """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
 
 
 def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publishing | None:
@@ -92,20 +82,14 @@ def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publi
             detail="positions are kept per bucket, and rows would change theirs",
             hint=f"set publish.buckets to {before}: it cannot change as long as the table exists",
         )
-    environment = windows.environment
-    return Publishing(job, spec, windows, log, lambda bucket: OUTPUTS["kafka"](job, spec, bucket, environment))
+    return Publishing(job, spec, windows, log, OUTPUTS["kafka"])
 
 
 class Publishing:
     """Publishes the closed windows of a job, bucket by bucket; each bucket belongs to a partition of the log."""
 
     def __init__(
-        self,
-        job: JobSpec[RollupSpec],
-        spec: PublishSpec,
-        windows: Table,
-        log: Log,
-        open_output: OpenOutput,
+        self, job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, log: Log, open_output: OpenOutput
     ) -> None:
         self._job = job
         self._spec = spec
@@ -133,7 +117,7 @@ class Publishing:
         return [Publish()] if not waits and self._due() else []
 
     def lags(self) -> bool:
-        """Whether rows of our buckets wait, by what the table says now."""
+        """Whether rows of our buckets wait, by the newest version of the table."""
         if self._lanes:
             self._windows.refresh()
         return self._due()
@@ -167,10 +151,10 @@ class Publishing:
         return any(self._published(lane) < closed for lane in self._usable())
 
     def _usable(self) -> list[_Lane]:
-        """The lanes but those that were fenced just now.
+        """The lanes, without those that were fenced a moment ago.
 
-        A process that does not know yet that it lost its claim may open a bucket after its owner did. It gives it up
-        once it knows, and no process would have it if the owner did not come back.
+        A process that does not know yet that it lost its claim may open a bucket after its owner did. It closes the
+        bucket once it knows, so the owner has to come back.
         """
         now = self._environment.now()
         lanes = self._lanes.values()
@@ -207,16 +191,14 @@ class Publishing:
     def _advance(self, lane: _Lane, page: Page) -> Iterator[int]:
         """Publish the rows of one bucket up to the end of the page; how many, after each transaction."""
         try:
-            rest = rows_after(page.rows[lane.bucket.number], self._opened(lane))
-            while rest.num_rows:
+            position = self._opened(lane)
+            rest = rows_after(page.rows[lane.bucket.number], position)
+            while sort_key(position) < sort_key(page.after):
                 part, rest = rest.slice(0, RECORDS_PER_TRANSACTION), rest.slice(RECORDS_PER_TRANSACTION)
                 position = position_after(part) if rest.num_rows else page.after
-                lane.output.publish(ENCODERS[self._spec.format](part), position)
-                lane.position, lane.in_topic, lane.failures = position, position.close, 0
+                lane.output.publish(ENCODERS[self._spec.format](part) if part.num_rows else [], position)
+                lane.position, lane.failures = position, 0
                 yield part.num_rows
-            if sort_key(self._start(lane)) < sort_key(page.after):
-                lane.position = page.after
-            lane.failures = 0
         except FencedError as error:
             self._fence(lane, error)
         except PenstockError:
@@ -240,37 +222,29 @@ class Publishing:
         )
 
     def _opened(self, lane: _Lane) -> PublishPosition:
-        """Where to go on; a bucket that had no rows has no position in the topic, only what the table says of it."""
+        """Where to go on. `UserError` if the topic has lost a position that the table knows of."""
         if lane.position is not None:
             return lane.position
         committed = lane.output.open()
         # Read after the output was opened: no other process moves the bucket any more.
         self._windows.refresh()
-        lane.in_topic = 0 if committed is None else committed.close
-        # A close without rows of the bucket moves only the number in the table, not the topic.
-        noted = PublishPosition(self._published(lane) + 1)
-        position = noted if committed is None or committed.close < noted.close else committed
-        self._check_kept(lane, committed)
+        expected = PublishPosition(self._published(lane) + 1)
+        position = committed or PublishPosition(1)
+        if position.close < expected.close:
+            state = "has none" if committed is None else f"goes on with close {committed.close}"
+            record = encode_position(lane.bucket, expected).decode()
+            raise UserError(
+                f"the position of {lane.bucket} is missing in topic {self._spec.positions_topic}",
+                detail=f"by {self._windows.spec.path} it goes on with close {expected.close}, the topic {state}",
+                hint="restore the topic, or set publish.bootstrap and publish.positions_topic back; if it is lost for "
+                f"good, produce {record} with the key {lane.bucket.key} to its partition {lane.bucket.number}: rows of "
+                f"close {expected.close} may then be published twice",
+            )
         lane.position, lane.fenced_at = position, None
         return position
 
-    def _check_kept(self, lane: _Lane, committed: PublishPosition | None) -> None:
-        """`UserError` if the topic has lost a position that the table knows of."""
-        expected = number_of(self._windows, IN_TOPIC, lane.bucket.number)
-        if lane.in_topic >= expected:
-            return
-        there = "has none" if committed is None else f"goes on with close {committed.close}"
-        record = encode_position(lane.bucket, PublishPosition(expected)).decode()
-        raise UserError(
-            f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
-            detail=f"by {self._windows.spec.path} it goes on with close {expected}, the topic {there}",
-            hint="restore the topic, or set publish.bootstrap and publish.positions_topic back; if it is lost for good,"
-            f" produce {record} with the key {lane.bucket.key} to its partition {lane.bucket.number}: rows of close "
-            f"{expected} may then be published twice",
-        )
-
     def _fence(self, lane: _Lane, error: FencedError) -> None:
-        """Where no other process is expected, a second one is the user's to stop."""
+        """Leave the bucket to the other producer; without claims no other one is expected, and the job stops."""
         lane.output.close()
         lane.fenced_at, lane.position = self._environment.now(), None
         if self._job.claims is None:
@@ -292,22 +266,21 @@ class Publishing:
             if bucket_number not in self._lanes:
                 table = str(fingerprint(self._windows.id))
                 bucket = PublishBucket(self._job.name, table, bucket_number, self._spec.buckets)
-                self._lanes[bucket_number] = _Lane(bucket, token, self._open_output(bucket))
+                output = self._open_output(self._job, self._spec, bucket, self._environment)
+                self._lanes[bucket_number] = _Lane(bucket, token, output)
 
     def _published(self, lane: _Lane) -> int:
         return number_of(self._windows, PUBLISHED, lane.bucket.number)
 
     def _note_published(self) -> None:
-        """Tell the other processes in the table what our buckets have in the topic."""
+        """Keep in the table what our buckets have in the topic."""
 
         def decide() -> Change | None:
-            done: dict[str, int] = {}
-            for bucket_number, lane in self._lanes.items():
-                if lane.position is None:
-                    continue
-                for name, close in ((PUBLISHED, lane.position.close - 1), (IN_TOPIC, lane.in_topic)):
-                    if close > number_of(self._windows, name, bucket_number):
-                        done[number_key(self._job.name, name, bucket_number)] = close
-            return Change([], done, Provenance(kind="publish", job=self._job.name).metadata) if done else None
+            published = {
+                number_key(self._job.name, PUBLISHED, lane.bucket.number): lane.position.close - 1
+                for lane in self._lanes.values()
+                if lane.position is not None and lane.position.close - 1 > self._published(lane)
+            }
+            return Change([], published, Provenance(kind="publish", job=self._job.name).metadata) if published else None
 
         self._windows.swap(decide)

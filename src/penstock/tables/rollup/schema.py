@@ -17,8 +17,14 @@ WINDOWS_GROUP_ROWS_MAX = 131_072
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 POINTS_SCHEMA = pa.schema([("window_start", INSTANT), ("count", pa.int64())])
-"""How many points of which time there are."""
+"""The number of points by time."""
 
+_SERIES = (
+    pa.field("metric", pa.string()),
+    pa.field("tags", pa.string()),
+    pa.field("bucket", pa.int16()),
+    pa.field("window_start", INSTANT),
+)
 _VALUES = (
     pa.field("count", pa.int64()),
     pa.field("sum", pa.float64()),
@@ -35,36 +41,22 @@ _ENDS = (
 
 def partials_schema(aggregates: Aggregates) -> pa.Schema:
     """Of the table of partials, partition columns included."""
-    return pa.schema([*written_schema(aggregates), pa.field(EPOCH, pa.int64())])
+    return written_schema(aggregates).append(pa.field(EPOCH, pa.int64()))
 
 
 def written_schema(aggregates: Aggregates) -> pa.Schema:
     """Of the rows of partials that tasks write: all columns but the one that the commit fills in."""
-    return pa.schema([*read_schema(aggregates), pa.field("day", pa.date32())])
+    return read_schema(aggregates).append(pa.field("day", pa.date32()))
 
 
 def read_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the rows that are in a file of partials: partition columns are not."""
-    return pa.schema(
-        [
-            pa.field("metric", pa.string()),
-            pa.field("tags", pa.string()),
-            pa.field("bucket", pa.int16()),
-            pa.field("window_start", INSTANT),
-            *_VALUES,
-            *(_ENDS if aggregates.ends else ()),
-            *([pa.field("sketch", pa.binary())] if aggregates.quantiles else []),
-        ]
-    )
+    """Of the rows in a file of partials: it has no partition columns."""
+    return pa.schema([*_SERIES, *_VALUES, *(_ENDS if aggregates.ends else ())])
 
 
 def windows_schema(aggregates: Aggregates) -> pa.Schema:
     """Of the table of closed windows, partition columns included."""
-    computed = [
-        *(("first", "last") if aggregates.ends else ()),
-        *(("mean",) if aggregates.mean else ()),
-        *map(quantile_column, aggregates.quantiles),
-    ]
+    computed = (*(("first", "last") if aggregates.ends else ()), *(("mean",) if aggregates.mean else ()))
     return pa.schema(
         [
             pa.field("series", pa.string()),
@@ -81,8 +73,3 @@ def windows_schema(aggregates: Aggregates) -> pa.Schema:
             pa.field("day", pa.date32()),
         ]
     )
-
-
-def quantile_column(rank: float) -> str:
-    """`q99` for 0.99, `q99_9` for 0.999."""
-    return "q" + f"{rank * 100:.10g}".replace(".", "_")

@@ -1,19 +1,24 @@
-"""The model of `table.rollup` in a job file, and the two Delta tables that a rollup has."""
+"""The section `table.rollup` of a job file, its checks, and the two Delta tables of a rollup."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias, cast
 
-from penstock.job.faults import RefusedError, Secret, kind_of, shown
-from penstock.job.spec import JobSpec, TableSpec
+from penstock.job.faults import KeyPath, RefusedError, Secret, shown
+from penstock.job.reader import Reader
+from penstock.job.sections import KindSection
+from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec, TombstonePolicy
 from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
-from penstock.publish.spec import PublishSpec
+from penstock.publish.spec import PublishSpec, check_publish
 
 WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
+WINDOWS_MAX = 16
+AT: KeyPath = ("table", "rollup")
 Computed: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
 """Of a partition: the greatest event time seen, up to the clock, and three clocks (`watermark.py`)."""
@@ -22,7 +27,7 @@ PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future"
 
 
 class LatePolicy(StrEnum):
-    """What becomes of points whose window is closed."""
+    """What happens to points whose window is closed."""
 
     DROP = "drop"
     UPDATE = "update"
@@ -36,7 +41,7 @@ class Window:
     millis: int
 
     def start_of(self, at_ms: int) -> int:
-        """Where the window of an instant starts."""
+        """The start of the window that holds an instant."""
         return at_ms - at_ms % self.millis
 
 
@@ -45,16 +50,8 @@ def window(value: object) -> Window:
     seconds = any_duration(value)
     name = text(value).strip()
     if not WINDOW_SECONDS_MIN <= seconds <= WINDOW_SECONDS_MAX:
-        raise RefusedError(f"{shown(name)} is no window", "from 1s to 366d")
+        raise RefusedError(f"invalid window {shown(name)}", "from 1s to 366d")
     return Window(name, round(seconds * 1000))
-
-
-def _rank(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a number, found {kind_of(value)}", "write 0.99")
-    if not 0 < value < 1:
-        raise RefusedError("expected a number between 0 and 1", "write 0.99")
-    return float(value)
 
 
 def _computes(*names: Computed) -> Read:
@@ -67,12 +64,11 @@ Millis = Annotated[int, Parsed(lambda value: round(any_duration(value) * 1000))]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """What is computed beside count, sum, min and max."""
+    """What is computed in addition to count, sum, min and max."""
 
     ends: Annotated[bool, Key("aggregates"), _computes("first", "last")] = False
     """First and last."""
     mean: Annotated[bool, Key("aggregates"), _computes("mean")] = False
-    quantiles: Annotated[tuple[float, ...], items(_rank, lambda ranks: tuple(sorted(ranks)))] = ()
 
 
 WINDOWS_DEFAULT = tuple(map(window, ("1m", "10m", "1h", "24h")))
@@ -115,6 +111,40 @@ class RollupSpec(TableSpec):
         return (self.path, self.partials_path)
 
 
+class RollupSection(KindSection[RollupSpec]):
+    """Points of metrics, aggregated in windows of event time."""
+
+    spec = RollupSpec
+    decoders = POINT_FORMATS
+    unused = ("schema", "columns", "place", "drop", "sql")
+
+    def complete(self, job: JobSpec[RollupSpec], reader: Reader) -> JobSpec[RollupSpec]:
+        table = job.table
+        if job.on.tombstone is TombstonePolicy.ROW:
+            reader.note(
+                ("on", "tombstone"), "row has no meaning: a tombstone has no points", "use filter or quarantine"
+            )
+        if reader.states(*AT, "windows"):
+            _check_windows(table.windows, reader)
+        if table.publish is not None:
+            check_publish(table.publish, job, (*AT, "publish"), reader)
+        return job
+
+
+def _check_windows(windows: tuple[Window, ...], reader: Reader) -> None:
+    at: KeyPath = (*AT, "windows")
+    if not windows:
+        reader.note(at, "names no window")
+    elif len(windows) > WINDOWS_MAX:
+        reader.note(at, f"more than {WINDOWS_MAX} windows")
+    for index, (before, window) in enumerate(pairwise(windows), 1):
+        if window.millis <= before.millis:
+            reader.note((*at, index), f"{window.name} is not longer than {before.name}", "the shortest comes first")
+        elif window.millis % windows[0].millis:
+            hint = "every window is computed from the shortest"
+            reader.note((*at, index), f"{window.name} is not a multiple of {windows[0].name}", hint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialsSpec(TablePlace):
     """The table of partials, which keeps the positions."""
@@ -123,7 +153,7 @@ class PartialsSpec(TablePlace):
 
 
 def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
-    """The job as its partials see it: they are the table that carries its positions."""
+    """The job with its partials as the table, which carries the positions."""
     spec = job.table
     place = PartialsSpec(
         path=spec.partials_path,

@@ -1,4 +1,4 @@
-"""How a rollup stands: its watermark and what holds it, open windows, and points that were left out."""
+"""The status of a rollup: its watermark and what holds it, open windows, and points that were left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_fin
 
 
 def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """Ask both tables and the log how the job stands."""
+    """Read it from both tables and the log."""
     of_partials = partials_job(job)
     facts = read_table(of_partials)
     if facts is None:
@@ -33,9 +33,10 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
     numbers = {} if windows is None else windows.transactions()
     state = close_state(job.name, facts.table.transactions(), numbers)
     files = partials_files(facts.table)
-    intervals = [_interval(window, state, files) for window in job.table.windows]
-    for interval in intervals:
-        interval["late"] = numbers.get(number_key(job.name, LATE, interval["interval"]), 0)
+    intervals = [
+        {**_interval(window, state, files), "late": numbers.get(number_key(job.name, LATE, window.name), 0)}
+        for window in job.table.windows
+    ]
     values: dict[str, Any] = {
         **_watermark_values(job, facts, base, state, int(now() * 1000)),
         "closes": state.closed,
@@ -105,12 +106,16 @@ def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) 
 
 
 def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
-    """What stands below the table, by topic."""
-    left_out = [f"{values[name]:,} {text}" for name, text in LEFT_OUT.items() if values[name]]
+    """The lines below the table, by topic; `reached`: the log answered."""
+    left_out = ", ".join(f"{values[name]:,} {text}" for name, text in LEFT_OUT.items() if values[name])
+    watermark = _shown(values["watermark"]) or "not known yet"
+    if not reached:
+        watermark += ", as of the last close"
+    elif values["held_by"]:
+        watermark += f", held back by {values['held_by']}: {values['held_because']}"
     lines = {
-        "watermark": _watermark_line(values, reached),
-        "points": f"{values['points']:,} counted, "
-        + (f"left out: {', '.join(left_out)}" if left_out else "none left out"),
+        "watermark": watermark,
+        "points": f"{values['points']:,} counted, {f'left out: {left_out}' if left_out else 'none left out'}",
         "closes": f"{values['closes']:,} complete{', another one is under way' if values['closing'] else ''}",
         "partials": f"{values['partials_rows']:,} rows in {_counted(values['partials_files'], 'file')}",
     }
@@ -124,13 +129,6 @@ def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
     if "published" in values:
         lines["published"] = f"{values['published']:,} of {_counted(values['closes'], 'close')}"
     return lines
-
-
-def _watermark_line(values: Mapping[str, Any], reached: bool) -> str:
-    at = _shown(values["watermark"]) or "not known yet"
-    if not reached:
-        return f"{at}, as of the last close"
-    return f"{at}, held back by {values['held_by']}: {values['held_because']}" if values["held_by"] else at
 
 
 def _counted(number: int, thing: str) -> str:

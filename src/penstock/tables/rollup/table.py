@@ -1,12 +1,13 @@
 """The tables of a rollup: partials that carry the positions, closed windows, and the chores between the two.
 
-Both are created if need be, and refused where they are not those that the job began with.
+Both are created if they are absent, and refused if they belong to another job or to other windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -15,14 +16,13 @@ from penstock.errors import UserError
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, other_jobs
-from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table, open_or_create
+from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing import Closing
-from penstock.tables.rollup.numbers import CLOSE, INTERVAL, OWNER, WINDOWS_ID, keep_numbers, number_key, number_of
+from penstock.tables.rollup.numbers import CLOSE, INTERVAL, WINDOWS_ID, keep_numbers, number_key
 from penstock.tables.rollup.publishing import Publish, Publishing, open_publishing
 from penstock.tables.rollup.schema import EPOCH, partials_schema, windows_schema
 from penstock.tables.rollup.spec import RollupSpec, partials_job
@@ -30,7 +30,7 @@ from penstock.tables.single.table import SingleTable
 
 
 class RollupTable(SingleTable):
-    """Batches land as partials; what is closed, published and cleaned are chores."""
+    """Batches land as partials; closing, publishing and cleaning are chores."""
 
     def __init__(self, job: JobSpec[RollupSpec], data: Table, closing: Closing, publishing: Publishing | None) -> None:
         super().__init__(partials_job(job), data, data.environment)
@@ -55,7 +55,7 @@ class RollupTable(SingleTable):
         return Numbers(share.sums, peaks, {"read_to_end_ms": int((read_to_end_at or 0) * 1000)})
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is closed is published first; while much waits to be published, closing takes turns with it."""
+        """Publishing comes first; while much waits to be published, closing takes turns with it."""
         publish: Sequence[Chore] = () if self.publishing is None else self.publishing.chores(view)
         return [*publish, *self.closing.chores(view)]
 
@@ -78,11 +78,16 @@ class RollupTable(SingleTable):
 
 
 def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environment: Environment) -> RollupTable:
-    """Both tables with at least the job's columns, and what is done with them."""
+    """Both tables with at least the job's columns, and the chores between them."""
     partials = open_partials(job, environment)
     windows = open_windows_table(job, environment)
-    _own_alone(windows)
-    _keep_together(partials, windows)
+    _refuse_other_jobs(windows)
+    key, own = number_key(job.name, WINDOWS_ID), fingerprint(windows.id)
+    if keep_numbers(partials, key, {key: own})[key] != own:
+        raise UserError(
+            f"the table at {windows.spec.path} is not the one that windows of {job.name} were closed to",
+            hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",
+        )
     closing = Closing(job, partials, windows, spark, log)
     return RollupTable(job, partials, closing, open_publishing(job, windows, log))
 
@@ -91,15 +96,15 @@ def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
     """The table that carries the positions; its windows are those that it was created for."""
     place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
     table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
-    _own_alone(table)
     head = number_key(job.name, INTERVAL, "")
-    kept = keep_numbers(table, head, {f"{head}{window.name}": window.millis for window in job.table.windows})
+    lengths = {f"{head}{window.name}": window.millis for window in job.table.windows}
+    kept = keep_numbers(table, head, lengths, partial(_refuse_other_jobs, table))
     before = sorted(kept, key=lambda name: kept[name])
     if before != [f"{head}{window.name}" for window in job.table.windows]:
         raise UserError(
             f"the windows of {job.name} are {', '.join(window.name for window in job.table.windows)}, "
             f"its table was created for {', '.join(name.removeprefix(head) for name in before)}",
-            hint="windows cannot change: write to a new table, or bring the old list back",
+            hint="windows cannot change: write to a new table, or restore the old list",
         )
     return table
 
@@ -110,38 +115,12 @@ def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> Ta
     return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
 
 
-def _own_alone(table: Table) -> None:
-    """Make the job the owner of a table; one that another job has written to is refused.
-
-    A close takes every file of the partials, so two jobs would count each other's points.
-    """
-
-    def refuse_others() -> None:
-        others = other_jobs(table.transactions(), table.job)
-        if others:
-            raise UserError(
-                f"the table at {table.spec.path} belongs to job {others[0]}",
-                detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
-                hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
-            )
-
-    key = number_key(table.job, OWNER)
-    keep_numbers(table, key, {key: 1}, refuse_others)
-
-
-def _keep_together(partials: Table, windows: Table) -> None:
-    """A table of windows that was recreated has none of the closed ones: only a job without a close may go on."""
-    name, own = number_key(partials.job, WINDOWS_ID), fingerprint(windows.id)
-
-    def decide() -> Change | None:
-        before = partials.transaction(name)
-        if before == own:
-            return None
-        if before is not None and number_of(partials, CLOSE):
-            raise UserError(
-                f"the table at {windows.spec.path} is not the one that windows of {partials.job} were closed to",
-                hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",
-            )
-        return Change([], {name: own}, Provenance(kind="windows", job=partials.job).metadata)
-
-    partials.swap(decide)
+def _refuse_other_jobs(table: Table) -> None:
+    """A close takes every file of the partials, so two jobs would count each other's points."""
+    others = other_jobs(table.transactions(), table.job)
+    if others:
+        raise UserError(
+            f"the table at {table.spec.path} belongs to job {others[0]}",
+            detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
+            hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
+        )

@@ -20,8 +20,7 @@ from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
 from penstock.tables.single.writer import TableTarget
 
-MEBIBYTE = 1024**2
-READ_BYTES_MIN = 32 * MEBIBYTE
+READ_BYTES_MIN = 32 * 1024**2
 """Of records that are read together: points are decoded fastest in large batches."""
 
 
@@ -33,31 +32,29 @@ class RollupWriter:
         self.table = table
         self.spark = spark
         self._environment = table.environment
-        self._batch_job = BatchJob(table.job, spark, log, table.environment, _partials_job)
+        self._batch_job = BatchJob(table.job, spark, log, table.environment, _partials_frame)
 
     def stage(self, batch: Batch) -> Written:
-        flow = self.flow(batch)
         records = self._batch_job.log_records(max(READ_BYTES_MIN, self.job.limits.arrow_batch_bytes_max))
-        return self._written(batch, flow, records, from_log=True)
+        return self._written(batch, self.flow(batch), records)
 
     def replay_target(self) -> TableTarget:
         return TableTarget(self.table, self.spark, self._replay)
 
     def _replay(self, batch: Batch, run: int, records: Records) -> Written:
         flow = self.flow(batch)
-        flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
-        return self._written(batch, flow, records, from_log=False)
+        return self._written(batch, replace(flow, replay_run=run, on=stopping_nothing(flow.on)), records)
 
-    def _written(self, batch: Batch, flow: PartialsFlow, records: Records, *, from_log: bool) -> Written:
+    def _written(self, batch: Batch, flow: PartialsFlow, records: Records) -> Written:
         started_at = self._environment.now()
         result = self._batch_job.run(batch, flow, records)
-        if from_log:
+        if flow.replay_run is None:
             self._batch_job.check(batch, result)
         check_conserved(flow, result)
         return Written(result, started_at, flow.table.schema)
 
     def flow(self, batch: Batch) -> PartialsFlow:
-        """What the tasks of a batch must know."""
+        """The input of the tasks of a batch."""
         spec, job = self.job.table, self.table.job
         table = write_options(job, written_schema(spec.aggregates), ("day",))
         return PartialsFlow(
@@ -71,7 +68,7 @@ class RollupWriter:
                 for item in batch.slices
             },
             failpoint=self._environment.failpoint,
-            finest_ms=spec.finest.millis,
+            finest=spec.finest,
             aggregates=spec.aggregates,
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
             latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
@@ -80,5 +77,5 @@ class RollupWriter:
         )
 
 
-def _partials_job(records: RecordFrame, flow: PartialsFlow) -> DataFrame:
+def _partials_frame(records: RecordFrame, flow: PartialsFlow) -> DataFrame:
     return records.map(partials_stage(flow), REPORT_SCHEMA)

@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.flow.points.decoder import TextPoints
-from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import DecodeFormat, DecodeSpec, Payload, PointsSpec, TombstonePolicy
+import numpy as np
+import pyarrow as pa
+
+from penstock.flow.points.decoder import PointsDecoder
+from penstock.flow.points.metrics import Format, Lines, PointCounts
+from penstock.flow.spans import Integers
+from penstock.job.spec import DecodeFormat, DecodeSpec, Payload, PointsSpec, Policies, TombstonePolicy
 from tests.unit.flow.kafka_batches import kafka_batch
 
 Point = tuple[int, str, str, int, float]
@@ -40,9 +44,22 @@ def decode(
 ) -> Outcome:
     """What becomes of the records, which is the same with the fast path and without, and loses none of them."""
     spec = DecodeSpec(format_stated, payload, points=points or PointsSpec())
-    fast, exact = (_decode(TextPoints(spec, tombstone, fast=way), values) for way in (True, False))
-    assert fast == exact
-    return fast
+    fast, exact = (PointsDecoder(spec, Policies(tombstone=tombstone)) for _ in range(2))
+    exact._format = without_fast_path(exact._format)
+    outcome = _decode(fast, values)
+    assert outcome == _decode(exact, values)
+    return outcome
+
+
+def without_fast_path(format_stated: Format) -> Format:
+    """The same format, whose fast path covers no record."""
+
+    class Exact(type(format_stated)):  # type: ignore[misc]
+        def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
+            lines, _ = super().lines(values.slice(0, 0))
+            return lines, np.zeros(len(values), np.int64)
+
+    return Exact(format_stated.names, format_stated.unit)
 
 
 def error_of(format_stated: DecodeFormat, value: bytes, points: PointsSpec | None = None) -> str:
@@ -55,7 +72,7 @@ def error_of(format_stated: DecodeFormat, value: bytes, points: PointsSpec | Non
     return outcome.bad[1]
 
 
-def _decode(decoder: TextPoints, values: Sequence[bytes | None]) -> Outcome:
+def _decode(decoder: PointsDecoder, values: Sequence[bytes | None]) -> Outcome:
     decoded = decoder.decode(kafka_batch(values))
     assert decoded.rest is None
     series = decoder.series.frame()

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.flow.points.decoder import TextPoints
+from penstock.flow.points.decoder import PointsDecoder
 from penstock.flow.points.metrics import Remembered
-from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, TombstonePolicy
+from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, Policies
 from tests.support.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
@@ -264,7 +264,7 @@ def test_line_protocol_is_read_as_it_was_written(metrics: list[Plain]) -> None:
 def test_records_as_they_are_written_take_the_fast_path(
     format_stated: DecodeFormat, values: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = TextPoints(DecodeSpec(format_stated), TombstonePolicy.FILTER)
+    decoder = PointsDecoder(DecodeSpec(format_stated), Policies())
     monkeypatch.setattr("penstock.flow.points.decoder._ExactPoints.add", None)
     assert decoder.decode(kafka_batch(values)).points["row"].unique().sort().to_list() == list(range(len(values)))
 

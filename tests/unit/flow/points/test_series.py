@@ -5,22 +5,21 @@ import gzip
 import polars as pl
 import pytest
 
-from penstock.errors import UserError
-from penstock.flow.points.decoder import POINTS_SCHEMA, points_decoder
+from penstock.flow.points.decoder import POINTS_SCHEMA, PointsDecoder
 from penstock.flow.points.metrics import PointCounts
-from penstock.flow.points.series import BLACKLISTED, Blacklist, SeriesBook
+from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.rows import in_parts
-from penstock.job.spec import BlacklistEntry, DecodeSpec, Payload, PointsSpec, Policies, TombstonePolicy
+from penstock.job.spec import BlacklistEntry, DecodeSpec, Payload, PointsSpec, Policies
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
 
 
 def number(book: SeriesBook, metric: str, tags: str) -> int:
-    return book.number(book.metric(metric), book.tag_set(tags))
+    return book.numbers([book.metric(metric) << PAIR_BITS | book.tag_set(tags)])[0]
 
 
 def test_a_series_keeps_its_number() -> None:
-    book = SeriesBook(Blacklist([]))
+    book = SeriesBook()
     asked = [("a", "{}"), ("a", '{"h":"1"}'), ("b", "{}"), ("a", "{}"), ("b", '{"h":"1"}'), ("a", '{"h":"1"}')]
     assert [number(book, *item) for item in asked] == [0, 1, 2, 0, 3, 1]
     frame = book.frame()
@@ -34,13 +33,13 @@ def test_a_series_keeps_its_number() -> None:
 
 
 def test_an_empty_book_has_a_frame() -> None:
-    frame = SeriesBook(Blacklist([])).frame()
+    frame = SeriesBook().frame()
     assert frame.height == 0
     assert frame.schema == {"series": pl.UInt32, "metric": pl.String, "tags": pl.String, "bucket": pl.Int16}
 
 
 def test_buckets_never_change() -> None:
-    book = SeriesBook(Blacklist([]))
+    book = SeriesBook()
     number(book, "cpu.idle", '{"host":"a"}')
     number(book, "cpu.idle", '{"host":"b"}')
     number(book, "mem.füll", "{}")
@@ -49,7 +48,7 @@ def test_buckets_never_change() -> None:
 
 
 def test_series_spread_evenly_over_buckets() -> None:
-    book = SeriesBook(Blacklist([]))
+    book = SeriesBook()
     for host in range(2560):
         number(book, "cpu.idle", f'{{"host":"host-{host:05d}"}}')
     counts = book.frame()["bucket"].value_counts()
@@ -82,13 +81,13 @@ def test_blacklisted_series_are_left_out_and_counted(entry: BlacklistEntry, left
 
 
 def test_blacklisted_series_have_no_number() -> None:
-    book = SeriesBook(Blacklist([BlacklistEntry("^x$"), BlacklistEntry("^y$")]))
+    book = SeriesBook([BlacklistEntry("^x$"), BlacklistEntry("^y$")])
     assert [number(book, name, "{}") for name in "axbyx"] == [0, BLACKLISTED, 1, BLACKLISTED, BLACKLISTED]
     assert book.frame()["metric"].to_list() == ["a", "b"]
 
 
 def test_series_numbers_hold_from_batch_to_batch() -> None:
-    decoder = points_decoder(DecodeSpec("influx"), Policies())
+    decoder = PointsDecoder(DecodeSpec("influx"), Policies())
     first = decoder.decode(kafka_batch([b"m,h=1 a=1,b=2 1", b"m,h=2 a=3 1"]))
     second = decoder.decode(kafka_batch([b"m,h=2 a=3 1", b'm,h=1 s="x",b=4 1', b"n a=1 1"]))
     assert first.points.schema == second.points.schema == POINTS_SCHEMA
@@ -98,7 +97,7 @@ def test_series_numbers_hold_from_batch_to_batch() -> None:
 
 
 def test_an_empty_batch_has_no_points() -> None:
-    decoded = points_decoder(DecodeSpec("telegraf"), Policies()).decode(kafka_batch([]))
+    decoded = PointsDecoder(DecodeSpec("telegraf"), Policies()).decode(kafka_batch([]))
     assert (decoded.points.height, decoded.filtered) == (0, 0)
     assert decoded.points.schema == POINTS_SCHEMA
 
@@ -107,18 +106,9 @@ def test_counts_add_up() -> None:
     assert PointCounts(1, 2, 3, 4) + PointCounts(10, 20, 30, 40) == PointCounts(11, 22, 33, 44)
 
 
-@pytest.mark.parametrize(
-    ("decode_spec", "on"),
-    [(DecodeSpec("json"), Policies()), (DecodeSpec("telegraf"), Policies(tombstone=TombstonePolicy.ROW))],
-)
-def test_what_has_no_points_is_refused(decode_spec: DecodeSpec, on: Policies) -> None:
-    with pytest.raises(UserError):
-        points_decoder(decode_spec, on)
-
-
 def test_a_batch_that_unpacks_to_too_much_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 20)
-    decoder = points_decoder(DecodeSpec("influx", Payload.GZIP), Policies())
+    decoder = PointsDecoder(DecodeSpec("influx", Payload.GZIP), Policies())
     batch = kafka_batch([gzip.compress(f"m f={number} 1".encode()) for number in range(7)])
     parts = list(in_parts(decoder.decode, batch))
     assert [part.points["value"].to_list() for part in parts] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]

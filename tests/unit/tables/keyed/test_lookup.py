@@ -84,7 +84,12 @@ def test_values_are_taken_as_the_column_has_them() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "words"),
-    [({"devise": "a"}, "device"), ({"number": "x"}, "no value"), ({"number": True}, "no value"), ({"day": 1}, "day")],
+    [
+        ({"devise": "a"}, "device"),
+        ({"number": "x"}, "not a value"),
+        ({"number": True}, "not a value"),
+        ({"day": 1}, "day"),
+    ],
 )
 def test_what_makes_no_sense_is_told(keys: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as caught:

@@ -85,7 +85,7 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
         ("row_keys: [number], sequence: nothing", "table.keyed.sequence", "no column"),
         ("row_keys: [number], sequence: share", "table.keyed.sequence", "whole numbers"),
         ("row_keys: [number], delete: nothing", "table.keyed.delete", "no column"),
-        ("row_keys: [number], delete: number = x", "table.keyed.delete", "no value"),
+        ("row_keys: [number], delete: number = x", "table.keyed.delete", "not a value"),
         ("row_keys: [number], buckets: 0", "table.keyed.buckets", "more than 0"),
         ("row_keys: [number], buckets: 5000", "table.keyed.buckets", "4096"),
         ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -29,7 +28,6 @@ from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.tables.kind import View
-from penstock.tables.rollup.aggregate import sketched
 from penstock.tables.rollup.closing import Closing
 from penstock.tables.rollup.decide import BeginClose, Due
 from penstock.tables.rollup.numbers import CLOSE, number_key
@@ -247,8 +245,6 @@ def partial_rows(points: Sequence[Point], finest: Window, aggregates: Aggregates
             "day": start.date(),
             **plain_values(group),
         }
-        if aggregates.quantiles:
-            row["sketch"] = _sketch([item.value for item in group])
         rows.append(row)
     return sorted(rows, key=lambda each: (each["bucket"], each["metric"], each["tags"], each["window_start"]))
 
@@ -267,7 +263,3 @@ def plain_values(points: Sequence[Point]) -> dict[str, Any]:
         "last_ms": last_ms,
         "last": max(each.value for each in points if each.at_ms == last_ms),
     }
-
-
-def _sketch(values: Sequence[float]) -> bytes:
-    return bytes(sketched(pl.Series([list(values)], dtype=pl.List(pl.Float64)))[0])

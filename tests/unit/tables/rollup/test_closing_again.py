@@ -13,11 +13,10 @@ from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
 from penstock.tables.rollup import aggregate, close_task, closing
-from penstock.tables.rollup.closing import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup.closing import WindowsRewrittenError, compact_partials, windows_rules
 from penstock.tables.rollup.decide import BeginClose, Clean
 from penstock.tables.rollup.events import WindowsClosed
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
-from penstock.tables.rollup.upkeep import compact_partials
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(12)]
@@ -95,7 +94,7 @@ def test_values_are_the_same_in_many_tasks_slices_and_merges(tmp_path: Path, mon
 
 
 def test_a_compaction_of_partials_changes_no_points_positions_or_later_closes(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), aggregates=Aggregates(ends=True, quantiles=(0.5,)))
+    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), aggregates=Aggregates(ends=True))
     for number in range(8):
         lake.land([Point("a", 0, float(number)), Point("b", number * 1_000, 1.0)])
     lake.land([Point("clock", 60_000, 0.0)])
@@ -156,14 +155,14 @@ def test_aggregates_that_a_job_asks_for_later_are_null_where_partials_do_not_tel
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)
-    asked = Aggregates(ends=True, mean=True, quantiles=(0.5,))
+    asked = Aggregates(ends=True, mean=True)
     lake.reopen((MINUTE, TEN_MINUTES), aggregates=asked)
     lake.land([Point("a", 60_000, 3.0)])
     lake.close_all(600_000)
-    assert lake.values("count", "mean", "first", "q50") == {
-        ("1m", "a", 0): (1, None, None, None),
-        ("1m", "a", 60_000): (1, 3.0, 3.0, 3.0),
-        ("10m", "a", 0): (2, 2.0, None, None),
+    assert lake.values("count", "mean", "first") == {
+        ("1m", "a", 0): (1, None, None),
+        ("1m", "a", 60_000): (1, 3.0, 3.0),
+        ("10m", "a", 0): (2, 2.0, None),
     }
 
 

@@ -81,8 +81,21 @@ def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_n
 
 def test_a_long_window_with_more_rows_than_that_still_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "CLOSE_ROWS_MAX", 5)
-    result = due(closed(9, 540), [file(0, 540, rows=100), file(5_000, 5_000)], 100_000)
-    assert isinstance(result, BeginClose) and 600 <= result.until_ms < 660
+    files = [file(0, 540, rows=100), file(5_000, 5_000, rows=150)]
+    result = due(closed(9, 540), files, 100_000)
+    assert isinstance(result, BeginClose) and 600 <= result.until_ms < 5_060
+
+
+def test_files_that_hold_hours_are_not_read_again_for_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "CLOSE_ROWS_MAX", 5)
+    model = Model(replace(SPEC, windows=(MINUTE,), update_grace_ms=10**6))
+    for second in range(10):
+        model.commit([60 * minute + second for minute in range(40)])
+    steps = 0
+    while model.step(2_400):
+        steps += 1
+    assert steps == 2, "one close, which is begun and completed"
+    assert model.emitted.total() == 400 and not model.late
 
 
 def test_a_larger_lateness_in_the_job_file_does_not_let_until_fall() -> None:

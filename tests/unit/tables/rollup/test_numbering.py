@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.closed_rows import Numbering
+from penstock.tables.rollup.close_task import Numbering
 
 SERIES = st.tuples(st.sampled_from(["cpu", "cpu.a", "a", "é"]), st.sampled_from(["{}", '{"a":"1"}', '{"a":"2"}']))
 ROWS = st.lists(SERIES, max_size=12)

@@ -51,7 +51,7 @@ class Publishers:
             self.spec,
             open_windows_table(lake.job, environment),
             lake.log,
-            lambda bucket: output(self.cluster, TOPIC, bucket),
+            lambda job, spec, bucket, environment: output(self.cluster, TOPIC, bucket),
         )
 
     def close(self, at_ms: int) -> None:
@@ -108,7 +108,7 @@ def test_a_process_that_leads_nothing_sees_the_closes_of_others_and_publishes_it
 def test_closes_that_are_published_are_not_read_again_by_a_new_process(
     publishers: Publishers, reads: list[str]
 ) -> None:
-    """A bucket without rows has no record in the topic of positions: only the table knows that it is done."""
+    """The position of every bucket follows each close, also where the bucket has no rows."""
     publishers.spec = replace(publishers.spec, buckets=64)
     for minute in range(3):
         publishers.close(minute * 60_000)

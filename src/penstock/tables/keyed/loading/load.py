@@ -1,4 +1,4 @@
-"""`penstock load`: rows of Parquet files into a keyed table. Commits say which files they hold.
+"""`penstock load`: rows of Parquet files into a keyed table. Commits name the files that they hold.
 
 A load that was interrupted goes on with the files that no commit names; one that is repeated has nothing to do. An
 overwrite is one commit: readers see the rows before it or those after it. It takes rows of earlier loads out of the

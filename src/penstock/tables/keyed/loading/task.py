@@ -83,7 +83,7 @@ def _under(path: str, options: Mapping[str, str]) -> Iterator[SourceFile]:
             continue
         file = SourceFile(folder, entry.path, entry.size_bytes, entry.modified_at.isoformat(), options)
         if not entry.path.endswith((".parquet", ".pq")):
-            raise UserError(f"{file.name} is no Parquet file: a load reads .parquet and .pq", hint=CONVERT)
+            raise UserError(f"{file.name} is not a Parquet file: a load reads .parquet and .pq", hint=CONVERT)
         yield file
 
 

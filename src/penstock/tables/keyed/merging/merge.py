@@ -47,7 +47,7 @@ class BucketPlan:
 
 @dataclass(frozen=True, slots=True)
 class MergeFlow:
-    """What every task of a merge needs to know; it travels to the workers."""
+    """The input of every task of a merge; it travels to the workers."""
 
     store: ChunkStore
     name: NewName
@@ -64,7 +64,7 @@ class MergeFlow:
 
 
 class BucketReport(msgspec.Struct, frozen=True):
-    """What became of a bucket."""
+    """The outcome of a bucket."""
 
     bucket: int
     files: tuple[StagedFile, ...] = ()
@@ -74,7 +74,7 @@ class BucketReport(msgspec.Struct, frozen=True):
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
     unread: int = 0
-    """Rows that were found to be there already by the names of files alone."""
+    """Rows that are in the table already, by the names of files alone."""
 
 
 @dataclass(frozen=True, slots=True)

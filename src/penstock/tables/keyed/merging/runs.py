@@ -38,12 +38,12 @@ from penstock.tables.keyed.merging.packing import in_order, last_of_key, packed
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
 """Of rows that wait in memory for a run (I6)."""
-TOMBSTONE_WITHOUT_KEY = "a record without a value: the key of its row cannot be told from its Kafka key alone"
+TOMBSTONE_WITHOUT_KEY = "a record without a value: the key of its row is not known from its Kafka key alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedFlow(Flow):
-    """What the tasks of a keyed table need to know."""
+    """The input of the tasks of a keyed table."""
 
     layout: Layout
     generations: dict[PartitionKey, tuple[tuple[int, int], ...]]

@@ -1,16 +1,14 @@
-"""Closed windows against the partials that are still there: each row once, well formed, and with the right values.
+"""Compares closed windows with the partials that are still there: each row once, well formed, with the right values.
 
-A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2).
-
-Close *n* closes the windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a
-row that was never corrected follows from the end of its window. The log of the partials has the untils, as long as
-Delta keeps it.
+A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2). Close *n* closes the
+windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a row that was never
+corrected follows from the end of its window. The log of the partials has the untils, as long as Delta keeps it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,12 +25,21 @@ from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
 from penstock.publish.formats import json_texts
 from penstock.storage import NotFoundError
-from penstock.tables.rollup.aggregate import SERIES, SKETCH_ITEMS, merge_partials, quantiles
-from penstock.tables.rollup.closed_rows import series_text
+from penstock.tables.rollup.aggregate import SERIES, merge_partials, series_text
 from penstock.tables.rollup.decide import PartialsFile
-from penstock.tables.rollup.files import SPANNED, ValueBounds, cut, read_batches, scan, span_ms, window_bounds, within
+from penstock.tables.rollup.files import (
+    SPANNED,
+    ValueBounds,
+    cut,
+    read_batches,
+    scan,
+    span_ms,
+    window_bounds,
+    within,
+    without,
+)
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, UPDATED, CloseState, number_key
-from penstock.tables.rollup.schema import EPOCH, quantile_column, read_schema, windows_schema
+from penstock.tables.rollup.schema import EPOCH, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.single.facts import TableFacts
 
@@ -47,15 +54,15 @@ _PARTITIONED = ("interval", "day")
 
 
 def same_sum(one: pl.Expr, other: pl.Expr, added: pl.Expr) -> pl.Expr:
-    """Whether both can be sums of the same values; `added`: what these come to at most, without their signs.
+    """Whether both can be sums of the same values; `added`: at most the sum of the values without their signs.
 
-    Two that are not finite count as the same: which of them is infinite or no number depends on the order, too.
+    Two that are not finite count as the same: which of them is infinite or NaN depends on the order, too.
     """
     return ((one - other).abs() <= SUM_TOLERANCE * added + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
 
 
 def added_at_most() -> pl.Expr:
-    """Of the values of a window, by its columns: where they cancel out, the sum says nothing about their size."""
+    """The same of a window, by its columns: where values cancel out, the sum does not show their size."""
     return pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
 
 
@@ -86,20 +93,17 @@ class Inputs:
     files: Sequence[PartialsFile]
     """Of the partials."""
     closes: CloseState
-
-    @property
-    def aggregates(self) -> Aggregates:
-        return self.job.table.aggregates
+    aggregates: Aggregates
 
 
 def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
-    """Closed windows are unique and right, and no point of an interval is missing or there twice."""
+    """Closed windows are unique and right, and no point of an interval is missing or counted twice."""
     if inputs.closes.close != inputs.closes.closed:
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return Check("windows", "not checked: a close is under way", False, unproven=[under_way])
     name, numbers = inputs.job.name, inputs.windows.transactions()
     windows = ClosedWindows(inputs)
-    counts, faults, unproven = windows.counts, list(windows.faults), []
+    counts, faults, unproven = windows.counts, windows.faults, []
     updated = numbers.get(number_key(name, UPDATED), 0)
     if counts["revisions"] != updated:
         faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
@@ -107,25 +111,31 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
         closed, late = windows.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
         if 0 < surplus <= late and updated:
-            what = f"{surplus} late points of {window.name}: an update may have brought them into their windows later"
+            what = f"{surplus} late points of {window.name}: a later update may have taken them into their windows"
             unproven.append(Unproven(what, "the windows are compared with their partials"))
         elif surplus:
             faults.append(
                 f"{window.name}: {closed} points in closed windows, {still_open[window]} in open ones and {late} late, "
                 f"{points} counted"
             )
+    # What the job removed or forgot as designed is counted, and proves nothing.
+    removed, unknown = counts["without_partials"], counts["unknown_closes"]
+    warnings = [f"{removed} windows: partials removed as designed, values not compared"] if removed else []
+    if unknown:
+        what = "the log of the partials no longer has the beginning of their close"
+        warnings.append(f"{unknown} windows: {what}, only the order of closes within a day checked")
     return Check(
         "windows",
         shown(faults) or f"{counts['rows']} closed windows, {counts['compared']} compared with their partials",
         bool(faults),
         unproven=unproven,
-        warnings=[*windows.warnings],
-        facts={"windows": counts["rows"], "windows_without_partials": counts["without_partials"]},
+        warnings=warnings,
+        facts={"windows": counts["rows"], "windows_without_partials": removed},
     )
 
 
 class ClosedWindows:
-    """Looks at every closed window, an interval and a day at a time."""
+    """Checks every closed window, an interval and a day at a time."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
@@ -152,15 +162,6 @@ class ClosedWindows:
             except (NotFoundError, InvariantError) as error:
                 self.faults.append(f"windows of {interval} on {day}: {error}")
 
-    @property
-    def warnings(self) -> Iterator[str]:
-        """What the job removed or forgot as designed; it is counted, and proves nothing."""
-        if removed := self.counts["without_partials"]:
-            yield f"{removed} windows: partials removed as designed, values not compared"
-        if unknown := self.counts["unknown_closes"]:
-            what = "the log of the partials no longer has the beginning of their close"
-            yield f"{unknown} windows: {what}, only the order of closes within a day checked"
-
     def _check_day(self, window: Window, day: str, files: Sequence[ActiveFile]) -> None:
         spans = [span_ms(file, day) for file in files]
         start, end = min(first for first, _ in spans), max(last for _, last in spans) + window.millis
@@ -168,41 +169,39 @@ class ClosedWindows:
         taken = [file for file in self._inputs.files if file.epoch < closed and file.meets(start, end)]
         listed, read = sum(file.rows or 0 for file in files), 0
         for buckets in bucket_ranges(listed + sum(file.rows for file in taken)):
-            wanted = window_bounds(buckets, start, end)
-            rows = with_due_close(self._closed(files, wanted), window, self._closes)
+            chosen = window_bounds(buckets, start, end)
+            rows = with_due_close(self._closed(files, chosen), window, self._closes)
             read += rows.height
             self._check_rows(rows, window, day)
-            self._compare(rows, self._partials(taken, wanted, window), window)
+            self._compare(rows, self._partials(taken, chosen, window), window)
         if read != listed:
             what = f"{listed} windows of {window.name} on {day} by the log of the table"
             self.faults.append(f"{what}, its files have {read} in their buckets and time")
 
-    def _closed(self, files: Sequence[ActiveFile], wanted: ValueBounds) -> pl.DataFrame:
+    def _closed(self, files: Sequence[ActiveFile], chosen: ValueBounds) -> pl.DataFrame:
         """Rows of closed windows, with their tags as the text that is in the name of their series."""
-        columns = pa.schema(
-            [column for column in windows_schema(self._inputs.aggregates) if column.name not in _PARTITIONED]
-        )
+        columns = without(windows_schema(self._inputs.aggregates), _PARTITIONED)
         frames = [pl.DataFrame(columns.empty_table()).with_columns(pl.lit("").alias("tags"))]
         for file in files:
-            for batch in read_batches(self._inputs.windows.storage(), file.path, columns, wanted):
+            for batch in read_batches(self._inputs.windows.storage(), file.path, columns, chosen):
                 tags = json_texts(pa.chunked_array([batch.column("tags")])).alias("tags")
                 rows = pl.DataFrame(pa.Table.from_batches([batch.drop_columns(["tags"])])).with_columns(tags)
-                frames.append(within(rows.select(columns.names), wanted))
+                frames.append(within(rows.select(columns.names), chosen))
         return pl.concat(frames)
 
-    def _partials(self, files: Sequence[PartialsFile], wanted: ValueBounds, window: Window) -> pl.DataFrame:
+    def _partials(self, files: Sequence[PartialsFile], chosen: ValueBounds, window: Window) -> pl.DataFrame:
         """Merged to windows by the epoch of their file."""
         schema, storage = read_schema(self._inputs.aggregates), self._inputs.facts.table.storage()
         frames = [pl.DataFrame(schema.empty_table()).with_columns(pl.lit(0).alias(EPOCH))]
         for file in files:
             epoch = pl.lit(file.epoch).alias(EPOCH)
-            frames += [rows.with_columns(epoch) for rows in scan(storage, file.path, schema, wanted)]
+            frames += [rows.with_columns(epoch) for rows in scan(storage, file.path, schema, chosen)]
         rows = pl.concat(frames, how="vertical_relaxed").lazy()
         by_epoch = merge_partials(rows, window.millis, self._inputs.aggregates, (*SERIES, EPOCH))
         return by_epoch.with_columns(series_text()).collect()
 
     def _check_rows(self, closed: pl.DataFrame, window: Window, day: str) -> None:
-        """What rows show by themselves, whatever the points were."""
+        """What rows show without their points."""
         self.counts["rows"] += closed.height
         self.counts["revisions"] += int(closed["revision"].sum())
         self.counts["unknown_closes"] += closed["due"].null_count()
@@ -227,7 +226,7 @@ class ClosedWindows:
     def _values_fit(self) -> pl.Expr:
         aggregates = self._inputs.aggregates
         fit = pl.col("min") <= pl.col("max")
-        for name in (*(("first", "last") if aggregates.ends else ()), *self._quantile_columns):
+        for name in ("first", "last") if aggregates.ends else ():
             fit &= pl.col(name).is_between("min", "max").fill_null(True)
         if aggregates.mean:
             fit &= same_sum(pl.col("mean"), pl.col("sum") / pl.col("count"), pl.col("mean").abs()).fill_null(True)
@@ -245,26 +244,12 @@ class ClosedWindows:
         points = merge_partials(in_time.lazy(), window.millis, self._inputs.aggregates, ("series",)).collect()
         both = closed.join(points, on=_KEY, how="left", suffix="_partials")
         same = (pl.col("count") == pl.col("count_partials")).fill_null(False)
-        equal = both.filter(same)
         for wrong, what in (
             (taken.join(closed, on=_KEY, how="anti"), "are missing"),
-            (equal.filter(self._differs(equal)), "have other values than their partials"),
+            (both.filter(same & differs(self._inputs.aggregates)), "have other values than their partials"),
             (both.filter(~same), "have other points than the partials that their close took"),
         ):
             self._fault_if(wrong, what, window)
-
-    def _differs(self, equal: pl.DataFrame) -> pl.Expr:
-        """Quantiles are exact up to so many points."""
-        other, ranks = differs(self._inputs.aggregates), self._inputs.aggregates.quantiles
-        for name, expected in zip(
-            self._quantile_columns, quantiles(equal["sketch"], ranks) if ranks else (), strict=True
-        ):
-            other |= (pl.col(name) != pl.lit(expected)).fill_null(False) & (pl.col("count") <= SKETCH_ITEMS)
-        return other
-
-    @property
-    def _quantile_columns(self) -> list[str]:
-        return [quantile_column(rank) for rank in self._inputs.aggregates.quantiles]
 
     def _fault_if(self, wrong: pl.DataFrame, what: str, window: Window) -> None:
         if wrong.height:
