@@ -157,7 +157,7 @@ class Quarantine:
         missing = {place: key for place, key in keys.items() if key in behind}
         appended = {} if table is None else table.transactions()
         slices = [piece for commit in data.commits() for piece in commit.slices if piece.place in missing]
-        unappended = [piece for piece in slices if piece.quarantine and piece.end > appended.get(keys[piece.place], 0)]
+        unappended = [piece for piece in slices if piece.files and piece.end > appended.get(keys[piece.place], 0)]
         self._refuse_losses(unappended, {(place, marks[key]) for place, key in missing.items()})
         listed = [Listed(keys[piece.place], piece.end, piece.files) for piece in unappended]
         self.append_listed(sorted(listed, key=lambda listing: listing.end))
@@ -166,9 +166,9 @@ class Quarantine:
         """Never append files that do not exist: the folder, or a part of it, may have been deleted."""
         existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
         losses = [
-            f"{piece.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
+            f"{piece.totals.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
             for piece in slices
-            if any(file.path not in existing for file in piece.quarantine)
+            if any(file.path not in existing for file in piece.files)
         ]
         for place, end in sorted(ends - {(piece.place, piece.end) for piece in slices}):
             losses.append(f"records of {place} up to offset {end}, whose listing is not in the table's history")

@@ -95,7 +95,7 @@ def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
     piece = SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=10, written=9, quarantined=1), (), (bad,))
     made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
     assert made.transactions[field_key("job", ONE, "quarantine")] == 20
-    assert made.metadata["penstock"]["slices"][0]["quarantine"][0]["path"] == "q.pq"
+    assert made.metadata["penstock"]["slices"][0]["files"][0]["path"] == "q.pq"
 
 
 def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read() -> None:

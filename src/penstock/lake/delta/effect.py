@@ -95,7 +95,9 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
         job=proposal.job,
         batch=proposal.batch_id,
         slices=tuple(
-            CommitSlice.of(part.piece, part.token, part.totals, part.quarantine_files)
+            CommitSlice(
+                *placed(part.partition), part.piece.start, part.piece.end, part.token, part.totals, part.quarantine_files
+            )
             for part in accepted
             if isinstance(part, SlicePart)
         ),

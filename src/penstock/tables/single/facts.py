@@ -101,7 +101,7 @@ def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tupl
         for _, commit in commits_of(history, table.job)
         for piece in commit.slices
         if piece.end > appended.get(quarantine_key(table.job, piece.place, log), 0)
-        for file in piece.quarantine
+        for file in piece.files
     )
 
 
@@ -131,9 +131,9 @@ def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[R
     for record in history:
         commit = provenance_of(record)
         for piece in commit.slices if commit is not None and commit.job == job else ():
-            if piece.gap:
+            if piece.totals.gap:
                 version = int(record["version"])
-                yield RecordedGap(piece.place, piece.start, piece.start + piece.gap, version, _instant(record))
+                yield RecordedGap(piece.place, piece.start, piece.start + piece.totals.gap, version, _instant(record))
 
 
 def _instant(record: Mapping[str, Any]) -> datetime:
