@@ -16,7 +16,7 @@ from penstock.lake.delta.provenance import commits_of
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, Log, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, violation_at
+from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -89,8 +89,8 @@ def _check(
     """An invariant of every partition; `detail` is what holds."""
     faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
     wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
-    violations = [violation for violation, _ in faults.values()]
-    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts)
+    first = earliest(violation for violation, _ in faults.values())
+    return Check(name, wrong or detail, bool(faults), violation=first, facts=facts)
 
 
 def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
@@ -289,7 +289,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         "log",
         "; ".join(texts) or f"{within}; leader epochs compared in {compared}",
         bool(texts),
-        violations=violations,
+        violation=earliest(violations),
         unproven=[Unproven(f"{silent}: {_NO_EPOCHS}", "brokers that keep leader epochs")] if silent else [],
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},

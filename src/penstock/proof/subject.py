@@ -117,8 +117,7 @@ class DataFile:
     staged_as: str | None = None
     """The name under which a file was staged that has another one now."""
     offsets: tuple[int, int] | None = None
-    """Lowest and highest; None also if there may be nulls. So are the numbers of partitions."""
-    numbers: tuple[int, int] | None = None
+    """Lowest and highest; None also if there may be nulls."""
 
     @property
     def topic_id(self) -> str | None:
@@ -207,9 +206,8 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
         return None, _GONE
     except (pa.ArrowException, OSError):
         return None, "files cannot be read"
-    place, groups = source.place or {}, range(footer.num_row_groups)
-    offsets, numbers = (extent(footer, place.get(role, ""), groups) for role in ("offset", "partition"))
-    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
+    offsets = extent(footer, (source.place or {}).get("offset", ""), range(footer.num_row_groups))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets)
     if file.rows not in (None, footer.num_rows):
         return readable, "files have another number of rows than was committed"
     return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
@@ -307,8 +305,8 @@ class Subject:
     rows_unplaced: int = 0
     """How many rows are gone of which nothing shows whether a person deleted them as designed."""
     faults: tuple[str, ...] = ()
-    """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
-    violations: tuple[Violation, ...] = ()
+    """What else is wrong with the rows; `violation` is the first of them that carries its place."""
+    violation: Violation | None = None
     warnings: tuple[str, ...] = ()
     rewrite: Rewrite | Unproven = VALUES_OF_SQL
     """How to write rows again to compare values, or why that cannot be done."""
@@ -320,6 +318,14 @@ class Subject:
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
         return {partition: spans(self.slices, partition, state) for partition, state in self.states.items()}
+
+    @cached_property
+    def ranges(self) -> OffsetRanges:
+        """Origin and position of each partition, in order; `(0, 0)` if it has none."""
+        return {
+            partition: (pieces[0].start, pieces[-1].end) if pieces else (0, 0)
+            for partition, pieces in sorted(self.spans.items())
+        }
 
     @property
     def quarantine_faults(self) -> list[str]:

@@ -61,13 +61,12 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         return Check("values", "not compared", False, unproven=[rewrite])
     ranges: dict[Partition, tuple[int, int]] = {}
     left: list[Unproven] = []
-    for partition, spans in sorted(subject.spans.items()):
-        origin, position = (spans[0].start, spans[-1].end) if spans else (0, 0)
-        held = bounds.get(partition, Bounds(position, position))
-        lo, hi = max(origin, held.first), min(position, held.end)
+    for partition, (origin, position) in subject.ranges.items():
+        retained = bounds.get(partition, Bounds(position, position))
+        lo, hi = max(origin, retained.first), min(position, retained.end)
         if lo < hi:
             ranges[partition] = (lo, hi)
-        if origin < position and lo > spans[0].read_from:
+        if origin < position and lo > subject.spans[partition][0].read_from:
             what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
             left.append(Unproven(what, "compare values within the topic's retention"))
     total = sum(hi - lo for lo, hi in ranges.values())
@@ -94,7 +93,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         "values",
         equal if first is None else f"{first}; {join.altered} in all",
         first is not None,
-        violations=join.violations,
+        violation=first,
         unproven=left if asked else [],
         warnings=[] if asked else [f"not compared: {question.what}" for question in left],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
