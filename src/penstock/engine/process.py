@@ -27,7 +27,7 @@ _JOIN_SECONDS = 0.2
 
 
 JobThread = tuple[threading.Thread, list[BaseException]]
-"""The loop of one job in its own thread, and what it failed with."""
+"""The thread of one job, and the errors that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _start(
 def _stopping(stop: threading.Event, spark: SharedSession, seconds_max: float) -> Iterator[None]:
     """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it.
 
-    Nothing of an abandoned batch is committed or only all of it: staged files wait for vacuum.
+    An abandoned batch is committed whole or not at all; its staged files are left to vacuum.
     """
     timer = threading.Timer(seconds_max, spark.cancel_jobs)
     timer.daemon = True

@@ -24,7 +24,7 @@ _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 
 @dataclass(frozen=True, slots=True)
 class CommittedSlice:
-    """Offsets `[start, end)` with what the history of the table says became of them."""
+    """Offsets `[start, end)` with what became of them by the history of the table."""
 
     start: int
     end: int
@@ -145,7 +145,7 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
 def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tuple[CommittedSlice, ...]:
     """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
-    Slices that break the invariant are no ground to build on: then one stands for all.
+    If slices break the invariant, one span stands for all of them.
     """
     slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None:
@@ -220,12 +220,12 @@ def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable
     return TopicIncarnations(*places, fingerprints, frozenset(other_ids), rows_written)
 
 
-_NO_EPOCHS = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
+_NO_EPOCHS = "the log has no leader epochs: they would show whether it was cut and grew again since it was read"
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Topic ids, bounds of partitions that the table knows, and partitions that it does not."""
+    """Topic ids, bounds of partitions that the table has read, and partitions that it has not."""
 
     topic_ids: Mapping[str, str]
     bounds: Mapping[Partition, Bounds]
@@ -237,15 +237,15 @@ class LogFacts:
 
 
 def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = None) -> LogFacts:
-    """Ask the log about the partitions of topics that are still the ones which the table has read.
+    """Read the bounds of partitions whose topics are still the ones that the table has read.
 
-    With `states` also about the last records that were read, by the epochs of their leaders.
+    With `states`, leader epochs show whether the log still has the last records that were read.
     """
-    fingerprints, known = incarnations.fingerprints, set(incarnations.current)
+    fingerprints, current = incarnations.fingerprints, set(incarnations.current)
     ids = log.topic_ids(fingerprints)
     same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == fingerprints[topic]}
     whole = len(same) == len(fingerprints)
-    new = tuple(partition for partition in log.partitions() if partition not in known) if whole else ()
+    new = tuple(partition for partition in log.partitions() if partition not in current) if whole else ()
     facts = LogFacts(ids, log.bounds(place for place in incarnations.current if place.topic in same), new)
     marks = {place: mark for place in facts.bounds if states and (mark := states[place].mark) is not None}
     if not marks:
@@ -264,10 +264,10 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
     violations: list[Violation] = []
     warnings = [f"{partition} is not started yet" for partition in log.new]
     lag = 0
-    for topic, known in sorted(fingerprints.items()):
+    for topic, fingerprint in sorted(fingerprints.items()):
         if topic not in log.topic_ids:
-            texts.append(f"topic {topic} is gone")
-        elif topic_fingerprint(log.topic_ids[topic]) != known:
+            texts.append(f"topic {topic} does not exist any more")
+        elif topic_fingerprint(log.topic_ids[topic]) != fingerprint:
             texts.append(f"topic {topic} was recreated: the positions are of the old one")
     for partition, bounds in sorted(log.bounds.items()):
         position = states[partition].position or 0

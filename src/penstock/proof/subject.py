@@ -1,4 +1,4 @@
-"""What is verified: the tables of a job as their kind gives them, their files, and the records that rows belong to."""
+"""What is verified: the tables of a job as their kind describes them, their files, and the places of their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
-from penstock.lake.delta.files import active_paths, refuse_deletion_vectors
+from penstock.lake.delta.files import refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
 from penstock.logs.log import Partition, Slice
@@ -51,7 +51,7 @@ class Depth:
     """How far a verification goes, and in which steps."""
 
     deep: bool = True
-    """Whether the records of the log are read."""
+    """Whether offsets of the log's records are read."""
     progress: Progress | None = None
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
     values: Sample | None = None
@@ -86,7 +86,7 @@ class GoneError(TransientError):
     """A file that was there a moment ago was deleted: vacuum or compaction ran meanwhile."""
 
 
-_GONE = "files that the table names are gone"
+_GONE = "files that the table names were deleted"
 
 
 PlaceColumns = Mapping[str, str]
@@ -176,7 +176,7 @@ def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequ
 
 def files_now(table: Table) -> Callable[[], Collection[str]]:
     """Asks which files the newest version of a table names."""
-    return lambda: active_paths(open_table(table.spec, table.job).handle)
+    return lambda: {file.path for file in open_table(table.spec, table.job).active_files()}
 
 
 def examined(source: RowSource, active_now: Callable[[], Collection[str]] | None = None) -> RowSource:

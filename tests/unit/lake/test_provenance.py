@@ -32,9 +32,7 @@ RELEASED = {
         job="shop",
         batch="b-1",
         slices=(
-            CommitSlice(
-                *placed(ZERO), 0, 100, 2, Totals(read=90, written=88, quarantined=2, holes=7, gap=3), (BAD,)
-            ),
+            CommitSlice(*placed(ZERO), 0, 100, 2, Totals(read=90, written=88, quarantined=2, holes=7, gap=3), (BAD,)),
             CommitSlice(*placed(ONE), 5, 9, 0, Totals(gap=4)),
         ),
         starts=(CommitStart(*placed(ONE), 5),),
