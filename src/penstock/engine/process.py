@@ -47,19 +47,19 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
     stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
-    gone: int | None = None
+    exit_code: int | None = None
     try:
         with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
             while any(thread.is_alive() for thread, _ in threads):
                 for thread, _ in threads:
                     thread.join(_JOIN_SECONDS)
-                gone = jvm_exit_code()
-                if gone is not None:
+                exit_code = jvm_exit_code()
+                if exit_code is not None:
                     stop.set()
     finally:
         spark.stop()
-    if gone is not None:
-        raise SparkGoneError(f"its exit code is {gone}")
+    if exit_code is not None:
+        raise SparkGoneError(f"its exit code is {exit_code}")
     for _, errors in threads:
         if errors:
             raise errors[0]

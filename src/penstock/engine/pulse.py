@@ -19,7 +19,7 @@ from penstock.environment import Environment
 from penstock.spark.failures import SPARK_ERRORS
 
 LOOK_SECONDS = 5.0
-"""How often the Spark jobs are looked at."""
+"""How often the progress of Spark jobs is read."""
 GONE = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 

@@ -50,7 +50,7 @@ class BatchLanded:
 
 @dataclass(frozen=True, slots=True)
 class ChoreDone:
-    """Work beside new batches was done, or a batch has to be planned again."""
+    """A chore was done, or a batch has to be planned again."""
 
     name: str
     done: bool = False

@@ -145,7 +145,7 @@ def merge_files(
 ) -> tuple[StagedFile, ...]:
     """Write the rows of all sources, in their order; memory holds one row group and one batch.
 
-    `hint` says what to do about a file that cannot be read. Raises `NotFoundError` for one that is gone.
+    `hint` is for the error about a file that cannot be read. Raises `NotFoundError` for one that does not exist.
     """
     read = 0
     try:

@@ -50,27 +50,17 @@ def prove(
     """Check a table against itself and its log; a kind whose rows are not records adds checks of its own."""
     with closing(open_log(subject.job)) as log:
         facts = read_log(log, subject.incarnations, subject.states)
-        checks = (
-            check_totals(subject.states),
-            check_slices(*(subject.job_slices or (subject.states, subject.slices))),
-            *table_checks,
-            *_checks(subject, depth, log, facts),
-            *log_checks(log, facts),
-        )
-    return Proof(subject.version, checks)
-
-
-def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterator[Check]:
-    within_log = check_log(subject.states, subject.incarnations.fingerprints, facts)
-    if not subject.sources:
-        yield within_log
-        return
-    join = OffsetJoin(subject, depth, log, facts)
-    yield from (_check_rows(subject), join.check_offsets(), within_log)
-    if depth.deep:
-        yield join.check_records()
-    if depth.values is not None:
-        yield check_values(subject, depth, log, facts.bounds)
+        slices = subject.job_slices or (subject.states, subject.slices)
+        checks = [check_totals(subject.states), check_slices(*slices), *table_checks]
+        join = OffsetJoin(subject, depth, log, facts) if subject.sources else None
+        if join is not None:
+            checks += [_check_rows(subject), join.check_offsets()]
+        checks.append(check_log(subject.states, subject.incarnations.fingerprints, facts))
+        if join is not None and depth.deep:
+            checks.append(join.check_records())
+        if join is not None and depth.values is not None:
+            checks.append(check_values(subject, depth, log, facts.bounds))
+        return Proof(subject.version, (*checks, *log_checks(log, facts)))
 
 
 def _check_rows(subject: Subject) -> Check:

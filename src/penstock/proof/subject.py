@@ -303,7 +303,7 @@ class Subject:
     rows_deleted: int = 0
     """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows are gone of which nothing shows whether a person deleted them as designed."""
+    """How many rows are missing that a person may have deleted as designed, or that were lost."""
     faults: tuple[str, ...] = ()
     """What else is wrong with the rows; `violation` is the first of them that carries its place."""
     violation: Violation | None = None

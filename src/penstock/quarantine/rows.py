@@ -107,15 +107,10 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     )
 
 
-def places_of(rows: pa.Table) -> pa.ChunkedArray:
-    """The place of each row as `<topic id>/<partition>/<offset>`, which no other record has."""
-    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
-    return pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/")
-
-
 def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
-    """Which rows are at these places."""
-    return pc.is_in(places_of(rows), value_set=places)
+    """Which rows are at these places, each `<topic id>/<partition>/<offset>`."""
+    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
+    return pc.is_in(pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/"), value_set=places)
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:

@@ -85,7 +85,7 @@ def quarantine_rules(
     """The rules by which vacuum deletes files in the folder of a quarantine (RULES C7).
 
     Files that a commit listed stay until they are appended. `position_of` gives the position of a partition, of which
-    only topic id and number are known, and `rule` says whether a commit may still list a file: `by_position` where the
+    only topic id and number are known, and `rule` whether a commit may still list a file: `by_position` where the
     positions of one log decide, `by_end` with the lowest position of a partition where several logs do.
     """
     pending = {key.partition("#")[0] for key in keys_behind(quarantine, marks)}

@@ -263,7 +263,7 @@ def test_a_batch_that_lost_a_file_is_not_committed(lake: Lake) -> None:
     table.storage().delete(staged.files[0].path)
     with pytest.raises(StagedFileGoneError) as raised:
         commit(table, staged)
-    assert "it is not there" in raised.value.detail
+    assert "it does not exist" in raised.value.detail
     assert "share" in raised.value.hint
     assert lake.open().state([ZERO]).of(ZERO).position == 0
 

@@ -339,7 +339,7 @@ def open_or_create(
 ) -> Table:
     """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
 
-    Those in `always` are added whatever the policy says.
+    The policy does not apply to those in `always`.
     """
     spec = _delta_place(place)
     try:

@@ -163,7 +163,7 @@ def data_rules(table: Table) -> NameRules:
     A slice is committed only where its start is the position, and positions never fall: every job that reads the
     partition must have passed it. In the same way every job must have passed a replay run of that number.
     """
-    jobs = writing_jobs(table)
+    jobs = jobs_with_positions(table.transactions()) | {table.job}
     run_over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
 
     def of_slice(name: StagedName) -> Verdict:
@@ -173,11 +173,6 @@ def data_rules(table: Table) -> NameRules:
         return by_position(name, min((position for position in positions if position is not None), default=None))
 
     return NameRules(of_slice, by_version(table), lambda name: by_run(name, run_over))
-
-
-def writing_jobs(table: Table) -> frozenset[str]:
-    """All jobs that have positions in the table, and the one that it is open for."""
-    return jobs_with_positions(table.transactions()) | {table.job}
 
 
 def by_position(name: StagedName, position: int | None) -> Verdict:

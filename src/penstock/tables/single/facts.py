@@ -113,8 +113,7 @@ def facts_status(
     """The same for a table that was read already; `further` adds what only this kind of table reports."""
     log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
     status = job_status(job, facts.table.version, facts.incarnations, facts.states, log, further)
-    newest = max(facts.history, key=lambda record: int(record["version"]), default=None)
-    committed_at = None if newest is None else _instant(newest)
+    committed_at = _instant(facts.history[0]) if facts.history else None
     return replace(status, committed_at=committed_at, gaps=tuple(_recorded_gaps(facts.history, job.name)))
 
 
