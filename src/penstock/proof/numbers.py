@@ -147,14 +147,12 @@ def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tup
 
     If slices break the invariant, one span stands for all of them.
     """
-    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None:
         return ()
-    if not slices or _slices_fault(slices_of, partition, state) is not None:
-        return (CommittedSlice(state.origin, state.position, state.totals, None),)
-    if slices[0].start == state.origin:
-        return tuple(slices)
-    return CommittedSlice(state.origin, slices[0].start, _rest(state, slices), None), *slices
+    slices = () if _slices_fault(slices_of, partition, state) else slices_of.get(partition, ())
+    end = slices[0].start if slices else state.position
+    forgotten = CommittedSlice(state.origin, end, _rest(state, slices), None)
+    return tuple(slices) if slices and end == state.origin else (forgotten, *slices)
 
 
 UNKNOWN_TOPIC = "?"

@@ -30,12 +30,14 @@ from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
-from penstock.lake.delta.table import Change, SchemaMovedError, Table
+from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
 from penstock.quarantine.table import Quarantine
 from penstock.staging.batch_job import Records
 
+STAGINGS_MAX = 20
+"""How often the records of a run are written again because they have columns that the table had to add first."""
 _KIND = "replay"
 
 F = TypeVar("F")
@@ -286,11 +288,12 @@ class Target(ABC, Generic[F]):
         """Load the newest version of the table."""
 
     def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[F]:
-        """Write the records that are valid now; raises `SchemaMovedError` if their table had to add columns first."""
-        staged = self._staged(chunk, Batch(batch_id, chunk.slices), number)
-        if staged is None:
-            raise SchemaMovedError(f"the table at {self.job.table.path} added columns for replayed records")
-        return staged
+        """Write the records that are valid now; again if their table had to add columns first."""
+        batch = Batch(batch_id, chunk.slices)
+        for _ in range(STAGINGS_MAX):
+            if (staged := self._staged(chunk, batch, number)) is not None:
+                return staged
+        raise TransientError(f"the columns of {self.job.table.path} changed {STAGINGS_MAX} times during a replay")
 
     @abstractmethod
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[F] | None:
