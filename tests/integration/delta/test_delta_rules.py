@@ -295,6 +295,7 @@ def test_a_batch_with_all_its_files_is_committed_whatever_their_folders_are_call
         {"delta.logRetentionDuration": "interval 12 hours"},
         {"delta.logRetentionDuration": "whenever"},
         {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"},
+        {"delta.checkpointPolicy": "v2"},
         {"delta.setTransactionRetentionDuration": "interval 7 days"},
     ],
 )

@@ -92,6 +92,8 @@ def _property_demands(handle: DeltaTable) -> list[str]:
             reasons.append(f"it has the constraint {name.removeprefix('delta.constraints.')}")
         elif name == "delta.columnMapping.mode" and setting != "none":
             reasons.append("it uses column mapping")
+        elif name == "delta.checkpointPolicy" and setting != "classic":
+            reasons.append(f"its checkpoints are not in one file ({name} = {setting})")
         elif name == "delta.setTransactionRetentionDuration":
             reasons.append(f"it forgets positions ({name})")
         elif name == "delta.logRetentionDuration" and (interval_seconds(setting) or 0) < DAY_SECONDS:
