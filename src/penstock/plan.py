@@ -64,7 +64,7 @@ class LostTailError(LogCutError):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the planner knows of one claimed partition.
+    """One claimed partition, as the planner sees it.
 
     `waiting_since` is when this process first saw records beyond the position; None means that they may be
     older than the process, so they are due at once.
@@ -86,21 +86,21 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is due before `until`, in the clock that was passed in; None means that no record waits at all."""
+    """Nothing is due before `until`, in the clock that was passed in; None means that no record waits."""
 
     until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a plan depends on beside the lanes: policy, sizes learned from earlier commits, and the time."""
+    """What a plan depends on besides the lanes: policy, record size of earlier commits, and the time."""
 
     flush: FlushPolicy
     gap: GapPolicy
     record_bytes: float
     now: float
     flush_now: bool = False
-    """Take whatever is there, as `run --once` and a shutdown do."""
+    """Take all unread records, as `run --once` and a shutdown do."""
 
 
 def plan(lanes: tuple[Lane, ...], terms: Terms, batch_id: str) -> Batch | Wait:
@@ -157,4 +157,4 @@ def _slices(ready: tuple[Lane, ...], records_max: int) -> tuple[Slice, ...]:
         end = min(lane.bounds.end, lane.read_from + share)
         left = max(0, left - (end - lane.read_from))
         slices.append(Slice(lane.partition, lane.position, end, lane.read_from))
-    return tuple(sorted(slices, key=lambda item: item.partition))
+    return tuple(sorted(slices, key=lambda piece: piece.partition))

@@ -13,9 +13,9 @@ from penstock.lake.compaction import Effort
 from penstock.tables.kind import CompactRequest, Kind
 
 COMMITS_PER_LOOK = 64
-"""Small files come with commits: so many of them are worth a look."""
+"""Small files come with commits: after so many a look for them pays."""
 EFFORT = Effort(alike_min=8, bytes_max=256 * 1024**2)
-"""Of one turn, for which new batches wait."""
+"""Of one turn, during which new batches wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The loop of a job: rounds for ever or up to the present end, with bounded retries and a clean stop."""
+"""The loop of a job: rounds without end, or up to the present end, with bounded retries and a clean stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RETRY_SECONDS_MAX = 30.0
 
 
 class Turns(Protocol):
-    """What the loop turns: the rounds of a job."""
+    """The rounds of a job."""
 
     def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> RoundResult: ...
 
@@ -34,7 +34,7 @@ class Turns(Protocol):
 
 @dataclass(slots=True)
 class Retries:
-    """How many transient errors in a row a loop bears, with growing, randomly spread pauses."""
+    """Counts transient errors in a row, up to a bound, with growing, randomly spread pauses."""
 
     failures_max: int
     rng: random.Random = field(default_factory=random.Random)
@@ -56,16 +56,16 @@ class Retries:
 
 @dataclass(slots=True)
 class Loop:
-    """Turns rounds until it is stopped, or until the ends that `once` saw first are reached."""
+    """Runs rounds until it is stopped; with `once`, until the ends of its start are reached."""
 
     open_rounds: Callable[[], Turns]
     once: bool
     stop: threading.Event
-    """Set by a signal: the batch under way is finished, no other is begun."""
+    """Set by a signal: the present batch is finished, no other begins."""
     retries: Retries
     listener: Listener
     working: Callable[[], None] = lambda: None
-    """Told at every turn that the loop is not stuck."""
+    """Called at every turn: the loop is not stuck."""
     _rounds: Turns | None = None
     _ends: dict[Partition, int] | None = None
 

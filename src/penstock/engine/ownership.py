@@ -22,7 +22,7 @@ from penstock.logs.log import Bounds, Log, Partition
 from penstock.tables.kind import Table
 
 ROUNDS_MAX = 2
-"""A partition that a rival started first is fenced in the second round."""
+"""A partition that another process started first is fenced in the second round."""
 
 Tokens: TypeAlias = Mapping[Partition, int]
 """Claimed partitions with the tokens of their claims."""
@@ -43,7 +43,7 @@ class TopicRecreatedError(UserError):
 
 @dataclass(slots=True)
 class Starter:
-    """Makes a process the owner of its partitions in the eyes of the table."""
+    """Makes a process the owner of its partitions, as the table sees it."""
 
     job: JobSpec
     log: Log
@@ -52,12 +52,12 @@ class Starter:
     listener: Listener
     at_step: AtStep
     nothing_matched: bool = False
-    """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
+    """The pattern of the job once matched no topic: topics that appear later are read from their beginning."""
 
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
     ) -> tuple[dict[Partition, int], TableState]:
-        """The partitions that the table knows us as the owner of, with their tokens, and the state of them.
+        """The partitions that we own by the table's state, with their tokens, and that state.
 
         `partitions` are all of the job, also those of other processes.
         """
@@ -67,7 +67,7 @@ class Starter:
             if not parts:
                 break
             outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), tuple(parts)))
-            self._tell(outcome.accepted)
+            self._report(outcome.accepted)
             state = self.table.state(partitions)
             for part in outcome.accepted:
                 if part.partition in tokens:
@@ -75,7 +75,7 @@ class Starter:
         return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
-        """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
+        """Whether the table has our token; a claim with a lower one is void, as after a new coordination topic."""
         if token < state.of(partition).token:
             self.claims.renounce(partition)
             return False
@@ -86,7 +86,7 @@ class Starter:
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}
-        parts: list[Part] = [StartPart(item, offsets[item], tokens.get(item, 0)) for item in new]
+        parts: list[Part] = [StartPart(partition, offsets[partition], tokens.get(partition, 0)) for partition in new]
         for partition, token in tokens.items():
             if state.of(partition).position is not None and token > state.of(partition).token:
                 parts.append(FencePart(partition, token))
@@ -98,11 +98,11 @@ class Starter:
         Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
         """
         ours = [partition for partition in tokens if state.of(partition).position is None]
-        topics = {item.topic for item in ours if state.fingerprints.get(item.topic) is None}
+        topics = {partition.topic for partition in ours if state.fingerprints.get(partition.topic) is None}
         others = [
-            each
-            for each in partitions
-            if each.topic in topics and each not in tokens and state.of(each).position is None
+            partition
+            for partition in partitions
+            if partition.topic in topics and partition not in tokens and state.of(partition).position is None
         ]
         return ours + others
 
@@ -114,7 +114,7 @@ class Starter:
         if shown is not None:
             self.listener.event(PositionCorrected(partition=str(partition), position=position, shown=shown))
 
-    def _tell(self, accepted: Sequence[AcceptedPart]) -> None:
+    def _report(self, accepted: Sequence[AcceptedPart]) -> None:
         for part in accepted:
             if isinstance(part, StartPart):
                 self.listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
@@ -124,17 +124,17 @@ class Starter:
                 self.at_step(step)
 
     def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
-        """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
+        """A topic that the job has not read starts where the job says; later partitions start at their beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
         fresh = []
         for partition in new:
-            known = state.fingerprints.get(partition.topic)
-            if known is not None and known != topic_fingerprint(partition.topic_id):
+            stored = state.fingerprints.get(partition.topic)
+            if stored is not None and stored != topic_fingerprint(partition.topic_id):
                 if self.job.on.recreated is RecreatedPolicy.FAIL:
                     raise TopicRecreatedError(partition.topic)
-            elif known is None and not (began and self.job.log.topic_pattern):
+            elif stored is None and not (began and self.job.log.topic_pattern):
                 fresh.append(partition)
-        missing = [item for item in new if item not in bounds]
+        missing = [partition for partition in new if partition not in bounds]
         bounds = {**bounds, **self.log.bounds(missing)} if missing else bounds
-        resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
-        return {each: resolved.get(each, bounds[each].first) for each in new}
+        starts = self.log.start_offsets(fresh, {partition: bounds[partition] for partition in fresh}) if fresh else {}
+        return {partition: starts.get(partition, bounds[partition].first) for partition in new}

@@ -27,7 +27,7 @@ _JOIN_SECONDS = 0.2
 
 
 JobThread = tuple[threading.Thread, list[BaseException]]
-"""The loop of one job in its own thread, and what it failed with."""
+"""The thread of one job, and the errors that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
     stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
-    gone: int | None = None
+    exit_code: int | None = None
     try:
         with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
             while any(thread.is_alive() for thread, _ in threads):
                 for thread, _ in threads:
                     thread.join(_JOIN_SECONDS)
-                gone = jvm_exit_code()
-                if gone is not None:
+                exit_code = jvm_exit_code()
+                if exit_code is not None:
                     stop.set()
     finally:
         spark.stop()
-    if gone is not None:
-        raise SparkGoneError(f"its exit code is {gone}")
+    if exit_code is not None:
+        raise SparkGoneError(f"its exit code is {exit_code}")
     for _, errors in threads:
         if errors:
             raise errors[0]
@@ -110,7 +110,7 @@ def _start(
 def _stopping(stop: threading.Event, spark: SharedSession, seconds_max: float) -> Iterator[None]:
     """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it.
 
-    Nothing of an abandoned batch is committed or only all of it: staged files wait for vacuum.
+    An abandoned batch is committed whole or not at all; its staged files are left to vacuum.
     """
     timer = threading.Timer(seconds_max, spark.cancel_jobs)
     timer.daemon = True

@@ -19,12 +19,12 @@ from penstock.environment import Environment
 from penstock.spark.failures import SPARK_ERRORS
 
 LOOK_SECONDS = 5.0
-"""How often the Spark jobs are looked at."""
+"""How often the progress of Spark jobs is read."""
 GONE = (*SPARK_ERRORS, AttributeError)
-"""What a Spark raises that another thread has stopped, or whose JVM dies: its user notices too."""
+"""What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 
 Progress = Callable[[], Hashable]
-"""Tells how far something is: another answer than the last one is a sign of life."""
+"""States how far the work is: another answer than the last one is a sign of life."""
 
 
 def with_signs(environment: Environment, claims: Claims) -> Environment:
@@ -44,18 +44,18 @@ class Pulse:
         self._progress = progress
         self._working = working
         self._look_seconds = look_seconds
-        self._seen: Hashable = None
+        self._last: Hashable = None
         self._over = threading.Event()
-        self._thread = threading.Thread(name="pulse", target=self._live, daemon=True)
+        self._thread = threading.Thread(name="pulse", target=self._look_repeatedly, daemon=True)
 
     def look(self) -> None:
-        """Compare with what was seen before."""
-        seen = self._progress()
-        if seen != self._seen:
-            self._seen = seen
+        """Compare the progress with that of the last look."""
+        progress = self._progress()
+        if progress != self._last:
+            self._last = progress
             self._working()
 
-    def _live(self) -> None:
+    def _look_repeatedly(self) -> None:
         while not self._over.wait(self._look_seconds):
             self.look()
 
@@ -64,12 +64,12 @@ class Pulse:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Not joined: a Spark that does not answer holds the thread, and must not hold the process.
+        # Not joined: a Spark that does not answer blocks the thread, and must not block the process.
         self._over.set()
 
 
 class SparkProgress:
-    """The progress of the Spark jobs of one thread's present turn; other jobs of the process run beside them.
+    """The progress of the Spark jobs of one thread's present turn, without those of other threads.
 
     Each turn has a name of its own, because Spark remembers a thousand jobs under one.
     """
@@ -94,13 +94,13 @@ class SparkProgress:
             self._spark.sparkContext.setJobGroup(self._group, self._group)
 
     def __call__(self) -> Hashable:
-        """The jobs of this turn, and how many of their tasks have ended; None while Spark is away."""
+        """The jobs of this turn, and how many of their tasks have ended; None while Spark does not answer."""
         if self._spark is None:
             return None
         try:
             tracker = self._spark.sparkContext.statusTracker()
-            infos = [tracker.getJobInfo(item) for item in tracker.getJobIdsForGroup(self._group)]
-            stages = [tracker.getStageInfo(each) for info in infos if info is not None for each in info.stageIds]
+            infos = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self._group)]
+            stages = [tracker.getStageInfo(number) for info in infos if info is not None for number in info.stageIds]
         except GONE:
             return None
         ended = [

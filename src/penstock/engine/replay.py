@@ -2,7 +2,7 @@
 
 A run has a number and four steps, each of which can be the last before a crash:
 
-    1. finish     what an earlier run owes: its rows are taken out of quarantine
+    1. finish     an earlier run: its rows are removed from quarantine
     2. stage      a bounded set of quarantined records goes through the job's flow
     3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
     4. remove     the same offsets from quarantine, with the same number
@@ -42,7 +42,7 @@ from penstock.tables.registry import kind_of
 __all__ = ["OvertakenError", "ReplayOptions", "ReplayReport", "replay"]
 
 PASSES_MAX = 20
-"""How often a pass over the quarantine starts again because a rival or a new column came between."""
+"""How often a pass over the quarantine starts again because of another replay or a new column."""
 _PAUSE_SECONDS_MAX = 1.0
 
 
@@ -55,13 +55,13 @@ class ReplayReport:
     replayed: int = 0
     still_bad: int = 0
     filtered: int = 0
-    """Records that would be rows, but that the job's filter drops: they stay, so that the counts stay true (I3)."""
+    """Records that would be rows, but that the job's filter drops: they stay, so that the counts remain right (I3)."""
     left_to_log: int = 0
-    """Records of an export whose type reads them, or has read them, from the log: they stay, and come twice nowhere."""
+    """Records of an export whose type reads them, or has read them, from the log: they stay, and no row is doubled."""
     waiting: int = 0
     """Records of types of an export that cannot be written now: they stay, for another replay."""
     remaining: int = 0
-    """Rows in quarantine afterwards, those that were not chosen included."""
+    """Rows in quarantine afterwards, including those that were not selected."""
 
 
 def replay(
@@ -74,7 +74,7 @@ def replay(
 ) -> ReplayReport:
     """Decode the quarantined records of a job again.
 
-    Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
+    The job, and another replay, may run at the same time. Without `spark` a session is opened and stopped.
     """
     session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
     environment = environment or Environment()
@@ -113,14 +113,17 @@ class _Replay(Generic[F]):
         raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
 
     def _pass(self, quarantine: Table) -> None:
-        """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
+        """Replay every selected record once.
+
+        The number is read before the quarantine: if another replay commits later, ours is refused.
+        """
         done = self.report
         self.report = ReplayReport(done.runs, done.finished, done.replayed)
         self.target.refresh()
         number = self.target.runs.last()
         self._finish(quarantine)
         for chunk in chunks_of(quarantine, self.options):
-            if self._carry(quarantine, chunk, number + 1):
+            if self._replay_chunk(quarantine, chunk, number + 1):
                 number += 1
 
     def _finish(self, quarantine: Table) -> None:
@@ -130,7 +133,7 @@ class _Replay(Generic[F]):
             self.report.finished += removed
             self.target.listener.event(ReplayFinished(run=self.target.runs.last(), rows=removed))
 
-    def _carry(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
+    def _replay_chunk(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
         """One run; whether it committed anything."""
         staged = self.target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total

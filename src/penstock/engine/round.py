@@ -1,7 +1,7 @@
 """One round of a job: claim, plan, write, commit, mirror, whatever its log and its kind of table.
 
-Nothing is kept between rounds but caches. Chores of the table take turns with new batches, so that neither waits for
-the other for ever.
+Nothing is kept between rounds but caches. Chores of the table alternate with new batches, so that neither holds the
+other up.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from penstock.tables.registry import kind_of
 Ends: TypeAlias = Mapping[Partition, int] | None
 """Where a bounded run stops; None: nowhere."""
 REPEATS_MAX = 2
-"""Of work that changed nothing: another process may have done it, but not again and again."""
+"""Of work that changed nothing: another process may have done it, but not several times in a row."""
 RECORD_BYTES_ASSUMED = 100.0
-"""Parquet bytes per record before the first commit has taught the real size."""
+"""Parquet bytes per record until the first commit shows the real size."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLanded:
-    """A batch was carried through; some of its slices may have been refused."""
+    """A batch was committed; some of its slices may have been refused."""
 
     outcome: Outcome
     done: bool = False
@@ -50,7 +50,7 @@ class BatchLanded:
 
 @dataclass(frozen=True, slots=True)
 class ChoreDone:
-    """Work beside new batches was done, or a batch has to be planned again."""
+    """A chore was done, or a batch has to be planned again."""
 
     name: str
     done: bool = False
@@ -69,7 +69,7 @@ RoundResult = BatchLanded | ChoreDone | Waiting
 
 
 @dataclass(slots=True)
-class Seen:
+class Cache:
     """Caches of a process: losing them costs time, never a record."""
 
     waiting_since: dict[Partition, float] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Rounds(Generic[S]):
         self.environment = environment
         self.listener = environment.listener
         self.at_step = environment.at_step
-        self.seen = Seen(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
+        self.cache = Cache(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
         self.starter = Starter(job, log, self.table, claims, self.listener, self.at_step)
         self.compaction = Compaction(job, kind_of(job), environment)
 
@@ -111,13 +111,13 @@ class Rounds(Generic[S]):
         self.log.close()
 
     def round(self, flush_now: bool = False, ends: Ends = None) -> RoundResult:
-        """Carry one batch or chore through, or say how long to wait. `ends` bounds the partitions, as `run --once`."""
+        """Do one batch or chore, or return how long to wait. `ends` bounds the partitions, as in `run --once`."""
         partitions = self.log.partitions()
         tokens = self.claim(partitions)
         asked_at = self.environment.now()
         bounds = self.log.bounds(tokens)
         tokens, state = self.starter.begin(tokens, partitions, bounds)
-        self._tell_progress(tokens, state, bounds)
+        self._report_progress(tokens, state, bounds)
         self._mirror_others_work(tokens)
         self.table.own(tokens)
         self.table.finish_pending(tokens)
@@ -126,14 +126,14 @@ class Rounds(Generic[S]):
         if isinstance(planned, Batch):
             planned = replace(planned, read_to_end_at=self._read_to_end(planned, bounds, asked_at, ends))
         idle = isinstance(planned, Wait)
-        view = View(tokens, bounds, planned_at, self.seen.record_bytes, flush_now, idle)
+        view = View(tokens, bounds, planned_at, self.cache.record_bytes, flush_now, idle)
         compact = self.compaction.due(state.version) if partitions and partitions[0] in tokens else []
         due = self._in_turn(planned, [*self.table.chores(view), *compact])
         if isinstance(due, Batch):
             self.listener.event(events.BatchPlanned(batch=due.id, offsets=due.offsets, slices=len(due.slices)))
         batch = due if isinstance(due, Batch | Wait) else due.batch
         if isinstance(batch, Batch):
-            return self._carried_through(batch, tokens, state.version, bounds, planned_at, ends)
+            return self._run_batch(batch, tokens, state.version, bounds, planned_at, ends)
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
         assert not isinstance(due, Batch)
@@ -145,26 +145,26 @@ class Rounds(Generic[S]):
         return ChoreDone(due.name)
 
     def _in_turn(self, planned: Batch | Wait, chores: Sequence[Chore]) -> Batch | Wait | Chore:
-        """A new batch or a chore, in turns; of several chores the most urgent that did not have the last turn."""
-        self.seen.chore_last = bool(chores) and not (isinstance(planned, Batch) and self.seen.chore_last)
-        if not self.seen.chore_last:
+        """A new batch and a chore alternate; of several chores the most urgent that was not the last one."""
+        self.cache.chore_last = bool(chores) and not (isinstance(planned, Batch) and self.cache.chore_last)
+        if not self.cache.chore_last:
             return planned
-        chore = next((chore for chore in chores if chore.name != self.seen.chore), chores[0])
-        self.seen.chore = chore.name
+        chore = next((chore for chore in chores if chore.name != self.cache.chore), chores[0])
+        self.cache.chore = chore.name
         return chore
 
     def _refuse_standstill(self, work: object, version: int) -> None:
-        """Raise if the same work was done three times at one version of the table: it would be due for ever."""
-        self.seen.repeats = self.seen.repeats + 1 if self.seen.work == (work, version) else 0
-        self.seen.work = (work, version)
-        if self.seen.repeats >= REPEATS_MAX:
+        """Raise if the same work was done three times at one version of the table: it would be due again and again."""
+        self.cache.repeats = self.cache.repeats + 1 if self.cache.work == (work, version) else 0
+        self.cache.work = (work, version)
+        if self.cache.repeats >= REPEATS_MAX:
             raise InvariantError(
                 f"job {self.job.name} makes no progress",
                 detail=f"the same work was done {REPEATS_MAX + 1} times and changed nothing: {work}",
                 hint="a fault of Penstock: please report it with this text",
             )
 
-    def _carried_through(
+    def _run_batch(
         self, batch: Batch, tokens: Tokens, version: int, bounds: LogBounds, planned_at: float, ends: Ends
     ) -> RoundResult:
         self.at_step("planned")
@@ -189,15 +189,15 @@ class Rounds(Generic[S]):
 
     def present_ends(self) -> dict[Partition, int]:
         """Where the log ends now, for a run that stops there."""
-        self.seen.ends_asked_at = self.environment.now()
+        self.cache.ends_asked_at = self.environment.now()
         return {key: bounds.end for key, bounds in self.log.bounds(self.log.partitions()).items()}
 
     def _read_to_end(self, batch: Batch, bounds: LogBounds, asked_at: float, ends: Ends) -> dict[Partition, float]:
         """The partitions that the batch reads to the log's end, with the clock before that end was asked for."""
-        reached = {item.partition: asked_at for item in batch.slices if item.end == bounds[item.partition].end}
-        if ends is not None and self.seen.ends_asked_at is not None:
-            at_ends = (each.partition for each in batch.slices if each.end == ends.get(each.partition))
-            reached = {**dict.fromkeys(at_ends, self.seen.ends_asked_at), **reached}
+        reached = {piece.partition: asked_at for piece in batch.slices if piece.end == bounds[piece.partition].end}
+        if ends is not None and self.cache.ends_asked_at is not None:
+            at_ends = (piece.partition for piece in batch.slices if piece.end == ends.get(piece.partition))
+            reached = {**dict.fromkeys(at_ends, self.cache.ends_asked_at), **reached}
         return reached
 
     # claim
@@ -214,7 +214,7 @@ class Rounds(Generic[S]):
     def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
         lanes = tuple(self._lane(partition, state, bounds[partition], now, ends) for partition in tokens)
-        terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
+        terms = Terms(self.job.flush, self.job.on.gap, self.cache.record_bytes, now, flush_now)
         return plan(lanes, terms, new_batch_id())
 
     def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> Lane:
@@ -227,42 +227,38 @@ class Rounds(Generic[S]):
             end = max(position, min(bounds.end, ends.get(partition, position)))
             bounds = Bounds(min(bounds.first, end), end)
         if position == bounds.end:
-            self.seen.ended.add(partition)
-            self.seen.waiting_since.pop(partition, None)
+            self.cache.ended.add(partition)
+            self.cache.waiting_since.pop(partition, None)
             return Lane(partition, position, bounds, None)
-        if partition in self.seen.ended:
-            self.seen.waiting_since.setdefault(partition, now)
-        return Lane(partition, position, bounds, self.seen.waiting_since.get(partition))
+        if partition in self.cache.ended:
+            self.cache.waiting_since.setdefault(partition, now)
+        return Lane(partition, position, bounds, self.cache.waiting_since.get(partition))
 
     def _count_waiting_anew(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
         """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""
         for piece in batch.slices:
             if piece.end == bounds[piece.partition].end:
-                self.seen.ended.add(piece.partition)
-                self.seen.waiting_since[piece.partition] = planned_at
+                self.cache.ended.add(piece.partition)
+                self.cache.waiting_since[piece.partition] = planned_at
 
     # commit
 
     def commit(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
         """Land what is still ours of a batch: claims may have been lost while it was written."""
         ours = self._still_ours(batch, tokens)
-        if not self.table.divisible and len(ours.slices) < len(batch.slices):
+        if not ours.slices or (not self.table.divisible and len(ours.slices) < len(batch.slices)):
             return Outcome(None)
-        return self.land(ours, tokens, staged) if ours.slices else Outcome(None)
-
-    def land(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
-        """Check the log once more, then the one act that makes rows visible, and report it."""
-        self._check_log(batch, staged.marks)
-        landed = self.table.land(batch, tokens, staged)
+        self._check_log(ours, staged.marks)
+        landed = self.table.land(ours, tokens, staged)
         if landed.outcome.version is not None:
-            self._tell_landed(batch, landed, staged.staged_at)
-        self._handle_refusals(landed.outcome.refused, len(batch.slices))
+            self._report_landed(ours, landed, staged.staged_at)
+        self._handle_refusals(landed.outcome.refused, len(ours.slices))
         return landed.outcome
 
-    def _tell_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
+    def _report_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
         counts = landed.counts
         if counts.written:
-            self.seen.record_bytes = landed.size_bytes / counts.written
+            self.cache.record_bytes = landed.size_bytes / counts.written
         self.listener.event(
             events.BatchCommitted(
                 batch=batch.id,
@@ -279,7 +275,7 @@ class Rounds(Generic[S]):
         )
 
     def _handle_refusals(self, refused: Sequence[Refusal], slices: int) -> None:
-        """Tell of refused slices; where no other process is expected, that ends this one."""
+        """Report refused slices; without shared claims no other process is expected, and this one ends."""
         for refusal in refused:
             self.listener.event(events.SliceRefused(partition=str(refusal.partition), reason=refusal.reason))
         if refused and not self.claims.shared:
@@ -299,30 +295,25 @@ class Rounds(Generic[S]):
                 self.listener.event(events.SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
         return replace(batch, slices=tuple(kept))
 
-    def _tell_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
+    def _report_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
-        self.claims.progress(positions, {item: max(0, bounds[item].end - positions[item]) for item in tokens})
+        self.claims.progress(positions, {place: max(0, bounds[place].end - positions[place]) for place in tokens})
 
     def _check_log(self, batch: Batch, read: Marks) -> None:
-        """Compare with the log, before the commit, what it was when the table was written and the batch read."""
-        self._check_identity(batch)
+        """Before the commit, check that the log is still the one that the table and the batch were read from."""
+        ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
         state = self.table.state([piece.partition for piece in batch.slices])
         marks: dict[Partition, tuple[EpochMark, ...]] = {}
         for piece in batch.slices:
+            if ids.get(piece.partition.topic) != piece.partition.topic_id:
+                # A recreated topic would be read silently as the old one (RULES P3).
+                raise TransientError(f"topic {piece.partition.topic} was deleted or recreated during a batch")
             before = state.of(piece.partition).mark
-            result = read.get((piece.partition.topic, piece.partition.number), ())
-            if before is not None or result:
-                marks[piece.partition] = result if before is None else (before, *result)
+            of_batch = read.get((piece.partition.topic, piece.partition.number), ())
+            if before is not None or of_batch:
+                marks[piece.partition] = of_batch if before is None else (before, *of_batch)
         for lost in self.log.lost_tails(marks):
             raise LostTailError(lost.partition, lost.mark, lost.end)
-
-    def _check_identity(self, batch: Batch) -> None:
-        """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
-        ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
-        for piece in batch.slices:
-            topic = piece.partition.topic
-            if ids.get(topic) != piece.partition.topic_id:
-                raise TransientError(f"topic {topic} was deleted or recreated while a batch was written")
 
     # mirror
 
@@ -332,7 +323,7 @@ class Rounds(Generic[S]):
             moved = [
                 partition
                 for partition in tokens
-                if self.table.shown_position(partition) != self.seen.mirrored.get(partition)
+                if self.table.shown_position(partition) != self.cache.mirrored.get(partition)
             ]
             if moved:
                 self.mirror(moved)
@@ -340,8 +331,8 @@ class Rounds(Generic[S]):
     def mirror(self, partitions: Sequence[Partition]) -> None:
         """Show the table's positions to lag tools; best effort, never read back (RULES P5)."""
         self.table.state(partitions)
-        positions = {item: self.table.shown_position(item) for item in partitions}
-        self.seen.mirrored |= positions
+        positions = {partition: self.table.shown_position(partition) for partition in partitions}
+        self.cache.mirrored |= positions
         try:
             report = self.log.show(positions)
         except PenstockError as error:
@@ -365,7 +356,7 @@ def open_rounds(
     refuse_unshared(job, spark.sparkContext.master)
     with ExitStack() as opened:
         log = opened.enter_context(closing(open_log(job)))
-        # It has to answer once: for a log that cannot be read no table is made.
+        # The log has to answer first: without one no table is created.
         log.partitions()
         rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
         opened.pop_all()

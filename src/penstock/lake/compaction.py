@@ -66,7 +66,7 @@ def gather(items: Iterable[T], *limits: Limit[T]) -> Iterator[tuple[T, ...]]:
     pending: list[T] = []
     sums = [0] * len(limits)
     for item in items:
-        weights = [each.weight(item) for each in limits]
+        weights = [limit.weight(item) for limit in limits]
         more = [total + weight for total, weight in zip(sums, weights, strict=True)]
         if pending and any(limit.firm and total > limit.most for limit, total in zip(limits, more, strict=True)):
             yield tuple(pending)
@@ -101,10 +101,10 @@ class Effort:
     def within(self, groups: Sequence[Group[F]]) -> Sequence[Group[F]]:
         """The first groups, until they reach the bound."""
         total = 0
-        for number, item in enumerate(groups):
+        for number, files in enumerate(groups):
             if self.bytes_max is not None and total >= self.bytes_max:
                 return groups[:number]
-            total += item.size_bytes
+            total += files.size_bytes
         return groups
 
     def after(self, size_bytes: int) -> Effort:
@@ -117,21 +117,21 @@ EVERYTHING = Effort()
 
 def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[Group[F]]:
     """Neighbours together, until they have the size that is aimed at; a file that is alone is in no group."""
-    size: Limit[F] = Limit(lambda item: item.size_bytes, target_bytes)
-    return (Group(item) for item in gather(files, size, *limits) if len(item) > 1)
+    size: Limit[F] = Limit(lambda file: file.size_bytes, target_bytes)
+    return (Group(neighbours) for neighbours in gather(files, size, *limits) if len(neighbours) > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file whose rows are taken over."""
+    """A file whose rows are copied."""
 
     path: str
     values: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    """Columns that have one value in all rows, which the table says and not the file."""
+    """Columns with one value in all rows, which the log of the table has and the file does not."""
 
 
 class Sink(Protocol):
-    """Where merged rows go; `StagedWriter` is one."""
+    """Receives merged rows; `StagedWriter` is one."""
 
     def write(self, rows: pa.RecordBatch) -> None: ...
 
@@ -145,7 +145,7 @@ def merge_files(
 ) -> tuple[StagedFile, ...]:
     """Write the rows of all sources, in their order; memory holds one row group and one batch.
 
-    `hint` says what to do about a file that cannot be read. Raises `NotFoundError` for one that is gone.
+    `hint` is for the error about a file that cannot be read. Raises `NotFoundError` for one that does not exist.
     """
     read = 0
     try:
@@ -164,7 +164,7 @@ def merge_files(
 
 
 class OneFile:
-    """A sink that is one file; `words` go into its footer."""
+    """A sink that is one file; `words` are the metadata of its footer."""
 
     def __init__(
         self,
@@ -205,8 +205,8 @@ class OneFile:
 
 def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Iterator[pa.RecordBatch]:
     """The rows of a file in the columns of the schema."""
-    # Another writer may keep in its files what the table says, or what it dropped: no reader sees it there.
-    known = {folded(name) for name in schema.names if name not in source.values}
+    # Files of another writer may have columns that are partition values, or were dropped: no reader sees them.
+    visible = {folded(name) for name in schema.names if name not in source.values}
     read = 0
     with storage.open_reader(source.path) as file:
         try:
@@ -216,7 +216,7 @@ def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Ite
                 count = batch_rows(parquet.metadata.row_group(number))
                 for batch in parquet.iter_batches(count, row_groups=[number]):
                     read += batch.num_rows
-                    shown = batch.select([at for at, name in enumerate(batch.schema.names) if folded(name) in known])
+                    shown = batch.select([at for at, name in enumerate(batch.schema.names) if folded(name) in visible])
                     for name, value in source.values.items():
                         shown = shown.append_column(name, pa.repeat(value, batch.num_rows))
                     yield fit_columns(shown, schema)
@@ -224,7 +224,7 @@ def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Ite
         except pa.ArrowException as error:
             raise InvariantError(f"cannot read {source.path} of {storage.url}", detail=str(error), hint=hint) from error
     if not complete:
-        raise InvariantError(f"{source.path} of {storage.url} gave {read} rows, and its footer says otherwise")
+        raise InvariantError(f"{source.path} of {storage.url} has {read} rows, its footer states another number")
 
 
 def batch_rows(row_group: pq.RowGroupMetaData) -> int:

@@ -1,4 +1,4 @@
-"""What a process proposes to a table, and the pure check that accepts or refuses it partition by partition."""
+"""What a process proposes to commit, and the pure check that accepts or refuses it partition by partition."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Part = StartPart | SlicePart | FencePart
 
 
 class AcceptedPart(Protocol):
-    """What every accepted part has, also one that a kind of table defines."""
+    """What every accepted part has, including one that a kind of table defines."""
 
     @property
     def partition(self) -> Partition: ...
@@ -73,7 +73,7 @@ class AcceptedPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The parts that one commit shall make true together; `batch_id` recognises it afterwards (RULES C2)."""
+    """The parts of one commit; `batch_id` identifies it afterwards (RULES C2)."""
 
     job: str
     batch_id: str
@@ -86,7 +86,7 @@ class Proposal:
     """Those that belong to the batch as a whole and not to one slice."""
     removes: tuple[RemovedFile, ...] = ()
     rows: int = 0
-    """Those that other logs took with the batch; only the history shows them."""
+    """Those that the batch committed to other logs; only the history shows them."""
     whole: bool = False
     """Whether a refusal of one part refuses them all."""
 
@@ -102,7 +102,7 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the table takes no part of this partition: another process moved it, or holds a newer token."""
+    """Why the table refuses the part of this partition: another process moved it, or holds a newer token."""
 
     partition: Partition
     reason: str
@@ -119,7 +119,7 @@ class Checked(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a proposal: the version that holds the accepted parts, and the refused partitions."""
+    """The result of a proposal: the version that holds the accepted parts, and the refused partitions."""
 
     version: int | None
     accepted: tuple[AcceptedPart, ...] = ()
@@ -127,29 +127,29 @@ class Outcome:
 
 
 def check(proposal: Proposal, state: DeltaState) -> Checked[Part]:
-    """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
-    result = split(proposal.parts, lambda part: _refusal(part, state))
-    return Checked((), result.refused) if proposal.whole and result.refused else result
+    """Split a proposal into the parts that this version of the table accepts and those that it refuses (RULES C4)."""
+    checked = split(proposal.parts, lambda part: _refusal(part, state))
+    return Checked((), checked.refused) if proposal.whole and checked.refused else checked
 
 
 def split(parts: Iterable[P], refusal: Callable[[P], str | None]) -> Checked[P]:
-    """The parts that are taken, and the others with the reason, partition by partition."""
+    """The accepted parts, and the others with the reason, partition by partition."""
     reasons = [(part, refusal(part)) for part in parts]
     refused = (Refusal(part.partition, reason) for part, reason in reasons if reason is not None)
     return Checked(tuple(part for part, reason in reasons if reason is None), tuple(refused))
 
 
 def _refusal(part: Part, state: DeltaState) -> str | None:
-    here = state.of(part.partition)
-    if part.token < here.token:
-        return f"token {part.token} is older than the table's {here.token}"
+    position, token = state.of(part.partition).position, state.of(part.partition).token
+    if part.token < token:
+        return f"token {part.token} is older than the table's {token}"
     match part:
         case StartPart():
-            return None if here.position is None else f"already started, position is {here.position}"
+            return None if position is None else f"already started, position is {position}"
         case SlicePart():
-            if here.position == (None if part.begins else part.piece.start):
+            if position == (None if part.begins else part.piece.start):
                 return None
-            return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
+            return f"the slice starts at {part.piece.start}, the table's position is {position}"
         case FencePart():
             return None
         case _:

@@ -20,7 +20,7 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction did; `dropped` groups lost a file to another writer, or the race to commit."""
+    """What a compaction did; `dropped` groups lost a file to another writer, or another commit came first."""
 
     files_removed: int = 0
     files_added: int = 0
@@ -36,13 +36,13 @@ class CompactReport:
 
     @classmethod
     def of(cls, tried: int, landed: Sequence[Merged[Any]]) -> Self:
-        """Of one commit, by the number of groups that it was to swap and by those that it did."""
-        outputs = [file for item in landed for file in item.outputs]
+        """The report of one commit: how many groups it tried to swap, and those that it swapped."""
+        outputs = [file for swap in landed for file in swap.outputs]
         return cls(
-            files_removed=sum(len(each.group.files) for each in landed),
+            files_removed=sum(len(swap.group.files) for swap in landed),
             files_added=len(outputs),
             rows=sum(file.rows for file in outputs),
-            size_bytes_before=sum(each.group.size_bytes for each in landed),
+            size_bytes_before=sum(swap.group.size_bytes for swap in landed),
             size_bytes_after=sum(file.size_bytes for file in outputs),
             commits=1 if landed else 0,
             dropped=tried - len(landed),
@@ -66,7 +66,7 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A file that went, or would go in a dry run."""
+    """A file that was deleted, or would be in a dry run."""
 
     table: str
     """Its url."""
@@ -83,24 +83,24 @@ class VacuumReport:
     kept: Mapping[str, int]
     dry_run: bool = False
     failed: tuple[str, ...] = ()
-    """Types that could not be looked at, each with the reason; the others were."""
+    """Types that could not be vacuumed, each with the reason; the others were."""
 
     @property
     def size_bytes(self) -> int:
-        return sum(item.size_bytes for item in self.deleted)
+        return sum(file.size_bytes for file in self.deleted)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "dry_run": self.dry_run,
-            "deleted": [asdict(item) for item in self.deleted],
+            "deleted": [asdict(file) for file in self.deleted],
             "size_bytes": self.size_bytes,
             "kept": dict(self.kept),
             "failed": list(self.failed),
         }
 
     def lines(self) -> Iterator[str]:
-        for gone in self.deleted:
-            yield f"{gone.table}/{gone.path}: {gone.reason}"
+        for file in self.deleted:
+            yield f"{file.table}/{file.path}: {file.reason}"
         yield f"{len(self.deleted)} files {'would go' if self.dry_run else 'deleted'}, {self.size_bytes} bytes"
         for reason, count in sorted(self.kept.items()):
             yield f"{count} kept: {reason}"

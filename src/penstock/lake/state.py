@@ -1,4 +1,4 @@
-"""What a table says about a job: positions, tokens and totals, all as of one version."""
+"""The state of a job in a table: positions, tokens and totals, all as of one version."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def accounted(self) -> int:
-        """Records whose fate is known."""
+        """Records of which the table states what became of them."""
         return self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
 
     @property
     def unaccounted(self) -> int:
-        """Records whose fate is not known; negative if more are reported than were read."""
+        """Records of which it does not; negative if more are accounted for than were read."""
         return self.read + self.restored - self.accounted
 
     @property
@@ -62,7 +62,7 @@ def slice_totals(piece: Slice, counts: Counts) -> Totals:
 
 
 class PartitionState(Protocol):
-    """What any table says of one partition. `position` is None until the start is committed (RULES P1)."""
+    """The state of one partition in any table. `position` is None until the start is committed (RULES P1)."""
 
     @property
     def position(self) -> int | None: ...
@@ -85,7 +85,7 @@ class PartitionState(Protocol):
 
 
 class TableState(Protocol):
-    """What any table says of its job, all as of one version."""
+    """The state of a job in any table, all as of one version."""
 
     @property
     def version(self) -> int: ...
@@ -117,7 +117,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPartition:
-    """What the table holds of one partition. `position` is None until the start is committed (RULES P1)."""
+    """The state of one partition in a Delta table."""
 
     position: int | None = None
     origin: int | None = None
@@ -126,7 +126,7 @@ class DeltaPartition:
     quarantine_mark: int | None = None
     mark: EpochMark | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Those that the table keeps beyond these (`TablePlace.numbers`), as far as they are known."""
+    """Those that the table keeps beyond these (`TablePlace.numbers`), as far as it has them."""
 
 
 @dataclass(frozen=True, slots=True)

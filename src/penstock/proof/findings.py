@@ -1,8 +1,8 @@
-"""What a verification found, as values: invariants that are proven, violated or not proven, and violations."""
+"""The result of a verification: invariants that are proven, violated or not proven, and violations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +11,7 @@ from penstock.logs.log import Partition
 
 
 class Verdict(StrEnum):
-    """What became of an invariant, the worst last. Only what was checked in full is proven."""
+    """The result for an invariant, the worst last. Only what was checked in full is proven."""
 
     PROVEN = "proven"
     NOT_PROVEN = "not proven"
@@ -71,13 +71,13 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named invariant: what was found, and what was not checked."""
+    """One named invariant: the result in words, and what was not checked."""
 
     name: str
     detail: str
     violated: bool
-    violations: Collection[Violation] = field(default=(), kw_only=True)
-    """Those that have an offset."""
+    violation: Violation | None = field(default=None, kw_only=True)
+    """The first that has an offset."""
     unproven: Sequence[Unproven] = field(default=(), kw_only=True)
     warnings: Sequence[str] = field(default=(), kw_only=True)
     facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)
@@ -90,15 +90,10 @@ class Check:
     def ok(self) -> bool:
         return self.verdict is Verdict.PROVEN
 
-    @property
-    def violation(self) -> Violation | None:
-        """The first of all."""
-        return earliest(self.violations)
-
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What became of the invariants of one table, as of one version of it; None while there is no table."""
+    """The checks of one version of a table; None while there is no table."""
 
     version: int | None
     checks: tuple[Check, ...]
@@ -106,7 +101,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport(Proof):
-    """The result of `verify`: every check, and the facts that they were made from."""
+    """The result of `verify`."""
 
     job: str
     table: str
@@ -139,7 +134,7 @@ class VerifyReport(Proof):
 
 
 def earliest(violations: Iterable[Violation | None]) -> Violation | None:
-    """The first of several by topic and partition: of its exact offsets if it has any, else of its ranges."""
+    """The first by topic and partition; in a partition exact offsets come before ranges."""
     return min(
         (violation for violation in violations if violation is not None),
         key=lambda violation: (violation.topic, violation.partition, violation.end is not None, violation.offset),

@@ -1,7 +1,7 @@
 """The frame of a verification, the same for every kind of table (I2, I3).
 
-The order: what the table says of itself (totals, slices, rows), then which places its rows have (offsets), then the log
-(bounds, records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
+The order: the table by itself (totals, slices, rows), then the places of its rows (offsets), then the log (bounds,
+records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
 
 Places are joined in windows of offsets: the rows of table and quarantine, next to the records of the log. A window
 takes 9 bytes of memory per offset, however many rows there are. Every window holds a part of each partition, so that
@@ -37,6 +37,7 @@ from penstock.proof.values import check_values
 FAULTS_SHOWN_MAX = 5
 
 LogChecks = Callable[[Log, LogFacts], Iterable[Check]]
+Flags = npt.NDArray[np.bool_]
 
 
 def prove(
@@ -49,27 +50,17 @@ def prove(
     """Check a table against itself and its log; a kind whose rows are not records adds checks of its own."""
     with closing(open_log(subject.job)) as log:
         facts = read_log(log, subject.incarnations, subject.states)
-        checks = (
-            check_totals(subject.states),
-            check_slices(*(subject.job_slices or (subject.states, subject.slices))),
-            *table_checks,
-            *_checks(subject, depth, log, facts),
-            *log_checks(log, facts),
-        )
-    return Proof(subject.version, checks)
-
-
-def _checks(subject: Subject, depth: Depth, log: Log, facts: LogFacts) -> Iterator[Check]:
-    within_log = check_log(subject.states, subject.incarnations.fingerprints, facts)
-    if not subject.sources:
-        yield within_log
-        return
-    join = OffsetJoin(subject, depth, log, facts)
-    yield from (_check_rows(subject), join.check_offsets(), within_log)
-    if depth.deep:
-        yield join.check_records()
-    if depth.values is not None:
-        yield check_values(subject, depth, log, facts.bounds)
+        slices = subject.job_slices or (subject.states, subject.slices)
+        checks = [check_totals(subject.states), check_slices(*slices), *table_checks]
+        join = OffsetJoin(subject, depth, log, facts) if subject.sources else None
+        if join is not None:
+            checks += [_check_rows(subject), join.check_offsets()]
+        checks.append(check_log(subject.states, subject.incarnations.fingerprints, facts))
+        if join is not None and depth.deep:
+            checks.append(join.check_records())
+        if join is not None and depth.values is not None:
+            checks.append(check_values(subject, depth, log, facts.bounds))
+        return Proof(subject.version, (*checks, *log_checks(log, facts)))
 
 
 def _check_rows(subject: Subject) -> Check:
@@ -78,25 +69,22 @@ def _check_rows(subject: Subject) -> Check:
     table = sum(source.rows for source in subject.sources)
     for source in subject.sources:
         written = subject.rows_written.get(source.name, 0)
-        if surplus := source.rows - written:
-            more, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
+        if source.rows != written:
             whose = f"type {source.name}" if source.name else "the table"
-            faults.append(
-                f"{whose} has {abs(surplus)} rows {more} than the {written} written: {act} by another writer?"
-            )
+            faults.append(f"{whose} has {source.rows} rows, {written} were written: another writer changed it")
     return rows_check(subject, table, faults, f"{table} rows in the table")
 
 
 def rows_check(subject: Subject, rows: int, faults: Sequence[str], detail: str) -> Check:
     """The check `rows` of any kind: what is wrong with rows and quarantine."""
-    held, wrong = subject.quarantine.rows, shown([*faults, *subject.quarantine_faults])
+    quarantined, wrong = subject.quarantine.rows, shown([*faults, *subject.quarantine_faults])
     return Check(
         "rows",
-        wrong or f"{detail}, {held} in quarantine, as counted",
+        wrong or f"{detail}, {quarantined} in quarantine, as counted",
         bool(wrong),
-        violations=subject.violations,
+        violation=subject.violation,
         warnings=subject.warnings,
-        facts={"rows": rows, "quarantine": held},
+        facts={"rows": rows, "quarantine": quarantined},
     )
 
 
@@ -105,12 +93,9 @@ def shown(faults: Sequence[str]) -> str:
     return "; ".join(faults[:FAULTS_SHOWN_MAX]) + more
 
 
-Flags = npt.NDArray[np.bool_]
-
-
 @dataclass(slots=True)
 class Window:
-    """The offsets `[lo, hi)` of a partition: how many rows and quarantined rows each has, and if the log has it."""
+    """The offsets `[lo, hi)` of a partition: how many rows each has in table and quarantine, and if the log has it."""
 
     lo: int
     hi: int
@@ -148,12 +133,8 @@ class OffsetJoin:
         self._bounds = facts.bounds if depth.deep else {}
         topics = {partition.topic for partition in self._bounds}
         self._compacted = {topic for topic in topics if log.compacted(topic) is not False}
-        self._ranges = {
-            partition: (spans[0].start, spans[-1].end) if spans else (0, 0)
-            for partition, spans in sorted(subject.spans.items())
-        }
         self._spans = {
-            partition: [SpanCount(partition, span) for span in subject.spans[partition]] for partition in self._ranges
+            partition: [SpanCount(partition, span) for span in spans] for partition, spans in subject.spans.items()
         }
         self._counts = [count for counts in self._spans.values() for count in counts]
         self._log_first: dict[Partition, int] = {}
@@ -161,17 +142,21 @@ class OffsetJoin:
         self._violations: set[Violation] = set()
         self._log_violations: set[Violation] = set()
         self._unreadable: set[str] = set()
-        self._files_read: set[tuple[str, str]] = set()
-        self._only_counted = any(source.place is None for source in subject.sources)
-        """Rows that do not carry their place: the check of rows counts them."""
-        self._without_place = subject.rows_unplaced
-        for ranges in windows_of(self._ranges, depth.offsets_per_pass_max):
+        self._unplaced: dict[tuple[str, str], int] = {}
+        """By source and path of each file that was read, how many of its rows have no place."""
+        for ranges in windows_of(subject.ranges, depth.offsets_per_pass_max):
             windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
-            self._read_files(windows, last=all(hi == self._ranges[place][1] for place, (_, hi) in ranges.items()))
+            self._read_files(windows, last=all(hi == subject.ranges[place][1] for place, (_, hi) in ranges.items()))
             for partition, window in windows.items():
                 self._read_log(partition, window)
                 self._compare(partition, window)
-        self._lacking = sum(max(0, count.span.held - count.held) for count in self._counts)
+        self._rows_unplaced = subject.rows_unplaced + sum(self._unplaced.values())
+        self._rows_missing = sum(max(0, count.span.held - count.held) for count in self._counts)
+        self._only_counted = any(source.place is None for source in subject.sources)
+        """Rows do not carry their place: the check of rows counts them."""
+        unsure_max = self._rows_unplaced + subject.rows_deleted
+        self._unsure = self._rows_missing > 0 and (self._only_counted or self._rows_missing <= unsure_max)
+        """All missing rows may be among those without a place, or of days that were deleted."""
 
     def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
         """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
@@ -179,35 +164,35 @@ class OffsetJoin:
         files = [(source, file) for source in sources for file in source.files]
         for source, file in files:
             key = (source.name, file.path)
-            fresh = key not in self._files_read
-            if _may_hold(file, windows) or (last and fresh):
+            if _may_hold(file, windows) or (last and key not in self._unplaced):
                 try:
-                    self._read_file(source, file, windows, fresh)
+                    self._unplaced[key] = self._read_file(source, file, windows)
                 except (pa.ArrowException, OSError):
                     self._unreadable.add(file.path)
-                self._files_read.add(key)
-                self._depth.report("files", len(self._files_read), len(files))
+                    self._unplaced[key] = 0
+                self._depth.report("files", len(self._unplaced), len(files))
 
-    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window], fresh: bool) -> None:
-        """Count the rows of a file in these windows; `fresh`: and those outside of all windows."""
+    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window]) -> int:
+        """Count the rows of a file in these windows; returns how many of its rows have no place."""
+        unplaced = 0
         for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
             if isinstance(partition, Partition):
                 window, offsets = windows[partition], rows["offset"].to_numpy()
                 counts = window.quarantine if source is self._subject.quarantine else window.table
                 np.add.at(counts, offsets[(offsets >= window.lo) & (offsets < window.hi)] - window.lo, 1)
-                if fresh:
-                    self._look_outside(source, partition, offsets)
+                self._check_range(source, partition, offsets)
             elif partition is NoPartition.NO_PLACE:
-                self._without_place += len(rows) if fresh else 0
+                unplaced += len(rows)
             elif partition is NoPartition.UNKNOWN:
                 row = rows.sort("offset").row(0, named=True)
-                topic = row.get("topic") or min((place.topic for place in self._ranges), default="")
+                topic = row.get("topic") or min((place.topic for place in self._spans), default="")
                 place = (topic, row["partition"], row["offset"])
                 self._violations.add(Violation(*place, ViolationKind.UNKNOWN_PARTITION))
+        return unplaced
 
-    def _look_outside(self, source: RowSource, partition: Partition, offsets: npt.NDArray[np.int64]) -> None:
-        """A type that lags has nothing at its own position or beyond."""
-        origin, position = self._ranges[partition]
+    def _check_range(self, source: RowSource, partition: Partition, offsets: npt.NDArray[np.int64]) -> None:
+        """No row lies before the origin, or beyond the position: that of its type, if the type lags."""
+        origin, position = self._subject.ranges[partition]
         end = (source.ends or {}).get(partition, position)
         if (lowest := int(offsets.min())) < origin:
             self._violations.add(violation_at(partition, lowest, ViolationKind.BEFORE_ORIGIN))
@@ -216,7 +201,7 @@ class OffsetJoin:
 
     def _read_log(self, partition: Partition, window: Window) -> None:
         """Mark the offsets of records that the log still has."""
-        bounds, (origin, position) = self._bounds.get(partition), self._ranges[partition]
+        bounds, (origin, position) = self._bounds.get(partition), self._subject.ranges[partition]
         if bounds is None:
             return
         start, end = max(window.lo, bounds.first), min(window.hi, bounds.end)
@@ -231,7 +216,7 @@ class OffsetJoin:
         window.log[window.part(window.lo, first)] = False
 
     def _compare(self, partition: Partition, window: Window) -> None:
-        """Compare how often each offset is held with how often it must be, and with the log."""
+        """Compare how often each offset is in table and quarantine with how often it must be, and with the log."""
         table, quarantine, log = window.table, window.quarantine, window.log
         held = (table > 0) | (quarantine > 0)
 
@@ -265,17 +250,16 @@ class OffsetJoin:
             if not count.span.held <= count.held <= count.span.held + count.span.totals.deferred:
                 fewer = count.held < count.span.held
                 violations.add(count.violation(ViolationKind.MISSING if fewer else ViolationKind.TOO_MANY))
-        sure, held = self._sure(violations), sum(count.held for count in self._counts)
-        detail = str(earliest(sure)) if sure else f"{held} offsets in table and quarantine, each once"
+        first, held = self._first_sure(violations), sum(count.held for count in self._counts)
+        detail = str(first) if first else f"{held} offsets in table and quarantine, each once"
         if self._unreadable:
             detail = named_paths("files cannot be read to their end", self._unreadable)
-        violated = bool(sure or self._unreadable)
-        facts = {"offsets": held}
-        return Check("offsets", detail, violated, violations=sure, unproven=[*self._unproven()], facts=facts)
+        violated, unproven = bool(first or self._unreadable), [*self._unproven()]
+        return Check("offsets", detail, violated, violation=first, unproven=unproven, facts={"offsets": held})
 
     def check_records(self) -> Check:
-        """Whether what the log still has is what the table read, and holds."""
-        violations, records = set(self._log_violations), 0
+        """Whether the records that the log still has are those that the table read, and has."""
+        violations, records, gone = set(self._log_violations), 0, 0
         for count in (count for count in self._counts if count.partition in self._log_first):
             span, read = count.span, count.span.totals.read
             fewer = count.records < read and count.partition.topic not in self._compacted
@@ -283,29 +267,22 @@ class OffsetJoin:
             if (more or fewer) and span.read_from >= self._log_first[count.partition]:
                 violations.add(count.violation(ViolationKind.NOT_COUNTED))
             records += count.records
-        sure = self._sure(violations)
-        ranges = {partition: (first, *self._ranges[partition]) for partition, first in self._log_first.items()}
-        gone = sum(max(0, min(first, position) - origin) for first, origin, position in ranges.values())
+            gone += max(0, min(self._log_first[count.partition], span.end) - span.start)
+        first = self._first_sure(violations)
         by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
         compacted = sorted(self._compacted & {count.partition.topic for count in self._counts})
         return Check(
             "records",
-            str(earliest(sure)) if sure else f"{records} records of the log, each accounted for{by_totals}",
-            bool(sure),
-            violations=sure,
+            str(first) if first else f"{records} records of the log, each accounted for{by_totals}",
+            bool(first),
+            violation=first,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
             facts={"records": records, "offsets_gone": gone},
         )
 
-    @property
-    def _unsure(self) -> bool:
-        """Whether all rows that are missing may be among those without a place, or of days that were deleted."""
-        unplaced = self._without_place + self._subject.rows_deleted
-        return bool(self._lacking) and (self._only_counted or self._lacking <= unplaced)
-
-    def _sure(self, violations: set[Violation]) -> list[Violation]:
+    def _first_sure(self, violations: Iterable[Violation]) -> Violation | None:
         missing = ViolationKind.MISSING
-        return [violation for violation in violations if violation.kind is not missing or not self._unsure]
+        return earliest(violation for violation in violations if violation.kind is not missing or not self._unsure)
 
     def _unproven(self) -> Iterator[Unproven]:
         if self._only_counted:
@@ -313,17 +290,14 @@ class OffsetJoin:
             yield Unproven(what, PLACE_REMEDY)
             return
         deleted, others = self._subject.rows_deleted, self._subject.incarnations.other_ids
-        if self._unsure and (self._lacking != deleted or others):
-            rows = f"{self._without_place} rows {NoPartition.NO_PLACE.value}, and {deleted} rows of deleted days"
+        if self._unsure and (self._rows_missing != deleted or others):
+            rows = f"{self._rows_unplaced} rows {NoPartition.NO_PLACE.value}, and {deleted} rows of deleted days"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
-            yield Unproven(f"{self._lacking} offsets are not found, and there are {rows}", remedy)
+            yield Unproven(f"{self._rows_missing} offsets are not found, and there are {rows}", remedy)
 
 
 def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:
-    if file.offsets is None or file.numbers is None:
+    if file.offsets is None:
         return True
-    (lowest, highest), (first, last) = file.offsets, file.numbers
-    return any(
-        first <= partition.number <= last and lowest < window.hi and highest >= window.lo
-        for partition, window in windows.items()
-    )
+    lowest, highest = file.offsets
+    return any(lowest < window.hi and highest >= window.lo for window in windows.values())

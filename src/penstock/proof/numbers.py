@@ -16,7 +16,7 @@ from penstock.lake.delta.provenance import commits_of
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, Log, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, violation_at
+from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -24,7 +24,7 @@ _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 
 @dataclass(frozen=True, slots=True)
 class CommittedSlice:
-    """Offsets `[start, end)` with what the history of the table says became of them."""
+    """Offsets `[start, end)` with what became of them by the history of the table."""
 
     start: int
     end: int
@@ -89,8 +89,8 @@ def _check(
     """An invariant of every partition; `detail` is what holds."""
     faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
     wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
-    violations = [violation for violation, _ in faults.values()]
-    return Check(name, wrong or detail, bool(faults), violations=violations, facts=facts)
+    first = earliest(violation for violation, _ in faults.values())
+    return Check(name, wrong or detail, bool(faults), violation=first, facts=facts)
 
 
 def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
@@ -145,16 +145,14 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
 def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tuple[CommittedSlice, ...]:
     """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
-    Slices that break the invariant are no ground to build on: then one stands for all.
+    If slices break the invariant, one span stands for all of them.
     """
-    slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None:
         return ()
-    if not slices or _slices_fault(slices_of, partition, state) is not None:
-        return (CommittedSlice(state.origin, state.position, state.totals, None),)
-    if slices[0].start == state.origin:
-        return tuple(slices)
-    return CommittedSlice(state.origin, slices[0].start, _rest(state, slices), None), *slices
+    slices = () if _slices_fault(slices_of, partition, state) else slices_of.get(partition, ())
+    end = slices[0].start if slices else state.position
+    forgotten = CommittedSlice(state.origin, end, _rest(state, slices), None)
+    return tuple(slices) if slices and end == state.origin else (forgotten, *slices)
 
 
 UNKNOWN_TOPIC = "?"
@@ -220,12 +218,12 @@ def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable
     return TopicIncarnations(*places, fingerprints, frozenset(other_ids), rows_written)
 
 
-_NO_EPOCHS = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
+_NO_EPOCHS = "the log has no leader epochs: they would show whether it was cut and grew again since it was read"
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Topic ids, bounds of partitions that the table knows, and partitions that it does not."""
+    """Topic ids, bounds of partitions that the table has read, and partitions that it has not."""
 
     topic_ids: Mapping[str, str]
     bounds: Mapping[Partition, Bounds]
@@ -237,15 +235,15 @@ class LogFacts:
 
 
 def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = None) -> LogFacts:
-    """Ask the log about the partitions of topics that are still the ones which the table has read.
+    """Read the bounds of partitions whose topics are still the ones that the table has read.
 
-    With `states` also about the last records that were read, by the epochs of their leaders.
+    With `states`, leader epochs show whether the log still has the last records that were read.
     """
-    fingerprints, known = incarnations.fingerprints, set(incarnations.current)
+    fingerprints, current = incarnations.fingerprints, set(incarnations.current)
     ids = log.topic_ids(fingerprints)
     same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == fingerprints[topic]}
     whole = len(same) == len(fingerprints)
-    new = tuple(partition for partition in log.partitions() if partition not in known) if whole else ()
+    new = tuple(partition for partition in log.partitions() if partition not in current) if whole else ()
     facts = LogFacts(ids, log.bounds(place for place in incarnations.current if place.topic in same), new)
     marks = {place: mark for place in facts.bounds if states and (mark := states[place].mark) is not None}
     if not marks:
@@ -264,10 +262,10 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
     violations: list[Violation] = []
     warnings = [f"{partition} is not started yet" for partition in log.new]
     lag = 0
-    for topic, known in sorted(fingerprints.items()):
+    for topic, fingerprint in sorted(fingerprints.items()):
         if topic not in log.topic_ids:
-            texts.append(f"topic {topic} is gone")
-        elif topic_fingerprint(log.topic_ids[topic]) != known:
+            texts.append(f"topic {topic} does not exist any more")
+        elif topic_fingerprint(log.topic_ids[topic]) != fingerprint:
             texts.append(f"topic {topic} was recreated: the positions are of the old one")
     for partition, bounds in sorted(log.bounds.items()):
         position = states[partition].position or 0
@@ -289,7 +287,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         "log",
         "; ".join(texts) or f"{within}; leader epochs compared in {compared}",
         bool(texts),
-        violations=violations,
+        violation=earliest(violations),
         unproven=[Unproven(f"{silent}: {_NO_EPOCHS}", "brokers that keep leader epochs")] if silent else [],
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},

@@ -1,4 +1,4 @@
-"""What is verified: the tables of a job as their kind gives them, their files, and the records that rows belong to."""
+"""What is verified: the tables of a job as their kind describes them, their files, and the places of their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.flow.write.report import decode_report
 from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
-from penstock.lake.delta.files import active_paths, refuse_deletion_vectors
+from penstock.lake.delta.files import refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
 from penstock.logs.log import Partition, Slice
@@ -51,7 +51,7 @@ class Depth:
     """How far a verification goes, and in which steps."""
 
     deep: bool = True
-    """Whether the records of the log are read."""
+    """Whether offsets of the log's records are read."""
     progress: Progress | None = None
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
     values: Sample | None = None
@@ -86,7 +86,7 @@ class GoneError(TransientError):
     """A file that was there a moment ago was deleted: vacuum or compaction ran meanwhile."""
 
 
-_GONE = "files that the table names are gone"
+_GONE = "files that the table names were deleted"
 
 
 PlaceColumns = Mapping[str, str]
@@ -117,8 +117,7 @@ class DataFile:
     staged_as: str | None = None
     """The name under which a file was staged that has another one now."""
     offsets: tuple[int, int] | None = None
-    """Lowest and highest; None also if there may be nulls. So are the numbers of partitions."""
-    numbers: tuple[int, int] | None = None
+    """Lowest and highest; None also if there may be nulls."""
 
     @property
     def topic_id(self) -> str | None:
@@ -177,7 +176,7 @@ def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequ
 
 def files_now(table: Table) -> Callable[[], Collection[str]]:
     """Asks which files the newest version of a table names."""
-    return lambda: active_paths(open_table(table.spec, table.job).handle)
+    return lambda: {file.path for file in open_table(table.spec, table.job).active_files()}
 
 
 def examined(source: RowSource, active_now: Callable[[], Collection[str]] | None = None) -> RowSource:
@@ -207,9 +206,8 @@ def _examine(source: RowSource, file: DataFile) -> tuple[DataFile | None, str]:
         return None, _GONE
     except (pa.ArrowException, OSError):
         return None, "files cannot be read"
-    place, groups = source.place or {}, range(footer.num_row_groups)
-    offsets, numbers = (extent(footer, place.get(role, ""), groups) for role in ("offset", "partition"))
-    readable = replace(file, rows=footer.num_rows, offsets=offsets, numbers=numbers)
+    offsets = extent(footer, (source.place or {}).get("offset", ""), range(footer.num_row_groups))
+    readable = replace(file, rows=footer.num_rows, offsets=offsets)
     if file.rows not in (None, footer.num_rows):
         return readable, "files have another number of rows than was committed"
     return readable, "files have another size than was committed" if file.size_bytes not in (None, size_bytes) else ""
@@ -305,10 +303,10 @@ class Subject:
     rows_deleted: int = 0
     """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows are gone of which nothing shows whether a person deleted them as designed."""
+    """How many rows are missing that a person may have deleted as designed, or that were lost."""
     faults: tuple[str, ...] = ()
-    """What else the kind found wrong with the rows; `violations` names their places, `warnings` is not wrong."""
-    violations: tuple[Violation, ...] = ()
+    """What else is wrong with the rows; `violation` is the first of them that carries its place."""
+    violation: Violation | None = None
     warnings: tuple[str, ...] = ()
     rewrite: Rewrite | Unproven = VALUES_OF_SQL
     """How to write rows again to compare values, or why that cannot be done."""
@@ -320,6 +318,14 @@ class Subject:
     @cached_property
     def spans(self) -> Mapping[Partition, tuple[CommittedSlice, ...]]:
         return {partition: spans(self.slices, partition, state) for partition, state in self.states.items()}
+
+    @cached_property
+    def ranges(self) -> OffsetRanges:
+        """Origin and position of each partition, in order; `(0, 0)` if it has none."""
+        return {
+            partition: (pieces[0].start, pieces[-1].end) if pieces else (0, 0)
+            for partition, pieces in sorted(self.spans.items())
+        }
 
     @property
     def quarantine_faults(self) -> list[str]:

@@ -42,7 +42,7 @@ BLOCK_RECORDS = 250
 RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
 """What of a quarantined record must be as it is in the log."""
 
-Wanted = Mapping[Partition, Ranges]
+PlaceRanges = Mapping[Partition, Ranges]
 
 
 def column_hashes(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
@@ -61,42 +61,41 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         return Check("values", "not compared", False, unproven=[rewrite])
     ranges: dict[Partition, tuple[int, int]] = {}
     left: list[Unproven] = []
-    for partition, spans in sorted(subject.spans.items()):
-        origin, position = (spans[0].start, spans[-1].end) if spans else (0, 0)
-        held = bounds.get(partition, Bounds(position, position))
-        lo, hi = max(origin, held.first), min(position, held.end)
+    for partition, (origin, position) in subject.ranges.items():
+        retained = bounds.get(partition, Bounds(position, position))
+        lo, hi = max(origin, retained.first), min(position, retained.end)
         if lo < hi:
             ranges[partition] = (lo, hi)
-        if origin < position and lo > spans[0].read_from:
+        if origin < position and lo > subject.spans[partition][0].read_from:
             what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
             left.append(Unproven(what, "compare values within the topic's retention"))
     total = sum(hi - lo for lo, hi in ranges.values())
     join = ValueJoin(subject, rewrite, log)
-    passes: Iterable[Wanted] = [sampled(ranges, sample)]
+    passes: Iterable[PlaceRanges] = [sampled(ranges, sample)]
     if sample.records is None:
         windows = windows_of(ranges, OFFSETS_PER_PASS_MAX)
         passes = ({partition: (offsets,) for partition, offsets in window.items()} for window in windows)
     try:
-        for wanted in passes:
-            join.compare(wanted)
+        for sample_ranges in passes:
+            join.compare(sample_ranges)
             depth.report("values", join.records, total if sample.records is None else sample.records)
     except (pa.ArrowException, OSError) as error:
         return Check("values", f"rows cannot be read or decoded: {error}", True)
     if join.unplaced:
-        what = f"the values of {join.unplaced} rows that tell no place of one incarnation of their topic"
+        what = f"the values of {join.unplaced} rows without a place in one incarnation of their topic"
         left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
     first = earliest(join.violations)
     share = "all" if sample.records is None else f"a sample of {join.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {join.rows} rows are what their records give"
-    # A sample proves what it says of itself; what the log no longer has is open only if all was asked for.
-    asked = sample.records is None or not join.records
+    # A sample proves only what it compared; what the log no longer has is not proven if all was requested.
+    all_requested = sample.records is None or not join.records
     return Check(
         "values",
         equal if first is None else f"{first}; {join.altered} in all",
         first is not None,
-        violations=join.violations,
-        unproven=left if asked else [],
-        warnings=[] if asked else [f"not compared: {question.what}" for question in left],
+        violation=first,
+        unproven=left if all_requested else [],
+        warnings=[] if all_requested else [f"not compared: {question.what}" for question in left],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
     )
 
@@ -130,12 +129,12 @@ class ValueJoin:
     unplaced: int = 0
     """Rows of the table without a place of one incarnation of their topic; every pass meets them again."""
 
-    def compare(self, wanted: Wanted) -> None:
+    def compare(self, places: PlaceRanges) -> None:
         """Compare the rows at these offsets."""
-        table, self.unplaced = self._read(self.subject.sources, wanted)
-        quarantine, _ = self._read([self.subject.quarantine], wanted)
+        table, self.unplaced = self._read(self.subject.sources, places)
+        quarantine, _ = self._read([self.subject.quarantine], places)
         every = self.subject.every_record_has_a_row and not self.unplaced
-        for partition, ranges in sorted(wanted.items()):
+        for partition, ranges in sorted(places.items()):
             rows, bad = table[partition], quarantine[partition]
             raw, again = [bad.clear()], [rows.clear()]
             for lo, hi in ranges:
@@ -189,18 +188,18 @@ class ValueJoin:
                 self.altered += len(offsets)
                 self.violations.append(violation_at(partition, int(offsets.to_numpy().min()), kind))
 
-    def _read(self, sources: Iterable[RowSource], wanted: Wanted) -> tuple[dict[Partition, pl.DataFrame], int]:
-        """The hashes of the rows at wanted places by partition, and how many rows without a place were met."""
-        frames = {partition: [pl.DataFrame(schema={"offset": pl.Int64})] for partition in wanted}
+    def _read(self, sources: Iterable[RowSource], places: PlaceRanges) -> tuple[dict[Partition, pl.DataFrame], int]:
+        """The hashes of the rows at these places by partition, and how many rows without a place were read."""
+        frames = {partition: [pl.DataFrame(schema={"offset": pl.Int64})] for partition in places}
         unplaced = 0
-        offsets = tuple(span for ranges in wanted.values() for span in ranges)
+        offsets = tuple(span for ranges in places.values() for span in ranges)
         files = [(source, file) for source in sources for file in source.files]
         for source, file in files:
             for batch, placed in self.subject.placed_rows(source, file, source.schema.names, offsets):
                 hashes = _row_hashes(source, file, batch)
                 for partition, rows in placed:
-                    if isinstance(partition, Partition) and partition in wanted:
-                        inside = (pl.col("offset").is_between(lo, hi - 1) for lo, hi in wanted[partition])
+                    if isinstance(partition, Partition) and partition in places:
+                        inside = (pl.col("offset").is_between(lo, hi - 1) for lo, hi in places[partition])
                         rows = rows.filter(pl.any_horizontal(inside))
                         frames[partition].append(hashes[rows["row"]].with_columns(rows["offset"]))
                     unplaced += len(rows) if partition is NoPartition.NO_PLACE else 0

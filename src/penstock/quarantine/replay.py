@@ -1,7 +1,7 @@
 """Replay: records of the quarantine in runs of a bounded size, the record of a run, and its removal (RULES Q2).
 
 The data commit of run N is the truth. The removal from quarantine follows from it alone, so any process can do it any
-number of times, as long as the quarantine's own number is lower. `engine.replay` has the steps of a run.
+number of times, while the quarantine's own number is lower. `engine.replay` has the steps of a run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from penstock.quarantine.table import Quarantine
 from penstock.staging.batch_job import Records
 
 STAGINGS_MAX = 20
-"""How often the records of a run are written again because they brought columns that the table had to take first."""
+"""How often the records of a run are written again because they have columns that the table had to add first."""
 _KIND = "replay"
 
 F = TypeVar("F")
-"""What a run leaves for its commit."""
+"""What a staged run hands to its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class ReplayRun:
 
 
 class Runs(Protocol):
-    """Where the data commits of a job's runs are found."""
+    """The data commits of a job's replay runs."""
 
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
 
     def owed(self, removed: int) -> Iterable[int]:
-        """The runs whose rows may still be in a quarantine that knows the run `removed`."""
+        """The runs whose rows may still be in a quarantine from which `removed` was the last run to be removed."""
 
     def find(self, number: int) -> ReplayRun | None: ...
 
@@ -89,7 +89,7 @@ class TableRuns:
 
 
 def run_number(table: Table) -> int:
-    """The number of the last run that the loaded version knows; 0 before the first."""
+    """The number of the last run, as of the loaded version; 0 before the first."""
     return table.transaction(replay_key(table.job)) or 0
 
 
@@ -121,16 +121,16 @@ def finish_replay(runs: Runs, quarantine: Table | None) -> int:
         run = runs.find(number)
         if run is None:
             raise InvariantError(
-                f"replay run {number} of {quarantine.job} was not finished and is not in the table's history any more",
+                f"replay run {number} of {quarantine.job} is not finished and no longer in the table's history",
                 detail=f"records that it wrote to the table may still be in {quarantine.spec.path}",
-                hint="restore the table's log; until then a replay could write records twice",
+                hint="restore the table's log: without it a replay could write records twice",
             )
         removed += remove_run(quarantine, run)
     return removed
 
 
 def remove_run(quarantine: Table, run: ReplayRun) -> int:
-    """Remove a run's rows from quarantine; returns how many, 0 if another process did it before."""
+    """Remove a run's rows from quarantine; returns how many, 0 if another process has done it."""
     spans = [(place.number, ranges[0][0], ranges[-1][1] - 1) for place, ranges in run.offsets.items()]
     offsets = [(place, offset) for place, ranges in run.offsets.items() for offset in offsets_of(ranges)]
     places = pa.array([f"{place.topic_id}/{place.number}/{offset}" for place, offset in offsets], pa.string())
@@ -178,10 +178,10 @@ class ReplayOptions:
     """Which records to replay, and how many in one run."""
 
     error_contains: str = ""
-    """A text that the record's error must have."""
+    """Only records whose error has this text."""
     run_rows_max: int = 50_000
     run_bytes_max: int = 32 * 1024 * 1024
-    """Passed by at most one row group; Spark sends a run's records to its tasks inside a message."""
+    """Exceeded by at most one row group; Spark sends a run's records to its tasks inside a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Chunk:
 
     rows: pa.Table
     slices: tuple[Slice, ...]
-    """From the first to the last of the records of each partition; most offsets between may not be there."""
+    """From the first to the last record of each partition; many offsets between may be missing."""
 
     def records(self, spark: SparkSession) -> Records:
         """The records in slices of the chunk, for the Spark job of its replay."""
@@ -205,7 +205,7 @@ class Chunk:
     def run(
         self, number: int, batch_id: str, offsets: Mapping[PartitionKey, Sequence[int]], total: Counts
     ) -> ReplayRun:
-        """The run that writes these offsets. One that is in quarantine twice would be in the table twice."""
+        """The run that writes these offsets; refused if an offset is in quarantine twice."""
         partitions = {(piece.partition.topic, piece.partition.number): piece.partition for piece in self.slices}
         ranges = {partitions[key]: ranges_of(written) for key, written in offsets.items() if written}
         run = ReplayRun(number, batch_id, ranges)
@@ -213,13 +213,13 @@ class Chunk:
             raise InvariantError(
                 f"replay run {number} read {total.read} of {self.rows.num_rows} records "
                 f"and wrote {total.written} rows of {run.rows} offsets",
-                hint="is an offset in quarantine twice? compare (topic_id, partition, offset)",
+                hint="look for duplicates of (topic_id, partition, offset) in the quarantine",
             )
         return run
 
 
 def chunks_of(quarantine: Table, options: ReplayOptions) -> Iterator[Chunk]:
-    """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
+    """The records of one version of the quarantine in chunks, oldest files first."""
     rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
     size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
     for pieces in gather(_pieces(quarantine, options), rows, size):
@@ -236,7 +236,7 @@ def _pieces(quarantine: Table, options: ReplayOptions) -> Iterator[pa.Table]:
 
 
 def _split_incarnations(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows, apart where a topic was recreated: the tasks of a batch know a topic by its name alone."""
+    """The rows, split where a topic was recreated: the tasks of a batch identify a topic by its name alone."""
     while rows.num_rows:
         first_ids = rows.group_by("topic").aggregate([("topic_id", "min")]).column("topic_id_min")
         is_first = pc.is_in(rows.column("topic_id"), value_set=first_ids)
@@ -256,18 +256,18 @@ def _chunk(rows: pa.Table) -> Chunk:
 
 
 class OvertakenError(TransientError):
-    """Another replay committed first: what was read of the quarantine may be in the table by now."""
+    """Another replay committed first: the records that were read may be in the table by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRun(Generic[F]):
-    """The records of a chunk, of which those that fit are written and not yet committed."""
+    """A run whose rows are written and not yet committed."""
 
     run: ReplayRun
     total: Counts
     files: F
     waiting: int = 0
-    """Of those that count as quarantined: records of types that cannot be written now."""
+    """Records of types that cannot be written now; they are among the quarantined."""
 
 
 class Target(ABC, Generic[F]):
@@ -288,7 +288,7 @@ class Target(ABC, Generic[F]):
         """Load the newest version of the table."""
 
     def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[F]:
-        """Write the rows that fit; again if records brought columns that their table had to take first."""
+        """Write the records that are valid now; again if their table had to add columns first."""
         batch = Batch(batch_id, chunk.slices)
         for _ in range(STAGINGS_MAX):
             if (staged := self._staged(chunk, batch, number)) is not None:

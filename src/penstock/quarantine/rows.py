@@ -52,20 +52,20 @@ def files_of(table: Table) -> list[ActiveFile]:
 
 
 def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
-    """Whether an offset of `[first, last]` of that partition number can be in the file, as far as statistics say."""
+    """Whether the file can have an offset of `[first, last]` of that partition number, by its statistics."""
     ranges = (file.spans["partition"], (partition, partition)), (file.spans["offset"], (first, last))
     return all(span is None or (span[0] <= high and low <= span[1]) for span, (low, high) in ranges)
 
 
 def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
-    wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
+    schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
-        names = [name for name in parquet.schema_arrow.names if name in wanted.names]
+        names = [name for name in parquet.schema_arrow.names if name in schema.names]
         for group in range(parquet.num_row_groups):
-            # No threads of Arrow, here and for reading ahead: one that still winds down aborts a short command at exit.
+            # Without threads of Arrow, also for reading ahead: one that has not ended aborts a short command at exit.
             rows = parquet.read_row_group(group, columns=names, use_threads=False)
-            yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
+            yield pa.Table.from_batches([fit_columns(batch, schema) for batch in rows.to_batches()], schema)
 
 
 def read_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -75,7 +75,7 @@ def read_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pa
 
 
 def count_rows(table: Table) -> int:
-    """From the log of the table; files of whose rows it has no number are read."""
+    """The number of rows by the log of the table; files without a number in the log are read."""
     counts = [file.rows for file in table.active_files()]
     if None in counts:
         return sum(rows.num_rows for rows in read_rows(table, ["offset"]))
@@ -83,7 +83,7 @@ def count_rows(table: Table) -> int:
 
 
 def list_rows(table: Table, limit: int) -> Listing:
-    """Read everything once; only `limit` rows are kept at a time."""
+    """Read all rows once, and keep the newest `limit` of them."""
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
@@ -102,19 +102,15 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
     tables = (rows for file in files for rows in read_file(table, file))
     matching = (rows.filter(where(rows, topic=topic, partition=partition, offset=offset)) for rows in tables)
-    result = [row for rows in matching for row in rows.to_pylist()]
-    return sorted(result, key=lambda row: row["quarantined_at"], reverse=True)
-
-
-def places_of(rows: pa.Table) -> pa.ChunkedArray:
-    """The place of each row as `<topic id>/<partition>/<offset>`, which no other record has."""
-    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
-    return pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/")
+    return sorted(
+        (row for rows in matching for row in rows.to_pylist()), key=lambda row: row["quarantined_at"], reverse=True
+    )
 
 
 def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
-    """Which rows are at these places."""
-    return pc.is_in(places_of(rows), value_set=places)
+    """Which rows are at these places, each `<topic id>/<partition>/<offset>`."""
+    numbers = [pc.cast(rows.column(name), pa.string()) for name in ("partition", "offset")]
+    return pc.is_in(pc.binary_join_element_wise(rows.column("topic_id"), *numbers, "/"), value_set=places)
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:

@@ -72,8 +72,8 @@ def create_quarantine(job: JobSpec, url: str, environment: Environment) -> Table
 
 def keys_behind(quarantine: Table | None, numbers: Mapping[str, int]) -> list[str]:
     """Those keys whose number in the quarantine is below the given one."""
-    known = {} if quarantine is None else quarantine.transactions()
-    return [key for key, number in numbers.items() if known.get(key, 0) < number]
+    stored = {} if quarantine is None else quarantine.transactions()
+    return [key for key, number in numbers.items() if stored.get(key, 0) < number]
 
 
 def quarantine_rules(
@@ -85,7 +85,7 @@ def quarantine_rules(
     """The rules by which vacuum deletes files in the folder of a quarantine (RULES C7).
 
     Files that a commit listed stay until they are appended. `position_of` gives the position of a partition, of which
-    only topic id and number are known, and `rule` says whether a commit may still list a file: `by_position` where the
+    only topic id and number are known, and `rule` whether a commit may still list a file: `by_position` where the
     positions of one log decide, `by_end` with the lowest position of a partition where several logs do.
     """
     pending = {key.partition("#")[0] for key in keys_behind(quarantine, marks)}
@@ -100,21 +100,26 @@ def quarantine_rules(
     return NameRules(of_slice, by_version(quarantine), lambda name: by_run(name, run_over))
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Quarantine files that a data commit listed for one slice, with the key of the quarantine's position."""
+def unappended_slices(data: Table, quarantine: Table | None, log: str = "") -> list[CommitSlice]:
+    """Slices of the job's commits to one of its logs whose quarantine files are not appended yet (RULES Q1)."""
+    appended: Mapping[str, int] = {} if quarantine is None else quarantine.transactions()
+    return [
+        piece
+        for commit in data.commits()
+        for piece in commit.slices
+        if piece.files and piece.end > appended.get(quarantine_key(data.job, piece.place, log), 0)
+    ]
 
-    key: str
-    end: int
-    """Of the slice; it grows with every listing of a partition in a log."""
-    files: tuple[StagedFile, ...]
+
+Listed = tuple[str, int, tuple[StagedFile, ...]]
+"""The key of the quarantine's position, the end of a slice, and the quarantine files that a commit lists for it."""
 
 
 class Quarantine:
     """Appends what data commits list to the quarantine table, which is created with the first bad record.
 
-    `home` is the log with the positions of the job: its id shows the quarantine from that of an earlier incarnation.
-    Tasks write bad records to `url`. `log` names a log that lists files: empty for that of the job, else its type.
+    `home` is the log with the positions of the job, whose folder has the quarantine. Tasks write bad records to `url`.
+    `log` names a log that lists files: empty for that of the job, else its type.
     """
 
     def __init__(self, job: JobSpec, home: Table, environment: Environment) -> None:
@@ -134,7 +139,7 @@ class Quarantine:
     ) -> None:
         """Append the quarantine files of slices that were just committed, to the job's log and to those of types."""
         self.append_listed(
-            Listed(quarantine_key(self._job.name, part.partition, log), part.piece.end, part.quarantine_files)
+            (quarantine_key(self._job.name, part.partition, log), part.piece.end, part.quarantine_files)
             for log, parts in {"": accepted, **(types or {})}.items()
             for part in parts
             if isinstance(part, SlicePart) and part.quarantine_files
@@ -154,21 +159,20 @@ class Quarantine:
             # Another process may have appended them, and a replay may have removed them again.
             table.refresh()
         behind = keys_behind(table, marks)
-        missing = {place: key for place, key in keys.items() if key in behind}
-        appended = {} if table is None else table.transactions()
-        slices = [piece for commit in data.commits() for piece in commit.slices if piece.place in missing]
-        unappended = [piece for piece in slices if piece.quarantine and piece.end > appended.get(keys[piece.place], 0)]
-        self._refuse_losses(unappended, {(place, marks[key]) for place, key in missing.items()})
-        listed = [Listed(keys[piece.place], piece.end, piece.files) for piece in unappended]
-        self.append_listed(sorted(listed, key=lambda listing: listing.end))
+        ends = {(place, marks[key]) for place, key in keys.items() if key in behind}
+        unappended = [piece for piece in unappended_slices(data, table, log) if keys.get(piece.place) in behind]
+        self._refuse_losses(unappended, ends)
+        self.append_listed(
+            [(keys[piece.place], piece.end, piece.files) for piece in sorted(unappended, key=lambda piece: piece.end)]
+        )
 
     def _refuse_losses(self, slices: Sequence[CommitSlice], ends: set[tuple[Partition, int]]) -> None:
         """Never append files that do not exist: the folder, or a part of it, may have been deleted."""
         existing = {entry.path for entry in open_storage(self.url, self._job.table.storage_options).list()}
         losses = [
-            f"{piece.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
+            f"{piece.totals.quarantined} records of {piece.place}, offsets {piece.start} to {piece.end - 1}"
             for piece in slices
-            if any(file.path not in existing for file in piece.quarantine)
+            if any(file.path not in existing for file in piece.files)
         ]
         for place, end in sorted(ends - {(piece.place, piece.end) for piece in slices}):
             losses.append(f"records of {place} up to offset {end}, whose listing is not in the table's history")
@@ -183,12 +187,12 @@ class Quarantine:
         table = self._table = self.table() or create_quarantine(self._job, self.url, self._environment)
 
         def decide() -> Change | None:
-            new = [listing for listing in pending if listing.end > (table.transaction(listing.key) or 0)]
+            new = [(key, end, files) for key, end, files in pending if end > (table.transaction(key) or 0)]
             if not new:
                 return None
             return Change(
-                actions=[table.add_action(file) for listing in new for file in listing.files],
-                transactions={listing.key: listing.end for listing in new},
+                actions=[table.add_action(file) for _, _, files in new for file in files],
+                transactions={key: end for key, end, _ in new},
                 metadata=Provenance(kind="quarantine", job=self._job.name).metadata,
             )
 

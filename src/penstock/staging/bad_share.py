@@ -1,4 +1,4 @@
-"""A batch with more bad records than the job accepts: how many, why, and what would help, in words of the job file."""
+"""A batch with more bad records than the job accepts: how many, why, and which keys of the job file to change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HINTS = (
     (re.escape(TOMBSTONE), "records without a value: set `on.tombstone` to `filter` or `row`"),
     (
         r"^its type .* is not known|^has no type",
-        "name these types under `types`, or set `route.unknown` to `drop` or `table`; see also `route.by`",
+        "name these types under `types`, or set `route.unknown` to `drop`; see also `route.by`",
     ),
     (r"event time", "see `event_time`, and `days` for the times that are accepted"),
 )
@@ -45,13 +45,13 @@ _HINTS = (
 
 
 class BadShareError(UserError):
-    """The job or its source is at fault, not single records: nothing of the batch is committed."""
+    """So many bad records mean that the job does not match its source: nothing of the batch is committed."""
 
     def __init__(self, total: Counts, share_max: float, reasons: Sequence[Reason]) -> None:
         shown = reasons[:REASONS_SHOWN_MAX]
         hints = dict.fromkeys(hint for reason in shown if (hint := hint_for(reason)))
         super().__init__(
-            f"{total.quarantined} of {total.read} records of a batch do not fit, more than `on.bad_share` "
+            f"{total.quarantined} of {total.read} records of a batch are bad, more than `on.bad_share` "
             f"({share_max:.0%}): nothing of it was committed",
             detail="".join(f"\n    {reason.count} times {reason.kind}\n      as {reason.example}" for reason in shown),
             hint="".join(f"\n    {hint}" for hint in hints)

@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, whatever it writes: run, searched for records that break it, added up and checked."""
+"""The one Spark job of a batch, whatever it writes: it runs, records that break it are found, reports are checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.staging.reports import Gathered, gather
 
 CAREFUL_ROWS_MAX = 10_000
 JUDGED_RECORDS_MIN = 100
-"""The share of bad records counts from so many records of a batch on: two of ten say nothing about the rest."""
+"""Smaller batches are not judged by their share of bad records."""
 
 F = TypeVar("F", bound=TaskFlow)
 Compile = Callable[[RecordFrame, F], DataFrame]
@@ -67,7 +67,7 @@ class ReadChecks:
             )
 
     def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:
-        """Stop before the commit of a batch of which more is bad than the job accepts: the job itself does not fit."""
+        """Stop before the commit if more records of a batch are bad than the job accepts."""
         share_max = self._job.on.bad_share
         if total.read >= JUDGED_RECORDS_MIN and total.quarantined > share_max * total.read:
             raise BadShareError(total, share_max, reasons)
@@ -76,7 +76,7 @@ class ReadChecks:
         """Every offset of the slice has a record, unless the topic may have holes."""
         missing = piece.end - piece.read_from - read
         if missing < 0:
-            raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
+            raise TransientError(f"{piece.partition} has more records than offsets in {piece}")
         if missing and not self.holes_allowed(piece.partition.topic):
             raise UserError(
                 f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
@@ -106,7 +106,7 @@ class BatchJob(Generic[F]):
         self._stopping = environment.stopping
         self._compiled = compiled
         self.checks = ReadChecks(job, log)
-        # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
+        # A session of its own: the size of Arrow batches is set for each batch, for this job only.
         with spark_errors(spark):
             self.session = spark.newSession()
 
@@ -142,7 +142,7 @@ class BatchJob(Generic[F]):
             self.checks.check_count(piece, sum(share.counts.read for share in gathered.of(piece.partition).values()))
 
     def _reports(self, batch: Batch, flow: F, records: Records) -> list[TaskReport]:
-        """Run it, and once more without the records of which `sql:` made rows that cannot be written."""
+        """Run it, and once more without the records from which `sql:` made rows that cannot be written."""
         with spark_errors(self._spark):
             source = records(batch.slices)
             reports = source.reports(self._compiled(source, flow))
@@ -171,7 +171,7 @@ class BatchJob(Generic[F]):
         return probe
 
     def _no_records(self) -> RecordFrame:
-        """A task for every core, none of which gets a record."""
+        """A task for every core, without records."""
         count = max(1, self._spark.sparkContext.defaultParallelism)
         table = self._job.table
         return RecordFrame(self.session.range(0, count, 1, count), NoRecords(table.path, dict(table.storage_options)))
@@ -183,13 +183,13 @@ class BatchJob(Generic[F]):
 
 
 def stopping_nothing(on: Policies) -> Policies:
-    """The policies of a replay: a record that would stop the job stays where it is and stops nothing."""
+    """The policies of a replay: a record that would stop the job stays in quarantine instead."""
     return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
 
 
 def _without(flow: F, poison: Poison) -> F:
-    """The flow with these records set aside unseen, into quarantine."""
-    result: dict[PartitionKey, dict[int, str]] = {}
+    """The flow that puts these records into quarantine without decoding them."""
+    reasons: dict[PartitionKey, dict[int, str]] = {}
     for (partition, offset), reason in poison.items():
-        result.setdefault((partition.topic, partition.number), {})[offset] = reason
-    return replace(flow, poison=result)
+        reasons.setdefault((partition.topic, partition.number), {})[offset] = reason
+    return replace(flow, poison=reasons)

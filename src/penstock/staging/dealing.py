@@ -1,4 +1,4 @@
-"""Spark jobs beside the batches of a log: pieces of work are dealt out to tasks, and each gives a report."""
+"""Spark jobs other than batches of a log: pieces of work are distributed to tasks, and each gives a report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_each(
     tasks: int | None = None,
     of: str = "tasks",
 ) -> list[ReportT]:
-    """Do the work on every piece, in so many tasks; None: a task for each. What it needs travels to all of them."""
+    """Do the work on every piece, in so many tasks, by default one per piece; all pieces are sent to every task."""
     count = len(pieces)
     with spark_errors(spark):
         numbers = spark.range(0, count, 1, tasks or count)

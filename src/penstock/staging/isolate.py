@@ -1,7 +1,8 @@
 """Finding the records that break a batch's Spark job, so that they go to quarantine and the others go on.
 
-The slices are halved, each half probed without writing, until one record stands alone; it is found guilty only by
-proof, so that a cluster which fails by itself quarantines no good record (docs/protocol.md, "When a Spark job fails").
+The slices are halved, and each half is tried without writing, until one record is left. It must fail repeatedly while
+tasks without records succeed, so that a faulty cluster quarantines no good record (docs/protocol.md, "When a Spark job
+fails").
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ Place = tuple[Partition, int]
 Poison = Mapping[Place, str]
 """Records that break the job, each with the reason."""
 Probe = Callable[[Sequence[Slice], Poison], str | None]
-"""Run the job over slices without writing, poison set aside unseen; the error text, or None if all is well.
+"""Run the job over slices without writing and without the poison; gives the error text, or None if it succeeds.
 
-Without slices it runs tasks that touch no record. It raises for a failure that cannot be a record's: the search ends.
+Without slices it runs tasks without records. It raises for a failure that no record can cause: the search ends.
 """
 
 POISON_PER_BATCH_MAX = 16
@@ -28,7 +29,7 @@ ALONE_FAILURES_MIN = 3
 
 
 class UnhealthyTasksError(TransientError):
-    """Spark's tasks fail although they have no record to fail on."""
+    """Spark's tasks fail even without records."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -40,15 +41,15 @@ class UnhealthyTasksError(TransientError):
 
 
 def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[Place, str]:
-    """All records that break the job, each proven; none if the job now runs, or if nothing can be proven."""
-    suspects = [item for item in slices if item.read_from < item.end]
+    """All records that break the job; none if the job succeeds now, or if no record fails repeatedly."""
+    suspects = [piece for piece in slices if piece.read_from < piece.end]
     _check_health(probe)
     poison: dict[Place, str] = {}
     while probe(suspects, poison) is not None:
-        result = _breaking_alone(suspects, probe, poison)
-        if result is None or result[0] in poison:
+        failing = _breaking_alone(suspects, probe, poison)
+        if failing is None or failing[0] in poison:
             return {}
-        place, reason = result
+        place, reason = failing
         poison[place] = reason
         if len(poison) > POISON_PER_BATCH_MAX:
             raise UserError(

@@ -20,7 +20,7 @@ Shares = Mapping[PartitionKey, Mapping[str, Share]]
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the Spark job of a batch left: staged files and counts, by partition and type."""
+    """The result of the Spark job of a batch: staged files and counts, by partition and type."""
 
     shares: Shares
     first_error: str
@@ -42,7 +42,7 @@ class Gathered:
         return max(self.marks.get((partition.topic, partition.number), ()), default=None)
 
     def new_fields(self, name: str = UNROUTED) -> NewFields:
-        """What fields of a type's records show that its columns lack."""
+        """The fields of a type's records that its columns lack."""
         return merged(from_json(named[name].new_fields) for named in self.shares.values() if name in named)
 
 
@@ -57,13 +57,13 @@ def gather(reports: Sequence[TaskReport]) -> Gathered:
     return Gathered(
         shares=shares,
         first_error=next((report.first_error for report in reports if report.first_error), ""),
-        reasons=merged_reasons(each for report in reports for each in report.reasons),
+        reasons=merged_reasons(reason for report in reports for reason in report.reasons),
         marks=gathered_marks(report.marks for report in reports),
     )
 
 
 def check_conserved(flow: TaskFlow, gathered: Gathered) -> None:
-    """Counts that do not add up are a bug that must not be committed (I3); a type that failed is only counted."""
+    """Refuse counts that do not add up (I3); those of a type that failed are not checked."""
     for key, named in gathered.shares.items():
         for name, share in named.items():
             if flow.slices[key].writes(name) and not share.failed and not share.counts.conserved:

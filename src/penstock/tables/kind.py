@@ -1,7 +1,7 @@
 """The interface between a kind of table and everything else.
 
 A package below `tables/` implements it for its kind; `tables.registry` is the only place that names them all. Engine,
-`verify`, `status` and the commands ask a `Kind`, a `Table` and a `Writer`, and never which one it is.
+`verify`, `status` and the commands use a `Kind`, a `Table` and a `Writer`, and do not depend on which one it is.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from penstock.status.model import DayAnswer, JobStatus
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a round knows before it plans: the partitions of this process, what the log holds of them, and the time."""
+    """What a round has read before it plans: the partitions of this process, their bounds in the log, and the time."""
 
     tokens: Mapping[Partition, int]
     bounds: Mapping[Partition, Bounds]
     now: float
     record_bytes: float
-    """Of a row in its file, as far as earlier commits have taught it."""
+    """Of a row in its file, by earlier commits."""
     flush_now: bool = False
-    """A bounded run, or a shutdown: whatever is there is due."""
+    """A bounded run, or a shutdown: all unread records are due."""
     idle: bool = False
     """Nothing new is due."""
 
 
 class Chore(Protocol):
-    """Work of a table that is not a new batch: catching up, closing, publishing, marks of idle partitions."""
+    """Work of a table that is not a new batch: catching up, closing, publishing, event times of idle partitions."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def batch(self) -> Batch | None:
-        """A batch that goes through write and commit like a new one; None: the table performs it by itself."""
+        """A batch that is written and committed like a new one; None: the table performs the chore by itself."""
 
 
 class Staged(Protocol):
-    """What the write step leaves for the commit."""
+    """What the write step hands to the commit."""
 
     @property
     def marks(self) -> Marks:
@@ -72,7 +72,7 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of a staged batch."""
+    """The result of committing a staged batch."""
 
     outcome: Outcome
     counts: Counts = field(default_factory=Counts)
@@ -98,22 +98,22 @@ class Table(Protocol[S_contra]):
         """Positions, tokens and totals, all as of the newest version."""
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """Make starts, fences and given-up slices true, without rows: the ownership handshake."""
+        """Commit starts and fences, without rows: the ownership handshake."""
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: S_contra) -> Landed:
-        """The one act that makes rows visible and moves positions; a refused partition means another owner."""
+        """Make rows visible and move positions in one commit; a refused partition has another owner."""
 
     def own(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are ours: reserve what must be ours before the first file is written."""
+        """Reserve what this process needs for these partitions before the first file is written."""
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:
-        """Finish what earlier commits of these partitions left to do, also those of other processes (RULES Q1)."""
+        """Finish pending work of earlier commits of these partitions, also those of other processes (RULES Q1)."""
 
     def shown_position(self, partition: Partition) -> int:
-        """The offset that lag tools see, as of the last state that was asked for: below it nothing is read again."""
+        """The offset that lag tools see, as of the last state that was read: below it nothing is read again."""
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is due beside new batches, the most urgent first. It takes turns with them in every round."""
+        """What is due besides new batches, the most urgent first; chores and batches alternate."""
 
     def perform(self, chore: Any) -> None:
         """Do a chore that has no batch."""
@@ -125,11 +125,11 @@ class Table(Protocol[S_contra]):
         """The size of a row in its file, from the newest commits; None if they have none."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class SchemaChanged:
-    """The table first had to take new columns: nothing is staged, the batch is planned again."""
+    """The table first had to add columns: nothing is staged, the batch is planned again."""
 
 
 class Writer(Protocol[S]):
@@ -164,7 +164,7 @@ class VacuumRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Which rows a reader wants; all, unless it says otherwise."""
+    """Which rows to read; by default all."""
 
     keys: Mapping[str, object] = field(default_factory=dict)
     """By column of the key, a value or a list of values."""
@@ -214,7 +214,7 @@ class RebuildReport:
 
 
 class Kind(Protocol):
-    """A kind of table, as the rest of the program sees it."""
+    """A kind of table, as the rest of the program uses it."""
 
     @property
     def name(self) -> str:
@@ -239,10 +239,10 @@ class Kind(Protocol):
         """A phrase that says what the job writes."""
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> Writer[Any]:
-        """The table, created or extended if need be, with the writer of its batches."""
+        """The table, created or extended if required, with the writer of its batches."""
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
-        """What `verify` finds; the table is opened without Spark and nothing is written."""
+        """The checks of `verify`; the table is opened without Spark and nothing is written."""
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus: ...
 
@@ -274,7 +274,7 @@ class SaveMode(StrEnum):
 
 @runtime_checkable
 class Loading(Protocol):
-    """A kind whose tables take rows of files, too."""
+    """A kind whose tables can also load rows from files."""
 
     def load(
         self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
@@ -284,7 +284,7 @@ class Loading(Protocol):
 
 @runtime_checkable
 class Recognised(Protocol):
-    """A kind whose tables say that they are of it, so that they can be read without their job."""
+    """A kind whose tables have a property by which they are recognised, so that they can be read without their job."""
 
     @property
     def mark(self) -> str:

@@ -28,11 +28,12 @@ from penstock.lake.delta.compact import (
     group_files,
     merge_group,
 )
-from penstock.lake.delta.files import active_files, active_paths
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.reports import CompactReport
+from tests.support.active_paths import active_paths
 from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2

@@ -263,7 +263,7 @@ def test_a_batch_that_lost_a_file_is_not_committed(lake: Lake) -> None:
     table.storage().delete(staged.files[0].path)
     with pytest.raises(StagedFileGoneError) as raised:
         commit(table, staged)
-    assert "it is not there" in raised.value.detail
+    assert "it does not exist" in raised.value.detail
     assert "share" in raised.value.hint
     assert lake.open().state([ZERO]).of(ZERO).position == 0
 
@@ -295,6 +295,7 @@ def test_a_batch_with_all_its_files_is_committed_whatever_their_folders_are_call
         {"delta.logRetentionDuration": "interval 12 hours"},
         {"delta.logRetentionDuration": "whenever"},
         {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"},
+        {"delta.checkpointPolicy": "v2"},
         {"delta.setTransactionRetentionDuration": "interval 7 days"},
     ],
 )

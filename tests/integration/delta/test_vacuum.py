@@ -15,7 +15,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, parse_staged_name, replayed_name, staged_name
 from penstock.lake.delta.compact import compact, group_files, merge_group
-from penstock.lake.delta.files import active_files, active_paths
+from penstock.lake.delta.files import active_files
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Dead, Kept
@@ -24,6 +24,7 @@ from penstock.logs.log import Partition
 from penstock.quarantine.table import Quarantine
 from penstock.storage import open_storage
 from penstock.tables.single.vacuum import vacuum
+from tests.support.active_paths import active_paths
 from tests.support.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 
 LARGE = 128 * 1024**2

@@ -228,7 +228,7 @@ def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_f
     pq.write_table(pa.concat_tables([kept.slice(1), kept.slice(1, 1)]), last, compression="snappy")
     assert verify(plain, values=Sample(None)).verdict is not Verdict.PROVEN, "one row stands for another"
     first.unlink()
-    assert "files that the table names are gone" in check_of(verify(plain), "rows").detail
+    assert "files that the table names were deleted" in check_of(verify(plain), "rows").detail
 
 
 def test_rows_of_two_jobs_in_one_table_are_told_apart(

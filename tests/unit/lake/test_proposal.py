@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.lake.delta.effect import effect
-from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
+from penstock.lake.delta.keys import field_key, position_key, state_of, topic_fingerprint, topic_key
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -22,6 +22,19 @@ def state(**positions: tuple[int, int]) -> DeltaState:
     return DeltaState(
         5, {known[name]: DeltaPartition(position, 0, token) for name, (position, token) in positions.items()}, {}
     )
+
+
+def numbers_of(before: DeltaState) -> dict[str, int]:
+    """The app transactions that give positions, origins and tokens of a state."""
+    return {
+        key: number
+        for place, known in before.partitions.items()
+        for key, number in (
+            (position_key("job", place), known.position or 0),
+            (field_key("job", place, "origin"), known.origin or 0),
+            (field_key("job", place, "token"), known.token),
+        )
+    }
 
 
 def part(partition: Partition, start: int, end: int, token: int = 1, **counts: int) -> SlicePart:
@@ -87,7 +100,7 @@ def test_a_slice_commits_position_token_and_the_totals_that_changed() -> None:
 def test_a_gap_is_counted_apart_from_holes() -> None:
     piece = SlicePart(Slice(ONE, 10, 20, read_from=16), 1, Counts(read=4, written=4))
     made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
-    assert made.state[ONE].totals == Totals(read=4, written=4, gap=6)
+    assert state_of(6, made.transactions.get, "job", [ONE]).of(ONE).totals == Totals(read=4, written=4, gap=6)
 
 
 def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
@@ -95,11 +108,11 @@ def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
     piece = SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=10, written=9, quarantined=1), (), (bad,))
     made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
     assert made.transactions[field_key("job", ONE, "quarantine")] == 20
-    assert made.metadata["penstock"]["slices"][0]["quarantine"][0]["path"] == "q.pq"
+    assert made.metadata["penstock"]["slices"][0]["files"][0]["path"] == "q.pq"
 
 
 def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read() -> None:
-    here = state(one=(10, 1))
+    numbers = numbers_of(state(one=(10, 1)))
     slices = (
         SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=8, written=8), mark=EpochMark(end=18, epoch=3)),
         part(ONE, 20, 30, read=0),
@@ -107,18 +120,21 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
     )
     changed = []
     for item in slices:
-        made = effect(Proposal("job", "b", (item,)), (item,), here)
-        here = DeltaState(here.version + 1, made.state, {})
+        made = effect(Proposal("job", "b", (item,)), (item,), state_of(5, numbers.get, "job", [ONE]))
+        numbers |= made.transactions
         changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
     assert changed == [{field_key("job", ONE, "epoch"): 3, field_key("job", ONE, "epoch_end"): 18}, {}, {}]
-    assert (here.of(ONE).position, here.of(ONE).mark) == (30, EpochMark(end=18, epoch=3))
+    after = state_of(8, numbers.get, "job", [ONE]).of(ONE)
+    assert (after.position, after.mark) == (30, EpochMark(end=18, epoch=3))
 
 
 def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
     fence = Proposal("job", "b", (FencePart(ONE, 9),))
     made = effect(fence, fence.parts, state(one=(10, 4)))
     assert made.transactions == {position_key("job", ONE): 10, field_key("job", ONE, "token"): 9}
-    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=8),)), DeltaState(6, made.state, {})).refused
+    assert check(
+        Proposal("job", "b", (part(ONE, 10, 20, token=8),)), state_of(6, made.transactions.get, "job", [ONE])
+    ).refused
 
 
 def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
@@ -129,14 +145,14 @@ def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=30))
 def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: list[tuple[int, int]]) -> None:
     here = state(one=(0, 1))
+    numbers = numbers_of(here)
     accepted: list[Slice] = []
     for start, length in proposed:
         proposal = Proposal("job", "b", (part(ONE, start, start + length),))
         checked = check(proposal, here)
         if checked.accepted:
-            here = DeltaState(
-                here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {}
-            )
+            numbers |= effect(proposal, checked.accepted, here).transactions
+            here = state_of(here.version + 1, numbers.get, "job", [ONE])
             accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]
     ends = [0, *(item.end for item in accepted)]
     assert [each.start for each in accepted] == ends[:-1]

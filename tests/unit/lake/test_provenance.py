@@ -20,7 +20,7 @@ from penstock.lake.delta.provenance import (
     provenance_of,
 )
 from penstock.lake.state import TOTAL_NAMES, Totals
-from penstock.logs.log import Partition, Slice
+from penstock.logs.log import Partition
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "provenance" / "v1"
 ZERO, ONE = Partition("events", "kQ2x", 0), Partition("events", "kQ2x", 1)
@@ -32,17 +32,15 @@ RELEASED = {
         job="shop",
         batch="b-1",
         slices=(
-            CommitSlice.of(
-                Slice(ZERO, 0, 100, 3), 2, Totals(read=90, written=88, quarantined=2, holes=7, gap=3), (BAD,)
-            ),
-            CommitSlice.of(Slice(ONE, 5, 9, 5), 0, Totals(gap=4)),
+            CommitSlice(*placed(ZERO), 0, 100, 2, Totals(read=90, written=88, quarantined=2, holes=7, gap=3), (BAD,)),
+            CommitSlice(*placed(ONE), 5, 9, 0, Totals(gap=4)),
         ),
         starts=(CommitStart(*placed(ONE), 5),),
         rows=88,
         size_bytes=4096,
     ),
     "every_total": Provenance(
-        kind="batch", job="shop", batch="b-2", slices=(CommitSlice.of(Slice(ZERO, 0, 1, 0), 1, EVERY_TOTAL),), rows=0
+        kind="batch", job="shop", batch="b-2", slices=(CommitSlice(*placed(ZERO), 0, 1, 1, EVERY_TOTAL),), rows=0
     ),
     "fence": Provenance(kind="fence", job="shop", batch="b-3", rows=0),
     "replay": Provenance(

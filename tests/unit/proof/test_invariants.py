@@ -167,7 +167,7 @@ def test_a_log_that_tells_no_epochs_leaves_open_whether_it_was_cut() -> None:
     bounds = {ORDERS: Bounds(5, 37), RETURNS: Bounds(0, 30)}
     check = check_log(states, KNOWN, LogFacts({"orders": "id1"}, bounds, silent=frozenset([ORDERS])))
     assert check.verdict is Verdict.NOT_PROVEN
-    assert check.unproven[0].what.startswith(f"{ORDERS}: the log tells no leader epochs")
+    assert check.unproven[0].what.startswith(f"{ORDERS}: the log has no leader epochs")
     assert check.facts["epochs_compared"] == 0
 
 

@@ -17,9 +17,9 @@ from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.log_files import app_transactions
-from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
+from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
 from penstock.lake.state import DeltaPartition, Totals
-from penstock.logs.log import Partition, Slice
+from penstock.logs.log import Partition
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, NoPartition, PlaceColumns, RowSource, Subject, place_of
 from penstock.storage import MemoryStorage
@@ -57,8 +57,8 @@ def test_a_retired_life_whose_topic_history_forgot_has_no_name() -> None:
 
 
 def test_history_gives_the_slices_oldest_first() -> None:
-    read = CommitSlice.of(Slice(NOW, 4, 9, 4), 1, Totals(read=5, written=5))
-    passed = CommitSlice.of(Slice(NOW, 0, 4, 0), 1, Totals(holes=4))
+    read = CommitSlice(*placed(NOW), 4, 9, 1, Totals(read=5, written=5))
+    passed = CommitSlice(*placed(NOW), 0, 4, 1, Totals(holes=4))
     start = CommitStart("orders", "new", 1, 0)
     records = [
         {"version": 3, **Provenance(kind="batch", job="shop", slices=(read,)).metadata},

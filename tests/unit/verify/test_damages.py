@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
-from penstock.verify import Verdict
+from penstock.verify import Verdict, Violation, ViolationKind
 from tests.unit.verify.lakes import KINDS, NEW, Damage, Kind, Lake, made, rewritten
 
 Row = dict[str, Any]
@@ -275,6 +275,17 @@ def test_a_damage_is_found_or_called_not_proven_where_the_log_has_lost_its_recor
     assert lake.verify(values=True).verdict is not Verdict.PROVEN
     if not case.only_values:
         assert lake.verify().verdict is not Verdict.PROVEN
+
+
+@pytest.mark.parametrize("first", [0, 8], ids=["whole log", "trimmed log"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.places and not kind.recreated], ids=str)
+def test_a_single_missing_row_is_named_by_its_offset_and_not_by_its_slice(
+    lakes: dict[Kind, Lake], kind: Kind, first: int, tmp_path: Path
+) -> None:
+    lake = lakes[kind].copied(tmp_path)
+    lake = replace(lake, log=replace(lake.log, firsts=dict.fromkeys(lake.partitions, first)))
+    DeltaTable(str(lake.table)).delete('"partition" = 0 AND "offset" = 4')
+    assert lake.verify().first_violation == Violation("orders", 0, 4, ViolationKind.MISSING)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.places and not kind.recreated], ids=str)

@@ -1,7 +1,7 @@
 """Compaction: many small files of a partition value become few large ones, in a commit that changes no row.
 
-Never the library's own: it drops app transactions, which are the positions (RULES C3). A group of which another writer
-removed a file meanwhile is given up, as are all if columns changed, and its output is vacuum's.
+Never the library's own: it drops app transactions, which are the positions (RULES C3). If another writer removed a file
+of a group meanwhile, the group is given up; if columns changed, all groups are. Vacuum deletes their outputs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,7 +22,6 @@ from penstock.lake.compaction import (
     Limit,
     Merged,
     Progress,
-    Sized,
     Source,
     gather,
     group,
@@ -38,21 +36,14 @@ VERSIONS_TO_LAND_MAX = 1000
 """How many commits of others an output outlives uncommitted; after them vacuum may take it."""
 GROUPS_PER_COMMIT_MAX = 100
 BYTES_PER_COMMIT_MAX = 1024**3
-"""Both make that a commit lands long before its version bound."""
+"""With both bounds a commit lands long before its version bound."""
 
 FileGroup = Group[ActiveFile]
 """Files of one partition value."""
-
-
-class Named(Sized, Protocol):
-    @property
-    def path(self) -> str: ...
-
-
-F = TypeVar("F", bound=Named)
-Merge = Callable[[Group[F], pa.Schema, int], Merged[F]]
+MergedFiles = Merged[ActiveFile]
+Merge = Callable[[FileGroup, pa.Schema, int], MergedFiles]
 """Writes the rows of a group, in these columns, to staged files that may be committed up to this version."""
-Numbers = Callable[[Sequence[Merged[F]]], Mapping[str, int]]
+Numbers = Callable[[Sequence[MergedFiles]], Mapping[str, int]]
 """Further app transactions of the commit that swaps these groups."""
 
 
@@ -83,16 +74,16 @@ def group_files(files: Iterable[ActiveFile], target_bytes: int, effort: Effort =
 
 def compact_groups(
     table: Table,
-    groups: Sequence[Group[F]],
-    merge: Merge[F],
+    groups: Sequence[FileGroup],
+    merge: Merge,
     progress: Progress | None = None,
-    numbers: Numbers[F] = lambda merged: {},
+    numbers: Numbers = lambda merged: {},
     effort: Effort = EVERYTHING,
 ) -> CompactReport:
     """Swap the groups for merged files, in commits of a bounded size."""
     taken = effort.within(groups)
     report, done = CompactReport(left=len(groups) - len(taken)), 0
-    size: Limit[Group[F]] = Limit(lambda taken_group: taken_group.size_bytes, BYTES_PER_COMMIT_MAX)
+    size: Limit[FileGroup] = Limit(lambda group: group.size_bytes, BYTES_PER_COMMIT_MAX)
     for portion in gather(taken, size, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
         report += _compact_portion(table, portion, merge, numbers)
         done += len(portion)
@@ -101,7 +92,7 @@ def compact_groups(
     return report
 
 
-def _compact_portion(table: Table, groups: Sequence[Group[F]], merge: Merge[F], numbers: Numbers[F]) -> CompactReport:
+def _compact_portion(table: Table, groups: Sequence[FileGroup], merge: Merge, numbers: Numbers) -> CompactReport:
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
     merged = [merge(files, schema, version_max) for files in groups]
@@ -112,7 +103,7 @@ def _compact_portion(table: Table, groups: Sequence[Group[F]], merge: Merge[F], 
     return CompactReport.of(len(groups), landed)
 
 
-def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: int) -> Merged[ActiveFile]:
+def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: int) -> MergedFiles:
     spec = table.spec
     options = WriteOptions(spec.path, schema, dict(spec.storage_options), spec.partition_by, open_writers_max=1)
     writer = StagedWriter(options, lambda: compacted_name(version_max, uuid.uuid4().hex), topic="", partition=0)
@@ -122,20 +113,20 @@ def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: 
 
 def commit_merged(
     table: Table,
-    merged: Sequence[Merged[F]],
+    merged: Sequence[MergedFiles],
     written_with: pa.Schema,
     version_max: int,
-    numbers: Numbers[F] = lambda merged: {},
-) -> tuple[Merged[F], ...]:
+    numbers: Numbers = lambda merged: {},
+) -> tuple[MergedFiles, ...]:
     """Swap groups for their outputs, as far as their files are still active; those that landed come back."""
-    alive: list[Merged[F]] = []
-    landed: list[Merged[F]] = []
+    alive: list[MergedFiles] = []
+    landed: list[MergedFiles] = []
 
     def decide() -> Change | None:
-        active = {item.path: item for item in table.active_files()}
-        landed[:] = [each for each in merged if each.outputs and all(file.path in active for file in each.outputs)]
-        there = {(each.path, each.size_bytes) for each in active.values()}
-        alive[:] = [each for each in merged if there >= {(file.path, file.size_bytes) for file in each.group.files}]
+        active = {file.path: file for file in table.active_files()}
+        landed[:] = [swap for swap in merged if swap.outputs and all(file.path in active for file in swap.outputs)]
+        sized = {(file.path, file.size_bytes) for file in active.values()}
+        alive[:] = [swap for swap in merged if sized >= {(file.path, file.size_bytes) for file in swap.group.files}]
         if not alive or table.version >= version_max:
             return None
         refuse_deletion_vectors(table.handle, table.spec.path)
@@ -144,9 +135,9 @@ def commit_merged(
         except SchemaMovedError:
             alive.clear()
             return None
-        inputs = [active[file.path] for each in alive for file in each.group.files]
-        outputs = [file for each in alive for file in each.outputs]
-        removes = [table.remove_action(each, data_change=False) for each in inputs]
+        inputs = [active[file.path] for swap in alive for file in swap.group.files]
+        outputs = [file for swap in alive for file in swap.outputs]
+        removes = [table.remove_action(file, data_change=False) for file in inputs]
         counts = Provenance(kind="compact", job=table.job, files_removed=len(inputs), files_added=len(outputs))
         adds = (table.add_action(file, data_change=False) for file in outputs)
         return Change([*removes, *adds], numbers(alive), counts.metadata)

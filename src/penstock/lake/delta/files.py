@@ -49,34 +49,28 @@ def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[Acti
     least, most, nulls = ({name: _statistic(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
     return tuple(
         ActiveFile(
-            path,
+            # The library gives paths as the log spells them, percent-encoded once more than on disk.
+            unquote(path),
             sizes[row],
             times[row],
             tuple(column[row][0] for column in values),
             tuple(column[row][1] for column in values),
             rows[row],
-            {name: _span(least[name][row], most[name][row]) for name in spans_of},
+            {
+                name: None if None in (least[name][row], most[name][row]) else (least[name][row], most[name][row])
+                for name in spans_of
+            },
             {name: nulls[name][row] for name in spans_of},
         )
-        for row, path in enumerate(raw_paths(actions))
+        for row, path in enumerate(actions["path"].to_pylist())
     )
 
 
 def _distinct(column: pa.ChunkedArray) -> list[tuple[str | None, pa.Scalar]]:
-    """Text and value of each row: those of rows with the same value are made once."""
+    """Text and value of each row; rows with the same value share them."""
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    made = [(partition_value(value), value) for value in encoded.dictionary]
-    return [made[index] for index in encoded.indices.to_pylist()]
-
-
-def active_paths(handle: DeltaTable) -> frozenset[str]:
-    """The names on disk of the files of the loaded version."""
-    return frozenset(raw_paths(pa.table(handle.get_add_actions())))
-
-
-def raw_paths(actions: pa.Table) -> list[str]:
-    # The library shows the paths as the log spells them, which is percent-encoded once more than on disk.
-    return [unquote(path) for path in actions["path"].to_pylist()]
+    distinct = [(partition_value(value), value) for value in encoded.dictionary]
+    return [distinct[index] for index in encoded.indices.to_pylist()]
 
 
 def refuse_deletion_vectors(handle: DeltaTable, path: str) -> None:
@@ -95,10 +89,6 @@ def _statistic(actions: pa.Table, name: str) -> list[Any]:
     return actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
 
 
-def _span(least: Any, most: Any) -> tuple[Any, Any] | None:
-    return None if least is None or most is None else (least, most)
-
-
 class StagedFileGoneError(TransientError):
     """A staged file is not there, or not whole, before its commit: the batch has to be written again."""
 
@@ -110,9 +100,9 @@ def check_staged(storage: Storage, files: Iterable[StagedFile]) -> None:
     for path, size_bytes in expected.items():
         if sizes.get(path) == size_bytes:
             continue
-        there = f"it has {sizes[path]} of {size_bytes} bytes" if path in sizes else "it is not there"
+        fault = f"it has {sizes[path]} of {size_bytes} bytes" if path in sizes else "it does not exist"
         raise StagedFileGoneError(
             f"a staged file is not as its task wrote it: {storage.url.rstrip('/')}/{path}",
-            detail=f"{there}; nothing was committed",
+            detail=f"{fault}; nothing was committed",
             hint="does every executor write to the same storage? A local path must be a folder that all of them share",
         )

@@ -13,11 +13,11 @@ from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition
 
 Lookup = Callable[[str], int | None]
-"""The number of an app transaction by its name, as of one version."""
+"""Gives the number of an app transaction by its name, as of one version."""
 
 _POSITION_KEY = re.compile(r"(?P<job>.+)/(?P<partition>[A-Za-z0-9_-]+/\d+)")
 _JOB = re.compile(r"(?P<job>[a-z0-9._-]+)[/#].+")
-"""Begins every name of ours; other writers that use app transactions have neither of the two signs in their names."""
+"""Of every name of Penstock; app ids of other writers have neither of the two signs."""
 
 
 def position_key(job: str, partition: Partition) -> str:
@@ -25,7 +25,7 @@ def position_key(job: str, partition: Partition) -> str:
 
 
 def field_key(job: str, partition: Partition, field: str) -> str:
-    """The name of a further number that is kept beside the position of a partition.
+    """The name of a further number that is kept with the position of a partition.
 
     A total by its name; `token`; `origin`, where the totals count from (RULES P1); `quarantine`, the end of the last
     slice that listed quarantine files (RULES Q1); `epoch` and `epoch_end`, the leader epoch of the last record that was
@@ -69,9 +69,9 @@ def is_position_of(job: str, key: str) -> bool:
 
 
 def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
-    """The jobs whose positions stand among the names of a table's app transactions."""
-    result = (_POSITION_KEY.fullmatch(key) for key in keys)
-    return frozenset(item["job"] for item in result if item is not None)
+    """The jobs that have a position among the app transactions of a table."""
+    matches = (_POSITION_KEY.fullmatch(key) for key in keys)
+    return frozenset(match["job"] for match in matches if match is not None)
 
 
 def other_jobs(keys: Iterable[str], job: str) -> list[str]:
@@ -91,25 +91,22 @@ def state_of(
     version: int, lookup: Lookup, job: str, partitions: Iterable[Partition], numbers: Iterable[str] = ()
 ) -> DeltaState:
     """The state of these partitions, from a lookup of the app transactions of a version; with these numbers."""
-    wanted, names = tuple(partitions), tuple(numbers)
-    return DeltaState(
-        version=version,
-        partitions={item: _partition_state(lookup, job, item, names) for item in wanted},
-        fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
-    )
+    states = {partition: _partition_state(lookup, job, partition, tuple(numbers)) for partition in partitions}
+    topics = {partition.topic for partition in states}
+    return DeltaState(version, states, {topic: lookup(topic_key(job, topic)) for topic in topics})
 
 
 def _partition_state(lookup: Lookup, job: str, partition: Partition, numbers: Iterable[str]) -> DeltaPartition:
-    def known(field: str) -> int | None:
+    def stored(field: str) -> int | None:
         return lookup(field_key(job, partition, field))
 
-    end, epoch = known("epoch_end"), known("epoch")
+    end, epoch = stored("epoch_end"), stored("epoch")
     return DeltaPartition(
         position=lookup(position_key(job, partition)),
-        origin=known("origin"),
-        token=known("token") or 0,
-        totals=Totals(*(known(name) or 0 for name in TOTAL_NAMES)),
-        quarantine_mark=known("quarantine"),
+        origin=stored("origin"),
+        token=stored("token") or 0,
+        totals=Totals(*(stored(name) or 0 for name in TOTAL_NAMES)),
+        quarantine_mark=stored("quarantine"),
         mark=None if end is None or epoch is None else EpochMark(end, epoch),
-        numbers={name: number for name in numbers if (number := known(name)) is not None},
+        numbers={name: number for name in numbers if (number := stored(name)) is not None},
     )

@@ -1,6 +1,6 @@
-"""What is read from the log files of a Delta table themselves, because the library does not show it.
+"""Reads from the log files of a Delta table what the library does not show.
 
-Of app transactions it answers only for names that one knows, of removals only for those that the clock has passed.
+The library gives app transactions only by name, and removals only once their time has passed by the clock.
 """
 
 from __future__ import annotations
@@ -19,71 +19,57 @@ from penstock.storage import NotFoundError, Storage
 
 LOG_FOLDER = "_delta_log/"
 ENTRIES_READ_MAX = 100
-"""A checkpoint comes at the latest after so many."""
+"""Beyond so many entries a checkpoint is read instead."""
 CLOCK_AHEAD_MAX = timedelta(hours=1)
 """By how much the clock of another writer may be ahead of ours."""
 
 _ENTRY = re.compile(r"\d{20}\.json")
-_CHECKPOINT = re.compile(
-    r"(?P<version>\d{20})\.checkpoint\.(?:(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|parquet"
-    r"|(?P<unique>[0-9a-fA-F-]{36})\.(?:parquet|json))"
-)
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+"""In one file: those in several files are written only by Spark, if a setting asks for it."""
 
 
 def app_transactions(
-    storage: Storage, version: int, known: tuple[int, Mapping[str, int]] | None = None
+    storage: Storage, version: int, earlier: tuple[int, Mapping[str, int]] | None = None
 ) -> dict[str, int]:
     """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it.
 
-    `known` are those of an earlier version: then only the entries since are read, while there are few of them.
+    `earlier` are those of an earlier version: then only the entries since are read, while there are few of them.
     """
-    files: list[str] = []
-    result: dict[str, int] = {}
-    if known is not None and 0 <= version - known[0] <= ENTRIES_READ_MAX:
-        base, result = known[0], dict(known[1])
-    else:
-        base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
-    entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
+    names: list[str] = []
+    numbers: dict[str, int] = {}
+    if earlier is not None and 0 <= version - earlier[0] <= ENTRIES_READ_MAX:
+        base, numbers = earlier[0], dict(earlier[1])
+    elif (base := _last_checkpoint(storage, version)) >= 0:
+        names.append(f"{base:020d}.checkpoint.parquet")
+    names += [f"{number:020d}.json" for number in range(base + 1, version + 1)]
     try:
-        for name in [*files, *entries]:
+        for name in names:
             for action in _actions(storage, f"{LOG_FOLDER}{name}"):
-                result[action["appId"]] = int(action["version"])
+                numbers[action["appId"]] = int(action["version"])
     except NotFoundError as error:
-        if known is not None:
+        if earlier is not None:
             # Entries since then were cleaned: begin at the checkpoint that replaced them.
             return app_transactions(storage, version)
-        raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
-    return result
+        raise TransientError(
+            f"the log of {storage.url} lacks a file after its last checkpoint in one file",
+            detail=error.primary,
+            hint="try again: the log may just be cleaned; else let Spark write checkpoints in one file",
+        ) from error
+    return numbers
 
 
-def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] | None:
-    """The checkpoint that the log's own hint names, without listing a long log; None if it does not help."""
+def _last_checkpoint(storage: Storage, version: int) -> int:
+    """The version of the newest checkpoint up to this version; -1 if there is none."""
     try:
-        hint = json.loads(storage.read(f"{LOG_FOLDER}_last_checkpoint"))
-        base = int(hint["version"])
+        hinted = int(json.loads(storage.read(f"{LOG_FOLDER}_last_checkpoint"))["version"])
+        if hinted <= version and storage.exists(f"{LOG_FOLDER}{hinted:020d}.checkpoint.parquet"):
+            return hinted
     except (NotFoundError, ValueError, KeyError, TypeError):
-        return None
-    name = f"{base:020d}.checkpoint.parquet"
-    if base > version or hint.get("parts") or hint.get("v2Checkpoint") or not storage.exists(f"{LOG_FOLDER}{name}"):
-        return None
-    return base, [name]
-
-
-def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
-    """The version and the files of the newest checkpoint that is whole; version -1 if there is none."""
-    by_version: dict[int, dict[str, list[str]]] = {}
-    for entry in storage.list(LOG_FOLDER):
-        name = entry.path.rsplit("/", 1)[-1]
-        match = _CHECKPOINT.fullmatch(name)
-        if match is not None and int(match["version"]) <= version:
-            # A multi-part checkpoint counts only with all of its parts; others are whole by themselves.
-            group = f"parts {match['parts']}" if match["parts"] else name
-            by_version.setdefault(int(match["version"]), {}).setdefault(group, []).append(name)
-    for number in sorted(by_version, reverse=True):
-        for group, files in sorted(by_version[number].items()):
-            if not group.startswith("parts ") or len(files) == int(group.removeprefix("parts ")):
-                return number, sorted(files)
-    return -1, []
+        # Without a hint that helps, the log is listed, which may be long.
+        pass
+    names = (entry.path.removeprefix(LOG_FOLDER) for entry in storage.list(LOG_FOLDER))
+    versions = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+    return max((number for number in versions if number <= version), default=-1)
 
 
 def _actions(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
@@ -103,12 +89,12 @@ def recently_removed(storage: Storage, paths: Set[str]) -> frozenset[str]:
     """Which of `paths` the log's newest entries remove; the store's own times decide which entries are new."""
     if not paths:
         return frozenset()
-    entries = [item for item in storage.list(LOG_FOLDER) if _ENTRY.fullmatch(item.path.removeprefix(LOG_FOLDER))]
+    entries = [entry for entry in storage.list(LOG_FOLDER) if _ENTRY.fullmatch(entry.path.removeprefix(LOG_FOLDER))]
     newest = max((entry.modified_at for entry in entries), default=None)
     removed: set[str] = set()
-    for each in entries:
-        if newest is not None and each.modified_at >= newest - CLOCK_AHEAD_MAX:
-            removed |= _removed_by(storage, each.path)
+    for entry in entries:
+        if newest is not None and entry.modified_at >= newest - CLOCK_AHEAD_MAX:
+            removed |= _removed_by(storage, entry.path)
     return frozenset(removed & paths)
 
 

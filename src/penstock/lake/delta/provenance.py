@@ -1,7 +1,7 @@
-"""What a commit of ours says of itself, in the metadata of a Delta table under `penstock`; others say nothing there.
+"""What Penstock records of each of its commits, in the commit's metadata under `penstock`.
 
-Positions and tokens are app transactions (`lake.delta.keys`), not this: Delta may clean a commit up, and only what
-happened is lost with it.
+Positions and tokens are app transactions (`lake.delta.keys`) and not here: Delta cleans up old commits, and only the
+account of what happened is lost with them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import Ranges, StagedFile
-from penstock.lake.state import TOTAL_NAMES, Totals
-from penstock.logs.log import Partition, Slice
+from penstock.lake.state import Totals
+from penstock.logs.log import Partition
 
 VERSION = 1
 _NAME = "penstock"
@@ -34,51 +34,15 @@ class CommitStart(_Placed, frozen=True):
     offset: int
 
 
-class ListedFile(msgspec.Struct, frozen=True):
-    """A file that waits to be appended to the quarantine (RULES Q1)."""
-
-    path: str
-    rows: int
-    size_bytes: int
-    stats: str
-
-
 class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     """A slice of the log that the commit holds, with what it adds to the totals."""
 
     start: int
     end: int
     token: int
-    read: int = 0
-    written: int = 0
-    quarantined: int = 0
-    filtered: int = 0
-    skipped: int = 0
-    holes: int = 0
-    gap: int = 0
-    replayed: int = 0
-    deferred: int = 0
-    vanished: int = 0
-    restored: int = 0
-    quarantine: tuple[ListedFile, ...] = ()
-
-    @classmethod
-    def of(cls, piece: Slice, token: int, added: Totals, files: tuple[StagedFile, ...] = ()) -> CommitSlice:
-        counts = {name: getattr(added, name) for name in TOTAL_NAMES}
-        listed = tuple(ListedFile(file.path, file.rows, file.size_bytes, file.stats) for file in files)
-        return cls(*placed(piece.partition), piece.start, piece.end, token, **counts, quarantine=listed)
-
-    @property
-    def totals(self) -> Totals:
-        return Totals(**{name: getattr(self, name) for name in TOTAL_NAMES})
-
-    @property
-    def files(self) -> tuple[StagedFile, ...]:
-        """The quarantine files, as they were staged."""
-        return tuple(
-            StagedFile(self.topic, self.partition, item.path, item.rows, item.size_bytes, {}, item.stats)
-            for item in self.quarantine
-        )
+    totals: Totals = msgspec.field(default_factory=Totals)
+    files: tuple[StagedFile, ...] = ()
+    """Those that wait to be appended to the quarantine (RULES Q1)."""
 
 
 class ReplayedOffsets(_Placed, frozen=True):
@@ -88,7 +52,7 @@ class ReplayedOffsets(_Placed, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one commit did; `kind` is a word for people."""
+    """What one commit did; `kind` is for people who read the history."""
 
     kind: str
     job: str
@@ -115,27 +79,27 @@ def placed(partition: Partition) -> tuple[str, str, int]:
 
 
 def provenance_of(record: Mapping[str, Any]) -> Provenance | None:
-    """What an entry of a table's history says; None for a commit of another program."""
+    """What an entry of a table's history records; None for a commit of another program."""
     body = record.get(_NAME)
     if not isinstance(body, dict) or "v" not in body:
         return None
     version = body["v"]
     if version != VERSION:
         raise InvariantError(
-            f"commit {record.get('version')} of a table speaks version {version} of Penstock's records, not {VERSION}",
-            hint="it was written by a newer Penstock: use that one",
+            f"commit {record.get('version')} of a table has a record of version {version}, expected {VERSION}",
+            hint="it was written by a newer Penstock: use that version",
         )
     try:
         return msgspec.convert(body, Provenance)
     except msgspec.ValidationError as error:
         raise InvariantError(
-            f"what commit {record.get('version')} of a table says of itself cannot be read", detail=str(error)
+            f"the record in commit {record.get('version')} of a table cannot be read", detail=str(error)
         ) from error
 
 
 def commits_of(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[tuple[int, Provenance]]:
     """The commits of a job among the history of a table, in its order, with their versions."""
     for record in history:
-        result = provenance_of(record)
-        if result is not None and result.job == job:
-            yield int(record["version"]), result
+        commit = provenance_of(record)
+        if commit is not None and commit.job == job:
+            yield int(record["version"]), commit

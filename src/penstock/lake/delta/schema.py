@@ -1,4 +1,4 @@
-"""How a job and its Delta table fit together: place, partition columns, columns, and what the table demands."""
+"""How a job and its Delta table fit together: place, partition columns, columns, and what the table requires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TablePlace(TableSpec):
     quarantine_url: str = ""
     """Where its quarantine lies, if not in its own folder."""
     files_url: str = ""
-    """Where its files lie, if not beside its log; the process that stages them checks them before the commit."""
+    """Where its files lie, if not next to its log; the process that stages them checks them before the commit."""
     numbers: tuple[str, ...] = ()
     """Names of what it keeps of each partition beyond positions, tokens and totals."""
 
@@ -36,18 +36,18 @@ class TablePlace(TableSpec):
 def fit(
     table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str, always: Collection[str] = ()
 ) -> pa.Schema:
-    """The columns that the table lacks; one of another type, or that the policy forbids, is the user's to settle.
+    """The columns that the table lacks; raises for one of another type, or one that the policy forbids.
 
-    Names are compared without case, as Delta does; those that are ambiguous so are refused. The policy is not asked
-    about columns in `always`.
+    Names are compared without case, as Delta does; names that differ in case alone are refused. The policy does not
+    apply to columns in `always`.
     """
     by_folded_name(table, f"the table at {path}")
     by_folded_name(job, "the job")
-    result = conflict(table, job)
-    if result is not None:
+    difference = conflict(table, job)
+    if difference is not None:
         raise UserError(
-            f"column {result.path} is {job_type_name(result.one)} in the table at {path}, "
-            f"the job writes {job_type_name(result.other)}",
+            f"column {difference.path} is {job_type_name(difference.one)} in the table at {path}, "
+            f"the job writes {job_type_name(difference.other)}",
             hint="change the job's schema, or write to a new table",
         )
     missing = missing_columns(table, job)
@@ -61,14 +61,14 @@ def fit(
     return missing
 
 
-def missing_columns(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """What the table has to take: columns that it lacks, and those of its own that get further fields, whole."""
-    there = {field.name: field.type for field in table}
-    return pa.schema([field for field in grown(table, wanted) if there.get(field.name) != field.type])
+def missing_columns(table: pa.Schema, job: pa.Schema) -> pa.Schema:
+    """The columns to add: those that the table lacks, and those of its own that get further fields, whole."""
+    types = {field.name: field.type for field in table}
+    return pa.schema([field for field in grown(table, job) if types.get(field.name) != field.type])
 
 
 def refuse_foreign_demands(handle: DeltaTable, spec: TablePlace) -> None:
-    """Refuse a table that asks of its writers what Penstock does not do (RULES C8)."""
+    """Refuse a table that requires of its writers what Penstock does not do (RULES C8)."""
     reasons = [*_partition_demands(handle, spec), *_property_demands(handle), *_column_demands(handle)]
     if reasons:
         raise UserError(
@@ -79,10 +79,10 @@ def refuse_foreign_demands(handle: DeltaTable, spec: TablePlace) -> None:
 
 
 def _partition_demands(handle: DeltaTable, spec: TablePlace) -> list[str]:
-    there = tuple(handle.metadata().partition_columns)
-    if [*map(folded, there)] == [*map(folded, spec.partition_by)]:
+    columns = list(handle.metadata().partition_columns)
+    if [*map(folded, columns)] == [*map(folded, spec.partition_by)]:
         return []
-    return [f"it is partitioned by {list(there)}, the job by {list(spec.partition_by)}"]
+    return [f"it is partitioned by {columns}, the job by {list(spec.partition_by)}"]
 
 
 def _property_demands(handle: DeltaTable) -> list[str]:
@@ -92,6 +92,8 @@ def _property_demands(handle: DeltaTable) -> list[str]:
             reasons.append(f"it has the constraint {name.removeprefix('delta.constraints.')}")
         elif name == "delta.columnMapping.mode" and setting != "none":
             reasons.append("it uses column mapping")
+        elif name == "delta.checkpointPolicy" and setting != "classic":
+            reasons.append(f"its checkpoints are not in one file ({name} = {setting})")
         elif name == "delta.setTransactionRetentionDuration":
             reasons.append(f"it forgets positions ({name})")
         elif name == "delta.logRetentionDuration" and (interval_seconds(setting) or 0) < DAY_SECONDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -30,11 +29,9 @@ from penstock.storage import Storage, open_storage
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
-"""Of one commit, for reasons other than a rival: the library has tried each several times already."""
+"""Of one commit, for reasons other than another commit: the library has tried each several times already."""
 QUARANTINE_FOLDER = "_quarantine"
-"""Below a table: readers and vacuums pass over folders whose names begin with `_`."""
-OWN_PROPERTY = re.compile(r"penstock\.")
-"""Begins the name of a property that only Penstock reads: the library refuses those that it does not know."""
+"""Below a table: readers and vacuums ignore folders whose names begin with `_`."""
 _BACKOFF_SECONDS_MAX = 2.0
 T = TypeVar("T")
 
@@ -91,16 +88,16 @@ class Table:
             self.handle.update_incremental()
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
-        """The table's word on these partitions, as of the newest version."""
+        """The state of these partitions, as of the newest version."""
         self.refresh()
         return self.known_state(partitions)
 
     def known_state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The same, as of the version that is loaded."""
-        wanted = tuple(partitions)
-        if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
-            known = {*wanted, *self._state.partitions}
-            self._state = state_of(self.version, self.transaction, self.job, known, self.spec.numbers)
+        requested = set(partitions)
+        if self._state.version != self.version or not requested <= self._state.partitions.keys():
+            requested |= self._state.partitions.keys()
+            self._state = state_of(self.version, self.transaction, self.job, requested, self.spec.numbers)
         return self._state
 
     def transactions(self) -> Mapping[str, int]:
@@ -113,7 +110,7 @@ class Table:
         return self.transactions().get(key)
 
     def commits(self) -> Iterator[Provenance]:
-        """What the job's commits up to the loaded version record of themselves, newest first."""
+        """The records of the job's commits up to the loaded version, newest first."""
         with library_errors(self.spec.path):
             history = self.handle.history()
         for _, commit in commits_of(history, self.job):
@@ -123,14 +120,14 @@ class Table:
         """The files of the loaded version, with the statistics of some columns; read once."""
         if self._files[0] != self.version:
             self._files = (self.version, {})
-        result = self._files[1].get(spans_of)
-        if result is None:
+        files = self._files[1].get(spans_of)
+        if files is None:
             with library_errors(self.spec.path):
-                result = self._files[1][spans_of] = active_files(self.handle, spans_of)
-        return result
+                files = self._files[1][spans_of] = active_files(self.handle, spans_of)
+        return files
 
     def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
-        """Make the proposal true, as far as the table accepts it; each partition for itself (RULES C2 to C4).
+        """Commit the proposal as far as the table accepts it, partition by partition (RULES C2 to C4).
 
         `written_with` is the schema of the staged files; if the table no longer has those columns, they cannot land.
         """
@@ -157,12 +154,11 @@ class Table:
             self.environment.at_step("checked")
             self._check_staged(proposal, checked.accepted)
             prepare()
-            wanted = effect(proposal, checked.accepted, state)
-            numbers = self._numbers
-            failure = self._land(proposal, wanted)
+            commit = effect(proposal, checked.accepted, state)
+            failure = self._land(proposal, commit)
             if failure is not None:
                 return failure
-            self._remember(state, wanted, numbers)
+            self._remember(state, commit, [part.partition for part in checked.accepted])
             return Outcome(self.version, checked.accepted, checked.refused)
 
         return self._retried(attempt)
@@ -190,7 +186,7 @@ class Table:
         return self._retried(attempt)
 
     def _retried(self, attempt: Callable[[], T | TransientError]) -> T:
-        """What `attempt` makes of the newest version; one that returns why it failed is repeated, within bounds."""
+        """Repeat `attempt` on the newest version while it returns why it failed, within bounds."""
         store_failures = 0
         for number in range(COMMIT_ATTEMPTS_MAX):
             self.refresh()
@@ -202,8 +198,8 @@ class Table:
                 raise result
             self.environment.back_off(number, _BACKOFF_SECONDS_MAX)
         raise TransientError(
-            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
-            hint="too many writers on one table; the batch will be written again",
+            f"gave up after {COMMIT_ATTEMPTS_MAX} other commits came first at {self.spec.path}",
+            hint="the batch is written again; if this repeats, use fewer writers for this table",
         )
 
     def commit_actions(
@@ -250,7 +246,7 @@ class Table:
         return RemoveAction(file.path, data_change, now_ms, file.size_bytes, dict(values))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""
+        """Add columns, and fields of columns; if another process adds them first, they have its types."""
 
         def attempt() -> ConflictError | None:
             missing = missing_columns(self.schema, columns)
@@ -268,40 +264,41 @@ class Table:
 
         self._retried(attempt)
 
-    def _land(self, proposal: Proposal, wanted: Effect) -> TransientError | None:
-        """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
+    def _land(self, proposal: Proposal, commit: Effect) -> TransientError | None:
+        """Try the commit once; after any error the table is read back to see whether it landed (RULES C2).
 
         Returns None once it is there, or why it is not.
         """
         before = self.version
         try:
-            files = self.stamped(wanted.files, proposal.stamps)
+            files = self.stamped(commit.files, proposal.stamps)
             actions: list[AddAction | RemoveAction] = [self.remove_action(remove) for remove in proposal.removes]
             actions += [self.add_action(file) for file in files]
-            self.commit_actions(actions, wanted.transactions, wanted.metadata)
+            self.commit_actions(actions, commit.transactions, commit.metadata)
         except TransientError as error:
             self.refresh()
             with library_errors(self.spec.path):
                 since = self.handle.history(self.version - before) if self.version > before else []
-            ours = (result for item in since if (result := provenance_of(item)) is not None)
-            return None if any(each.batch == proposal.batch_id for each in ours) else error
+            batches = {landed.batch for record in since if (landed := provenance_of(record)) is not None}
+            return None if proposal.batch_id in batches else error
         self.refresh()
         return None
 
-    def _remember(self, state: DeltaState, wanted: Effect, numbers: tuple[int, Mapping[str, int]] | None) -> None:
+    def _remember(self, state: DeltaState, commit: Effect, partitions: Iterable[Partition]) -> None:
         """Keep the state that our own commit made, if no other followed it; else it is read again."""
-        if self.version == state.version + 1:
-            if numbers is not None and numbers[0] == state.version:
-                self._numbers = (self.version, {**numbers[1], **wanted.transactions})
-            fingerprints = {**state.fingerprints, **wanted.fingerprints}
-            self._state = DeltaState(self.version, {**state.partitions, **wanted.state}, fingerprints)
+        if self._numbers is None or not self._numbers[0] == state.version == self.version - 1:
+            return
+        self._numbers = (self.version, {**self._numbers[1], **commit.transactions})
+        changed = state_of(self.version, self.transaction, self.job, partitions, self.spec.numbers)
+        fingerprints = {**state.fingerprints, **changed.fingerprints}
+        self._state = DeltaState(self.version, {**state.partitions, **changed.partitions}, fingerprints)
 
     def check_schema(self, written_with: pa.Schema | None) -> None:
         """`SchemaMovedError` if files written with these columns no longer fit the loaded version."""
         if written_with is None:
             return
-        there = {item.name: item.type for item in self.schema}
-        if any(there.get(each.name) != each.type for each in written_with):
+        types = {column.name: column.type for column in self.schema}
+        if any(types.get(column.name) != column.type for column in written_with):
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 
     def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
@@ -342,7 +339,7 @@ def open_or_create(
 ) -> Table:
     """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
 
-    Those in `always` are added whatever the policy says.
+    The policy does not apply to those in `always`.
     """
     spec = _delta_place(place)
     try:
@@ -358,7 +355,7 @@ def open_or_create(
 
 
 def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
-    """Of a commit whose conflicts we look at ourselves, and which the library must not repeat."""
+    """Of a commit that the library must not repeat, because we check for conflicts ourselves."""
     return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)
 
 
@@ -369,7 +366,7 @@ def _delta_place(place: TableSpec) -> TablePlace:
 
 
 def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
-    """Create the table; a rival that creates it first is as good."""
+    """Create the table, unless another process creates it first."""
     try:
         with library_errors(spec.path):
             DeltaTable.create(
@@ -378,7 +375,8 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration=dict(spec.properties),
-                raise_if_key_not_exists=not any(map(OWN_PROPERTY.match, spec.properties)),
+                # Properties that only Penstock reads are not known to the library.
+                raise_if_key_not_exists=False,
                 storage_options=dict(spec.storage_options),
                 commit_properties=_tried_once(Provenance(kind="create", job=job).metadata),
             )

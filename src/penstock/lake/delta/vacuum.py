@@ -1,9 +1,9 @@
 """Vacuum: delete files in the folder of a Delta table that no commit names and none can name any more (RULES C7).
 
-Folders are listed first, then the table is read, and each file is classified by both. Up to the loaded version a commit
-that named a file left it active or removed; after it the name of the file shows that none can. A file with an unknown
-name stays. Of the library's vacuum only the list of removed files is used: a full one takes staged files, and even the
-light one would commit twice for its own report, and could not be stopped between two files.
+Folders are listed first, then the table is read, and each file is classified by both. A file that a commit up to the
+loaded version named is active or removed; of others their names show whether a later commit can name them. A file with
+an unknown name stays. Of the library's vacuum only the list of removed files is used: a full one deletes staged files,
+and even the light one would commit twice for its own report, and could not be stopped between two files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from penstock.flow.write.names import (
     parse_replayed_name,
     parse_staged_name,
 )
-from penstock.lake.delta.files import active_paths
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
@@ -64,7 +63,7 @@ Verdict = Dead | Kept
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """What the name of a file decides that the table neither holds nor held."""
+    """Classifies files by their names, if no commit up to the loaded version named them."""
 
     of_slice: Callable[[StagedName], Verdict]
     of_output: Callable[[CompactedName], Verdict]
@@ -140,7 +139,7 @@ class ListedTable:
         self.table.refresh()
         storage, spec, handle = self.table.storage(), self.table.spec, self.table.handle
         with library_errors(spec.path):
-            active, by_name = active_paths(handle), rules(self.table)
+            active, by_name = {file.path for file in self.table.active_files()}, rules(self.table)
             removed = set(handle.vacuum(retention_hours=0, dry_run=True, full=False, enforce_retention_duration=False))
             expired = set(handle.vacuum(dry_run=True, full=False))
 
@@ -153,13 +152,9 @@ class ListedTable:
 
         classified = classify_all(spec.path, storage, self.entries, verdict)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-        fresh = recently_removed(
-            storage, {entry.path for entry, reason in classified.dead if reason is not Dead.REMOVED}
-        )
-        if not fresh:
-            return classified
-        removed |= fresh
-        return classify_all(spec.path, storage, self.entries, verdict)
+        unlisted = {entry.path for entry, reason in classified.dead if reason is not Dead.REMOVED}
+        removed |= (recent := recently_removed(storage, unlisted))
+        return classify_all(spec.path, storage, self.entries, verdict) if recent else classified
 
 
 def data_rules(table: Table) -> NameRules:
@@ -168,7 +163,7 @@ def data_rules(table: Table) -> NameRules:
     A slice is committed only where its start is the position, and positions never fall: every job that reads the
     partition must have passed it. In the same way every job must have passed a replay run of that number.
     """
-    jobs = writing_jobs(table)
+    jobs = jobs_with_positions(table.transactions()) | {table.job}
     run_over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
 
     def of_slice(name: StagedName) -> Verdict:
@@ -178,11 +173,6 @@ def data_rules(table: Table) -> NameRules:
         return by_position(name, min((position for position in positions if position is not None), default=None))
 
     return NameRules(of_slice, by_version(table), lambda name: by_run(name, run_over))
-
-
-def writing_jobs(table: Table) -> frozenset[str]:
-    """All jobs that have positions in the table, and the one that it is open for."""
-    return jobs_with_positions(table.transactions()) | {table.job}
 
 
 def by_position(name: StagedName, position: int | None) -> Verdict:

@@ -62,6 +62,6 @@ class DeltaKind(SingleKind):
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
     """The table with at least the job's columns."""
     schema, policy = row_columns(job, spark)
-    # The policy is about what records bring: a table made before its rows carried their place takes those columns.
+    # The policy is about fields of records: a table that was created without place columns gets them anyway.
     place = [name for _, name in place_columns(job.columns, job.sql.select if job.sql is not None else ())]
     return open_or_create(job.table, job.name, schema, policy, environment, place)

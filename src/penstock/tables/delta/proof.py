@@ -23,7 +23,7 @@ from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Proof, Violation, ViolationKind, earliest, violation_at
 from penstock.proof.frame import prove
-from penstock.proof.subject import DataFile, Depth, Rewrite, Subject, place_of, table_source
+from penstock.proof.subject import DataFile, Depth, PlacedRows, Rewrite, Subject, place_of, table_source
 from penstock.tables.single.facts import read_table
 
 
@@ -38,77 +38,71 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         rows_written={source.name: facts.incarnations.rows_written},
         rewrite=VALUES_OF_SQL if job.sql is not None else rewrite_of(job, facts.table),
     )
-    faults, violations = find_misfiled(subject, facts.table)
-    return prove(replace(subject, faults=faults, violations=violations), depth, open_log)
+    faults, first = find_misfiled(subject, facts.table)
+    return prove(replace(subject, faults=faults, violation=first), depth, open_log)
 
 
-def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], tuple[Violation, ...]]:
-    """Rows with another value of a partition column than their other columns give, and where the first of them are.
+def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], Violation | None]:
+    """Rows with another value of a partition column than their other columns give, and the first of them.
 
     Rows of other jobs on the same table are left out, as far as names of files distinguish them.
     """
     other_ids = subject.incarnations.other_ids
     [source] = subject.sources
     files = [file for file in source.files if not other_ids or file.topic_id not in {*other_ids, None}]
-    faults, firsts = [], []
+    faults: list[str] = []
+    firsts: list[Violation] = []
     for column, expression in _computed(subject.job, table):
-        misfiled = [
-            batch
-            for file in files
-            for batch in _misfiled_in(subject, file, column, expression, table.schema.field(column).type)
-        ]
-        count, first = sum(rows for rows, _ in misfiled), earliest(violation for _, violation in misfiled)
-        named = f", first {first.topic}/{first.partition} offset {first.offset}" if first else ""
+        count = 0
+        for file in files:
+            for partition, rows in _misfiled_rows(subject, file, column, expression, table.schema.field(column).type):
+                count += len(rows)
+                if len(rows) and isinstance(partition, Partition):
+                    firsts.append(violation_at(partition, rows["offset"].sort()[0], ViolationKind.MISFILED))
         if count:
-            faults.append(f"{count} rows are filed under another {column} than {to_text(expression)} gives{named}")
-        firsts += [] if first is None else [first]
-    return tuple(faults), tuple(firsts)
+            faults.append(f"{count} rows are filed under another {column} than {to_text(expression)} gives")
+    return tuple(faults), earliest(firsts)
 
 
 def _computed(job: JobSpec, table: Table) -> Iterator[tuple[str, Expression]]:
-    """The partition columns of the table that can be computed from the others."""
+    """The partition columns of the table that can be computed from columns in its files."""
     if job.sql is not None and job.sql.select:
         return
     expressions = {folded(name): expression for name, expression in job.columns.items()}
-    stored = {folded(name) for name in table.schema.names} - {folded(name) for name in table.spec.partition_by}
+    in_files = {folded(name) for name in {*table.schema.names} - {*table.spec.partition_by}}
     for name in table.spec.partition_by:
         expression = expressions.get(folded(name))
-        if expression is None or not _reads_fields_only(expression):
+        roots = [] if expression is None else [field.path[0] for field in fields(expression)]
+        if expression is None or not roots or _reads_kafka(expression):
             continue
-        roots = [field.path[0] for field in fields(expression)]
-        if roots and all(folded(root) in stored and root not in job.drop for root in roots):
+        if all(folded(root) in in_files and root not in job.drop for root in roots):
             yield name, expression
 
 
-def _reads_fields_only(expression: Expression) -> bool:
-    if isinstance(expression, Call):
-        return all(map(_reads_fields_only, expression.args))
-    return not isinstance(expression, KafkaField)
+def _reads_kafka(expression: Expression) -> bool:
+    return isinstance(expression, KafkaField) or (
+        isinstance(expression, Call) and any(map(_reads_kafka, expression.args))
+    )
 
 
-def _misfiled_in(
+def _misfiled_rows(
     subject: Subject, file: DataFile, column: str, expression: Expression, kind: pa.DataType
-) -> Iterator[tuple[int, Violation | None]]:
-    """How many rows of a file are misfiled, and the first of them if it carries its place."""
+) -> Iterator[PlacedRows]:
+    """The misfiled rows of a file; of a file that is older than a column, none."""
     [source] = subject.sources
     roots = {folded(field.path[0]) for field in fields(expression)}
     stored = [name for name in source.schema.names if folded(name) in roots]
     decoded = pa.schema([field for field in subject.job.schema if folded(field.name) in roots])
-    right = file.partition_values.get(column)
     try:
         for batch, placed in subject.placed_rows(source, file, stored):
             if not set(stored) <= set(batch.schema.names):
                 return
             given = fit_columns(batch.select(stored), decoded)
             values = evaluate(expression, DecodedRows(given, given), {}).cast(kind)
+            right = file.partition_values.get(column)
             wrong = [value.as_py() for value in pc.unique(values) if partition_value(value) != right]
-            misfiled = pl.Series(pc.is_in(values, pa.array(wrong, kind))).arg_true()
-            for partition, rows in placed if len(misfiled) else []:
-                rows = rows.filter(pl.col("row").is_in(misfiled.implode()))
-                first = None
-                if len(rows) and isinstance(partition, Partition):
-                    first = violation_at(partition, rows["offset"].sort()[0], ViolationKind.MISFILED)
-                yield len(rows), first
+            misfiled = pl.Series(pc.is_in(values, pa.array(wrong, kind)))
+            yield from ((partition, rows.filter(misfiled.gather(rows["row"]))) for partition, rows in placed)
     except (pa.ArrowException, OSError):
         # The check of offsets, or of files, names it.
         return
@@ -117,8 +111,8 @@ def _misfiled_in(
 def rewrite_of(job: JobSpec, table: Table) -> Rewrite:
     """The flow of a job with one table, without `sql:`, which needs Spark."""
     # Columns that the next run adds have no values yet.
-    there = {folded(name) for name in table.schema.names}
-    job = replace(job, columns={name: column for name, column in job.columns.items() if folded(name) in there})
+    names = {folded(name) for name in table.schema.names}
+    job = replace(job, columns={name: column for name, column in job.columns.items() if folded(name) in names})
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         flow = flow_of(job, Batch("verify", (piece,)), table.schema, table.spec.partition_by, quarantine_url)

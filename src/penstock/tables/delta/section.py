@@ -46,5 +46,5 @@ def _check_partition_column(name: str, output: Output, at: KeyPath, reader: Read
         reader.note(at, f"the table has no column {shown(name)}", hint)
     kind = output.types.get(name)
     if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
-        word = "binary" if pa.types.is_binary(kind) else str(kind).partition("<")[0]
-        reader.note(at, f"{shown(name)} cannot partition a table: it is a {word}", "use a primitive column")
+        type_name = "binary" if pa.types.is_binary(kind) else str(kind).partition("<")[0]
+        reader.note(at, f"{shown(name)} cannot partition a table: it is a {type_name}", "use a primitive column")

@@ -1,4 +1,4 @@
-"""Reads what a table says of its job, all as of one version: for `verify`, and next to the log for `status`."""
+"""Reads the state of a job from its table, all as of one version: for `verify`, and next to the log for `status`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import quarantine_key, replay_key, state_of
+from penstock.lake.delta.keys import replay_key, state_of
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.provenance import commits_of, provenance_of
+from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, Subject, quarantine_source
-from penstock.quarantine.table import open_quarantine
+from penstock.quarantine.table import open_quarantine, unappended_slices
 from penstock.status.frame import job_status, read_log_view
 from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown_path
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A job's table and quarantine, with what they say of the job."""
+    """A job's table and quarantine, with the state of the job in them."""
 
     table: Table
     quarantine: Table | None
@@ -59,24 +59,24 @@ class TableFacts:
 
 
 def read_table(job: JobSpec) -> TableFacts | None:
-    """What the job's table says; None while the job has not created one."""
+    """The facts of the job's table; None while the job has not created one."""
     table = find_table(job.table, job.name)
     return None if table is None else read_facts(job, table)
 
 
 def read_facts(job: JobSpec, table: Table) -> TableFacts:
-    """What a table with the positions of a job says, as of its newest version.
+    """The facts of a table with the positions of a job, as of its newest version.
 
     The quarantine is loaded before the version of the data that counts: it can only lag, and by how much is known.
     """
     quarantine = open_quarantine(job, table.quarantine_url)
     table.refresh()
     with library_errors(job.table.path):
-        history = tuple(item for item in table.handle.history() if int(item["version"]) <= table.version)
+        history = tuple(record for record in table.handle.history() if int(record["version"]) <= table.version)
         slices = read_history(history, job.name)
         incarnations = find_incarnations(table.transactions(), job.name, slices)
-        known = incarnations.partitions
-        states = state_of(table.version, table.transaction, job.name, known, table.spec.numbers).partitions
+        partitions = incarnations.partitions
+        states = state_of(table.version, table.transaction, job.name, partitions, table.spec.numbers).partitions
     key = replay_key(job.name)
     replayed = (quarantine.transaction(key) if quarantine else None) or 0
     return TableFacts(
@@ -93,20 +93,12 @@ def read_facts(job: JobSpec, table: Table) -> TableFacts:
 
 def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tuple[DataFile, ...]:
     """Quarantine files that commits to a log of the job list beyond the quarantine's own positions (RULES Q1)."""
-    appended: Mapping[str, int] = {} if quarantine is None else quarantine.transactions()
-    with library_errors(table.spec.path):
-        history = table.handle.history()
-    return tuple(
-        DataFile(file.path, file.rows, file.size_bytes)
-        for _, commit in commits_of(history, table.job)
-        for piece in commit.slices
-        if piece.end > appended.get(quarantine_key(table.job, piece.place, log), 0)
-        for file in piece.quarantine
-    )
+    slices = unappended_slices(table, quarantine, log)
+    return tuple(DataFile(file.path, file.rows, file.size_bytes) for piece in slices for file in piece.files)
 
 
 def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """Ask table and log how the job stands; a log that does not answer leaves the table's side."""
+    """The status of a job by its table and log; if the log does not answer, by its table."""
     facts = read_table(job)
     return JobStatus(job.name, shown_path(job), None) if facts is None else facts_status(job, facts, open_log, now)
 
@@ -118,11 +110,10 @@ def facts_status(
     now: Callable[[], float],
     further: Callable[[PartitionStatus], PartitionStatus] = lambda partition: partition,
 ) -> JobStatus:
-    """The same, where the table was asked already; `further` adds what only this kind of table reports."""
+    """The same for a table that was read already; `further` adds what only this kind of table reports."""
     log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
     status = job_status(job, facts.table.version, facts.incarnations, facts.states, log, further)
-    newest = max(facts.history, key=lambda record: int(record["version"]), default=None)
-    committed_at = None if newest is None else _instant(newest)
+    committed_at = _instant(facts.history[0]) if facts.history else None
     return replace(status, committed_at=committed_at, gaps=tuple(_recorded_gaps(facts.history, job.name)))
 
 
@@ -131,9 +122,9 @@ def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[R
     for record in history:
         commit = provenance_of(record)
         for piece in commit.slices if commit is not None and commit.job == job else ():
-            if piece.gap:
+            if piece.totals.gap:
                 version = int(record["version"])
-                yield RecordedGap(piece.place, piece.start, piece.start + piece.gap, version, _instant(record))
+                yield RecordedGap(piece.place, piece.start, piece.start + piece.totals.gap, version, _instant(record))
 
 
 def _instant(record: Mapping[str, Any]) -> datetime:

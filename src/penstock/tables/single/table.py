@@ -46,14 +46,14 @@ class SingleTable:
         return self.data.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """Refuses to start a partition that another job has in this table: its records would be there twice."""
+        """Refuses to start a partition that another job has read into this table: its records would be doubled."""
         starts = [part.partition for part in proposal.parts if isinstance(part, StartPart)]
 
         def revise() -> Proposal:
             readers = other_readers(self.data.transactions(), self.job.name, starts)
             if readers:
                 raise UserError(
-                    f"job {readers[0]} has read {starts[0].topic} into the table at {self.data.spec.path} already",
+                    f"job {readers[0]} already reads {starts[0].topic} into the table at {self.data.spec.path}",
                     detail=f"job {self.job.name} would write the same records once more",
                     hint=f"if the job was renamed, name it {readers[0]} again; else write to a table of its own",
                 )
@@ -78,7 +78,7 @@ class SingleTable:
         return self.landed(self.data.commit(proposal, staged.schema))
 
     def landed(self, outcome: Outcome) -> Landed:
-        """What became of a batch, once its bad records are in quarantine."""
+        """The result of a batch, once its bad records are in quarantine."""
         self.environment.at_step("committed")
         if outcome.version is None:
             return Landed(outcome)
@@ -112,7 +112,7 @@ class SingleTable:
         return False
 
     def close(self) -> None:
-        """There is nothing open between two commits."""
+        """Nothing is open between two commits."""
 
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
@@ -144,7 +144,7 @@ class SingleKind:
 
 
 def existing_table(job: JobSpec, environment: Environment) -> Table:
-    """The job's table; one that is missing is the user's to create."""
+    """The job's table; a `UserError` if it is missing."""
     try:
         return open_table(job.table, job.name, environment)
     except MissingTableError as error:

@@ -11,24 +11,23 @@ from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delet
 from penstock.lake.reports import VacuumReport
 from penstock.quarantine.table import listed_marks, quarantine_rules
 
-Beside = tuple[Table, Callable[[Table], NameRules]]
+TableRules = tuple[Table, Callable[[Table], NameRules]]
 """A further table of the job, with the rules for its files."""
 
 
-def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[Beside] = ()) -> VacuumReport:
-    """Delete dead files."""
+def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[TableRules] = ()) -> VacuumReport:
+    """Delete dead files of a table, of its quarantine, and of further tables."""
     place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
     quarantine = find_table(place, table.job, table.environment)
-    further = [*beside] if quarantine is None else [(quarantine, _rules_from(table)), *beside]
-    data = ListedTable.of(table)
-    others = [(ListedTable.of(other), rules) for other, rules in further]
+
+    def of_quarantine(opened: Table) -> NameRules:
+        """They follow the version of the job's table that was loaded last."""
+        positions = table.transactions()
+        return quarantine_rules(
+            opened, listed_marks(table), lambda place: positions.get(position_key(table.job, place))
+        )
+
+    further = [*beside] if quarantine is None else [(quarantine, of_quarantine), *beside]
+    listed = [(ListedTable.of(other), rules) for other, rules in [(table, data_rules), *further]]
     table.environment.at_step("vacuum_listed")
-    result = [data.classify(data_rules), *(listed.classify(rules) for listed, rules in others)]
-    return delete_dead(result, table.environment.at_step, dry_run=dry_run)
-
-
-def _rules_from(data: Table) -> Callable[[Table], NameRules]:
-    """The rules for the quarantine of a table; they go by the version of the table that was loaded last."""
-    return lambda quarantine: quarantine_rules(
-        quarantine, listed_marks(data), lambda partition: data.transaction(position_key(data.job, partition))
-    )
+    return delete_dead([folder.classify(rules) for folder, rules in listed], table.environment.at_step, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""The write step of a job with one Delta table: its batches, the columns that records bring, and replays."""
+"""The write step of a job with one Delta table: its batches, columns for new fields, and replays."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from penstock.tables.kind import SchemaChanged
 from penstock.tables.single.table import SingleTable
 
 BYTES_UNBOUNDED = str(2**31 - 1)
-"""With this very number Spark does not measure batches at all."""
+"""With exactly this number Spark does not measure batches."""
 
 
 def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:
-    """The columns of a job's rows, which only Spark can know with `sql:`, and what becomes of those a table lacks."""
+    """The columns of a job's rows, with `sql:` as Spark infers them, and the policy for those that a table lacks."""
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
-    schema = pa.schema([item for item in schema if item.name not in job.drop])
+    schema = pa.schema([column for column in schema if column.name not in job.drop])
     return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
 
 
 def add_fields(table: Table, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
-    """Give the table the fields that records brought; those that cannot be columns are reported and left out.
+    """Add columns for new fields of records; fields that cannot be columns are reported and left out.
 
     Returns whether the table has other columns than before.
     """
@@ -79,15 +79,15 @@ class SingleWriter:
         with spark_errors(self.spark):
             self._cut_batches(batch)
         records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
-        result = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, result)
-        return self._written(flow, result, started_at) or SchemaChanged()
+        gathered = self._batch_job.run(batch, flow, records)
+        self._batch_job.check(batch, gathered)
+        return self._written(flow, gathered, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:
         return TableTarget(self.table, self.spark, self.replay)
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
-        """Run the Spark job of a replay over records out of quarantine. None if the table first took new columns."""
+        """Run the Spark job of a replay over records out of quarantine. None if the table first had to add columns."""
         started_at = self.data.environment.now()
         flow = self.flow(batch)
         flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
@@ -100,17 +100,17 @@ class SingleWriter:
         return Written(gathered, started_at, flow.table.schema)
 
     def _cut_batches(self, batch: Batch) -> None:
-        """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow requires."""
+        """Limit the rows of Spark's Arrow batches, by the largest record that the topics allow."""
         if self.job.sql is None:
             return
-        largest = max(self.log.record_bytes_max(topic) for topic in {item.partition.topic for item in batch.slices})
+        largest = max(self.log.record_bytes_max(topic) for topic in {piece.partition.topic for piece in batch.slices})
         rows = rows_for(self.job.limits.arrow_batch_bytes_max, largest)
         session = self._batch_job.session
         session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_UNBOUNDED)
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
 
     def flow(self, batch: Batch) -> Flow:
-        """What the tasks of a batch must know, with the columns that the table has now; others may have added some."""
+        """The flow of a batch, with the columns that the table has now; other processes may have added some."""
         return self._flow_to(batch, self.data.schema, self.data.spec.partition_by)
 
     def _flow_to(self, batch: Batch, columns: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
@@ -120,14 +120,14 @@ class SingleWriter:
 
     def _added_columns(self, flow: Flow, gathered: Gathered) -> bool:
         """Whether the table has other columns than the flow knows, so that the batch has to run again."""
-        fields = {name: seen for name, seen in gathered.new_fields().items() if name not in self.job.drop}
+        fields = {name: types for name, types in gathered.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
         return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)
 
 
 Replay = Callable[[Batch, int, Records], Written | None]
-"""Runs the Spark job of a replay, of a number, over records out of quarantine; None: the table took new columns."""
+"""Runs the Spark job of a replay, of a number, over records out of quarantine; None: the table added columns."""
 
 
 class TableTarget(Target[Written]):
