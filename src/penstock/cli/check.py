@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import UserError
 from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
-from penstock.job.spec import JobSpec, Secret, SparkSpec, SqlSpec
+from penstock.job.spec import JobSpec, SparkSpec, SqlSpec
 from penstock.spark.session import open_spark
 from penstock.tables.registry import check_jobs, kind_of
 from penstock.tables.single.writer import row_columns
@@ -60,8 +60,6 @@ def _finding(key: KeyPath, job: JobSpec, spark: SparkSession) -> Finding | None:
     try:
         row_columns(job, spark)
     except UserError as error:
-        if job.sql is not None and any(isinstance(text, Secret) for text in (*job.sql.select, job.sql.where)):
-            return Finding(key, "is no expression over one row once its references are filled in")
         return Finding(key, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
     return None
 

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.job.faults import KeyPath, Secret
+from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import Reader, known_keys
@@ -101,10 +101,7 @@ def schema_of_message(
     try:
         return read()
     except UserError as error:
-        if isinstance(message.name, Secret):
-            reader.note(at, "is no message that a table can hold once its references are filled in")
-        else:
-            reader.note(at, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
+        reader.note(at, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
         return None
 
 

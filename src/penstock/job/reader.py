@@ -57,11 +57,8 @@ class Reader:
         return self.has(*key) and not self.states(*key)
 
     def written(self, *key: str | int) -> Any:
-        """The value of a key that was read, as it is in the file."""
-        value: Any = self.document.values
-        for part in key:
-            value = value[part]
-        return value
+        """The value of a key as it is in the file."""
+        return self.document.value(key)
 
     def note(self, at: KeyPath, message: str, hint: str = "", *, on_key: bool = False) -> None:
         self.findings.append(Finding(at, message, hint, on_key))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.place import DEFAULT_PLACE, place_columns, place_names
 from penstock.job.reader import Reader
@@ -146,9 +146,7 @@ def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) 
     """
     for field in fields(expression):
         fault = _path_fault(field.path, schema)
-        if fault is not None and isinstance(field.path[0], Secret):
-            yield Finding(at, "reads a field that the schema does not have")
-        elif fault is not None:
+        if fault is not None:
             yield Finding(at, *fault)
     yield from _argument_findings(expression, schema, at)
 
@@ -249,10 +247,7 @@ def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
             elif text.strip() != "*":
                 items[int(at[-1])] = read_select(text)
         except RefusedError as refusal:
-            if isinstance(text, Secret):
-                reader.note(at, "is no expression over one row once its references are filled in")
-            else:
-                reader.note(at, refusal.message, refusal.hint)
+            reader.note(at, refusal.message, refusal.hint)
     return items
 
 
@@ -271,7 +266,7 @@ def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output,
             continue
         item, at = selected[index], ("sql", "select", index)
         column = names.get(item.path[0].casefold()) if item.path is not None else None
-        if item.path is not None and column is None and before.complete and not isinstance(text, Secret):
+        if item.path is not None and column is None and before.complete:
             reader.note(at, f"there is no column {item.path[0]}", nearest(item.path[0], before.types))
         if fault := name_fault(item.name):
             reader.note(at, fault)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, kind_of, nearest, shown
-from penstock.job.values import LOST
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
 
 if TYPE_CHECKING:
     from penstock.job.reader import Reader
@@ -45,21 +44,13 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
-    """Read the `schema:` mapping; there is no schema only where nothing of it can be read."""
-    if not isinstance(raw, Mapping):
-        return None, [Finding(at, f"expected a mapping of field names to types, found {kind_of(raw)}")]
-    if not raw:
-        return None, [Finding(at, "a schema needs at least one field")]
-    findings: list[Finding] = []
-    return pa.schema(_fields(raw, at, findings)), findings
-
-
 def read_schema(raw: object, at: KeyPath, reader: Reader) -> object:
-    """The same for a reader of job files."""
-    schema, findings = parse_schema(raw, at)
-    reader.findings += findings
-    return LOST if schema is None else schema
+    """The `schema:` mapping as an Arrow schema; lost only if nothing of it can be read."""
+    if not isinstance(raw, Mapping):
+        return reader.lost(at, f"expected a mapping of field names to types, found {kind_of(raw)}")
+    if not raw:
+        return reader.lost(at, "a schema needs at least one field")
+    return pa.schema(_fields(raw, at, reader.findings))
 
 
 def name_findings(names: Mapping[str, KeyPath]) -> Iterator[Finding]:
@@ -152,8 +143,7 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
             try:
                 return parse_type(raw)
             except RefusedError as fault:
-                told = ("unknown type '******'",) if isinstance(raw, Secret) else (fault.message, fault.hint)
-                findings.append(Finding(at, *told))
+                findings.append(Finding(at, fault.message, fault.hint))
         case {}:
             if raw:
                 return pa.struct(_fields(raw, at, findings))

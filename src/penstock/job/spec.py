@@ -293,7 +293,7 @@ class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
     by: Annotated[RouteWay, Parsed(texts.route_way)]
-    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = ()
+    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = field(default=(), repr=False)
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
 
@@ -372,7 +372,7 @@ class JobSpec(Generic[TableT_co]):
     decode: Annotated[DecodeSpec, Part.SECTION]
     schema: pa.Schema
     """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
-    columns: Mapping[str, Expression]
+    columns: Mapping[str, Expression] = field(repr=False)
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()

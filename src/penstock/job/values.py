@@ -81,36 +81,29 @@ LOST = Lost()
 # quantities
 
 
-class QuantityError(ValueError):
-    """The text is no duration or size."""
+class QuantityError(RefusedError):
+    """The text is not a duration or a size."""
 
 
 def parse_duration(value: str) -> float:
     """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
-    number, unit = _amount(value, DURATION_UNITS, "write a number and one of ms, s, m, h, d, as in 60s")
+    number, unit = _amount(value, DURATION_UNITS, "duration", "write a number and one of ms, s, m, h, d, as in 60s")
     return float(number) * unit
 
 
 def parse_size(value: str) -> int:
     """Bytes of a text such as `128MiB`, `10MB` or `1024`; a fraction of a byte is dropped."""
-    how = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
-    number, unit = _amount(value, SIZE_UNITS, how)
+    hint = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
+    number, unit = _amount(value, SIZE_UNITS, "size", hint)
     return int(number) * unit if number.isdecimal() else int(float(number) * unit)
 
 
-def _amount(value: str, units: Mapping[str, UnitT], how: str) -> tuple[str, UnitT]:
+def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tuple[str, UnitT]:
     """The number as it is written, and its unit."""
     match = _QUANTITY.fullmatch(value.strip())
     if match is None or match[2] not in units:
-        raise QuantityError(how)
+        raise QuantityError(f"{shown(value)} is not a {what}", hint)
     return match[1], units[match[2]]
-
-
-def _parsed(parse: Callable[[str], NumberT], value: str, what: str) -> NumberT:
-    try:
-        return parse(value)
-    except QuantityError as error:
-        raise RefusedError(f"{shown(value)} is no {what}", str(error)) from None
 
 
 # scalars
@@ -153,7 +146,7 @@ def any_duration(value: object) -> float:
     """In seconds; it may be 0."""
     if not isinstance(value, str):
         raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
-    return _parsed(parse_duration, value, "duration")
+    return parse_duration(value)
 
 
 def duration(value: object) -> float:
@@ -165,7 +158,7 @@ def duration(value: object) -> float:
 
 def size(value: object) -> int:
     if isinstance(value, str):
-        return positive(_parsed(parse_size, value, "size"))
+        return positive(parse_size(value))
     if isinstance(value, bool) or not isinstance(value, int):
         raise RefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
     return positive(value)
@@ -206,8 +199,7 @@ def regular_expression(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        hint = "" if isinstance(value, Secret) else str(error)
-        raise RefusedError(f"{shown(value)} is no regular expression", hint) from None
+        raise RefusedError(f"{shown(value)} is not a regular expression", str(error)) from None
     return value
 
 
@@ -232,8 +224,7 @@ def one_of(choices: Any) -> Parsed:
         if not isinstance(value, str):
             raise RefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
         if value not in words:
-            hint = "" if isinstance(value, Secret) else nearest(value, words)
-            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", nearest(value, words))
         return convert(value)
 
     return Parsed(choose)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         # The route.
         ("route: {by: field(meta.type)}\n", "", 1, "route", "required key is missing"),
         ("{by: field(meta.type)}", "{}", 5, "route.by", "required key is missing"),
-        ("field(meta.type)", "fields(x)", 5, "route.by", "no route"),
+        ("field(meta.type)", "fields(x)", 5, "route.by", "not a route"),
         ("field(meta.type)", "kye", 5, "route.by", "did you mean key?"),
         ("field(meta.type)", "field()", 5, "route.by", "names nothing"),
         ("field(meta.type)", "field(kafka.key)", 5, "route.by", "path of a decoded field"),
@@ -103,7 +103,7 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
         ("days: {not_before: 2000-02-30}", "days.not_before", "no date"),
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),
-        ("days: {early: -1d}", "days.early", "no duration"),
+        ("days: {early: -1d}", "days.early", "not a duration"),
         ("alerts: {failed_writes_percent: 0}", "alerts.failed_writes_percent", "more than 0"),
         ("alerts: {failed_writes_percent: 101}", "alerts.failed_writes_percent", "at most 100"),
         ("alerts: {failed_writes_percent: 5%}", "alerts.failed_writes_percent", "expected a number"),

@@ -38,7 +38,7 @@ def test_a_path_is_enough(load: Load) -> None:
     ("text", "key", "told"),
     [
         (job("lateness: 120"), "lateness", "expected a duration, found a number; write the unit too"),
-        (job("lateness: -5m"), "lateness", "'-5m' is no duration"),
+        (job("lateness: -5m"), "lateness", "'-5m' is not a duration"),
         (job("latenes: 2m"), "latenes", "unknown key; did you mean lateness?"),
         (job("windows: 1m"), "windows", "expected a list"),
         (job("windows: []"), "windows", "names no window"),
