@@ -22,7 +22,7 @@ from penstock.job.texts import read_bounded
 from penstock.job.values import LOST
 
 FILE_BYTES_MAX = 1024 * 1024
-OTHER_KEYS = ("log", "schema", "columns", "place", "table")
+OTHER_KEYS = ("log", "schema", "columns", "table")
 """Top-level keys whose meaning depends on the log, the decoder and the kind of table."""
 
 SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)

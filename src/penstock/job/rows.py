@@ -12,12 +12,12 @@ from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
 from penstock.job.faults import Finding, KeyPath, RefusedError, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.place import DEFAULT_PLACE, place_columns, place_names
+from penstock.job.place import PLACE, place_columns
 from penstock.job.reader import Reader
 from penstock.job.schema import name_fault, name_findings, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT
 from penstock.job.texts import read_expression
-from penstock.job.values import LOST, Parsed, Read
+from penstock.job.values import LOST, Read
 
 if TYPE_CHECKING:
     from penstock.job.sql_text import SelectItem
@@ -197,32 +197,20 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
 def add_place(
     job: JobSpec, reader: Reader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
 ) -> dict[str, KafkaField]:
-    """Columns for those parts of the place that the job's own columns do not keep.
+    """Columns for those parts of the place that the job's own columns do not hold.
 
-    `taken` are the names that fields and columns have, each with the key that states it.
+    `taken` are the names of fields and columns, each with the key that states it.
     """
-    names = reader.top(Parsed(place_names), "place")
-    kept = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
-    added: dict[str, KafkaField] = {}
-    others = list(taken)
-    for part, name in (DEFAULT_PLACE if names is None else names).items():
-        at: KeyPath = ("place", part)
-        if part in kept:
-            if reader.has(*at):
-                hint = f"remove place.{part}, or rename the column"
-                reader.note(at, f"column {shown(kept[part])} is kafka.{part} already", hint)
-            continue
-        if fault := name_fault(name):
-            reader.note(at, fault)
-        for key, other in others:
-            if other.casefold() == name.casefold():
-                renamed = reader.has(*at)
-                message = f"{shown(other)} is also the column that holds the {part} of each record"
-                hint = f"choose another name, here or for that column: place: {{{part}: another_name}}"
-                on_key = not renamed and key[0] != "sql" and key[-1] != "message"
-                reader.note(at if renamed else key, message, hint, on_key=on_key)
-        others.append((at, name))
-        added[name] = KafkaField(part)
+    if job.place == "none":
+        return {}
+    held = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
+    added = {name: KafkaField(part) for part, name in PLACE.items() if part not in held}
+    for key, name in taken:
+        field = added.get(name.casefold())
+        if field is not None:
+            message = f"{shown(name)} is also the column that holds the {field.name} of each record"
+            hint = f"rename it, or name that column yourself: columns: {{another_name: kafka.{field.name}}}"
+            reader.note(key, message, hint, on_key=key[0] != "sql" and key[-1] != "message")
     return added
 
 

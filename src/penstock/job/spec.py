@@ -63,6 +63,8 @@ PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 NameStyle: TypeAlias = Literal["opentsdb", "raw"]
 Defaults: TypeAlias = Literal["null", "value"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
+PlaceColumns: TypeAlias = Literal["columns", "none"]
+"""Whether rows have columns for topic, partition and offset of their record."""
 ClaimsMode: TypeAlias = Literal["static", "group"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
 TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
@@ -375,6 +377,7 @@ class JobSpec(Generic[TableT_co]):
     columns: Mapping[str, Expression] = field(repr=False)
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
+    place: PlaceColumns = "columns"
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are no columns of the table themselves."""
     sql: Annotated[SqlSpec | None, Part.SECTION] = None

@@ -113,7 +113,7 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
         ("columns: {x: prise}", "columns.x", "did you mean price?"),
         ("columns: {x: day(meta)}", "columns.x", "takes no struct"),
         ("columns: {Day: day(meta.at)}", "columns.Day", "folders day="),
-        ("columns: {kafka_offset: price}", "columns.kafka_offset", "place: {offset: another_name}"),
+        ("columns: {kafka_offset: price}", "columns.kafka_offset", "columns: {another_name: kafka.offset}"),
     ],
 )
 def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, key: str, said: str) -> None:
