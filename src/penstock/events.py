@@ -37,7 +37,7 @@ class Event:
         return {name: fact for name, fact in result.items() if fact is not None}
 
     def in_short(self) -> str:
-        """What live progress shows as the state of the job: the words, where a fact matters with it."""
+        """The event in a few words, with the fact that matters most."""
         return self.name
 
 

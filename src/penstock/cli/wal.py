@@ -5,11 +5,10 @@ from __future__ import annotations
 import json as json_text
 import os
 import signal
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -19,16 +18,11 @@ from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import QuantityError, parse_duration, parse_size
 from penstock.logs.wal.client import WalClient, is_token
 from penstock.logs.wal.database import WalLimits
-from penstock.logs.wal.records import JSON_LINES_TYPE, JSON_TYPE
 from penstock.logs.wal.server import STEP, WalServer, is_loopback
 from penstock.logs.wal.store import STEPS, WalStore
 
 T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
-FORMATS = {"json": JSON_LINES_TYPE, "lines": "text/plain"}
-"""The content types of `--format`."""
-BYTES_PER_APPEND = 64 * 1024
-"""A file of lines is sent in appends of about so many, which may be one long line."""
 
 app = typer.Typer(help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True)
 
@@ -41,9 +35,9 @@ TokenFile = Annotated[Path | None, typer.Option(help="A file with the token of t
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
-    partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
+    partition_size: Annotated[str, typer.Option(help="Most bytes of unread records in a partition.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
-    dedup_window: Annotated[str, typer.Option(help="How long client keys are known.")] = "1h",
+    dedup_window: Annotated[str, typer.Option(help="How long client keys are remembered.")] = "1h",
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
@@ -63,10 +57,10 @@ def serve(
     )
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen: {listen!r} is no address", hint="write HOST:PORT")
+        raise UserError(f"--listen: {listen!r} is not an address", hint="write HOST:PORT")
     tokens = [] if token_file is None else _tokens(token_file)
     if not tokens and not without_token and not is_loopback(host):
-        hint = "give --token-file, listen on 127.0.0.1, or say --without-token"
+        hint = "give --token-file, listen on 127.0.0.1, or add --without-token"
         raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
     if (tls_certificate is None) != (tls_key is None):
         raise UserError("--tls-certificate and --tls-key belong together")
@@ -82,40 +76,10 @@ def serve(
 
 
 @app.command()
-def append(
-    url: Url,
-    topic: Annotated[str, typer.Argument(help="The topic; it must exist.")],
-    file: Annotated[typer.FileBinaryRead, typer.Argument(help="The file, or - for standard input.")] = "-",  # type: ignore[assignment]
-    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.")] = "json",
-    partition: Annotated[int | None, typer.Option(min=0, help="All records into this one.")] = None,
-    key: Annotated[
-        str, typer.Option(help="Names this run: repeated with the same file, nothing is appended twice.")
-    ] = "",
-    token_file: TokenFile = None,
-    json: Json = False,
-) -> None:
-    """Append a file: json has a value per line or one array, lines stay as they are."""
-    if format not in FORMATS:
-        raise UserError(f"there is no format {format}", hint=f"use one of {', '.join(FORMATS)}")
-    run = key or uuid.uuid4().hex
-    records = repeated = 0
-    with _client(url, token_file) as client:
-        for number, (body, kind) in enumerate(_bodies(file, FORMATS[format])):
-            answer = client.append_body(topic, body, kind, partition=partition, client_key=f"{run}:{number}")
-            records += answer.end - answer.start
-            repeated += answer.end - answer.start if answer.repeated else 0
-            if json:
-                typer.echo(msgspec.json.encode(answer))
-    if not json:
-        again = f", {repeated} of them by an earlier run" if repeated else ""
-        typer.echo(f"{records} records appended to {topic}{again}")
-
-
-@app.command()
 def create(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    partitions: Annotated[int, typer.Option(min=1, help="Their number cannot be changed.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; cannot be changed later.")] = 1,
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
@@ -176,16 +140,4 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
     except QuantityError as error:
-        raise UserError(f"{option}: {text!r} is not understood", hint=str(error)) from None
-
-
-def _bodies(source: BinaryIO, kind: str) -> Iterator[tuple[bytes, str]]:
-    """The lines of a file in bodies with their content types; a JSON array is one body."""
-    first = source.readline()
-    if kind == JSON_LINES_TYPE and first.lstrip().startswith(b"["):
-        yield first + source.read(), JSON_TYPE
-        return
-    lines = [first, *source.readlines(BYTES_PER_APPEND)]
-    while lines:
-        yield b"".join(lines), kind
-        lines = source.readlines(BYTES_PER_APPEND)
+        raise UserError(f"{option}: {error.message}", hint=error.hint) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from penstock.spark.jars import JarSet, resolve
 
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
+CONNECT_SECONDS_MAX = 10.0
 _WORKER_ENVIRONMENT = {
     # There is a task for every core: further threads of Polars only take turns with those of other tasks.
     "POLARS_MAX_THREADS": "1",
@@ -59,6 +61,7 @@ def open_spark(
 
     `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
     """
+    _check_reachable(spark.master)
     if is_local(spark.master) if spark.master else not _may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -68,6 +71,7 @@ def open_spark(
         settings["spark.jars"] = ",".join([*jars, *filter(None, [spark.conf.get("spark.jars")])])
     _start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
     master = chosen_master(spark.master, _running_master() or _given_master())
+    _check_reachable(master)
     builder = SparkSession.builder.appName(name).master(master)
     for key, setting in settings.items():
         builder = builder.config(key, setting)
@@ -165,6 +169,22 @@ class SharedSession:
 def _running_master() -> str | None:
     running = SparkContext._active_spark_context
     return None if running is None or running._jsc is None else running.master
+
+
+def _check_reachable(master: str | None) -> None:
+    """Raise if no standalone master answers: Spark itself takes a minute, and then only reports a stopped context."""
+    if master is None or not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS_MAX).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address}: {error}")
+    hint = "is the master up and its port open from here? check spark.master"
+    raise TransientError(f"the Spark master {master} cannot be reached", detail="; ".join(reasons), hint=hint)
 
 
 def _opening_error(error: Exception, master: str) -> PenstockError:
