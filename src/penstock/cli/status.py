@@ -1,10 +1,10 @@
-"""`penstock status`: how jobs stand; and `penstock windows`: the values of windows that are not closed yet."""
+"""`penstock status`: positions, lag and alerts of jobs; `penstock windows`: the values of open windows."""
 
 from __future__ import annotations
 
 import json as json_text
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from penstock.cli.maintenance import Job, Json
 from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.status.model import UNKNOWN, DayAnswer, JobStatus, PartitionStatus
+from penstock.status.model import UNKNOWN, JobStatus, PartitionStatus
 from penstock.tables.kind import OpenWindow, OpenWindows, Windowed, WindowsRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
@@ -26,7 +26,7 @@ from penstock.watch.status import status as status_of
 GAPS_SHOWN = 5
 EXIT_NOT_COMPLETE = 1
 WIDTH_IN_FILES = 200
-"""Where no terminal says how wide it is, nothing is cut."""
+"""Of output that is not a terminal, so that nothing is cut."""
 
 
 def status(
@@ -47,18 +47,18 @@ def status(
     """
     specs = [load_job(path) for path in jobs]
     if day is not None:
-        _tell_day(specs, day.date().isoformat(), types or (), json)
+        _print_day(specs, day.date().isoformat(), types or (), json)
         return
     if types:
-        raise UserError("--type goes with --day")
+        raise UserError("--type needs --day", hint="add --day YYYY-MM-DD")
     statuses = [status_of(spec) for spec in specs]
     if json:
         typer.echo(json_text.dumps([item.as_json() for item in statuses]))
     else:
         console = status_console()
-        for each in statuses:
-            print_status(each, console)
-    worst = max((each.exit_code for each in statuses), default=0)
+        for item in statuses:
+            print_status(item, console)
+    worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
 
@@ -68,30 +68,28 @@ def status_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_FILES)
 
 
-def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
-    result = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
+def _print_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
+    """Show whether a day is complete, and exit with 1 if it is not."""
+    answers = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
+    complete = {job: all(answer.complete for answer in of_job) for job, of_job in answers.items()}
     if json:
-        told = [
-            {"job": job, "day": day, "complete": _all_complete(each), "types": [one.as_json() for one in each]}
-            for job, each in result.items()
+        content = [
+            {"job": job, "day": day, "complete": complete[job], "types": [answer.as_json() for answer in of_job]}
+            for job, of_job in answers.items()
         ]
-        typer.echo(json_text.dumps(told))
+        typer.echo(json_text.dumps(content))
     else:
         console = status_console()
-        for job, each in result.items():
+        for job, of_job in answers.items():
             console.print(Text.assemble((job, "bold"), f"  {day}"))
-            for one in each:
-                console.print(Text(f"{one.type}  {one.state.value}: {one.reason}"), soft_wrap=True)
-    if not all(_all_complete(item) for item in result.values()):
+            for answer in of_job:
+                console.print(Text(f"{answer.type}  {answer.state.value}: {answer.reason}"), soft_wrap=True)
+    if not all(complete.values()):
         raise typer.Exit(EXIT_NOT_COMPLETE)
 
 
-def _all_complete(answers: Iterable[DayAnswer]) -> bool:
-    return all(answer.complete for answer in answers)
-
-
 def print_status(job: JobStatus, console: Console) -> None:
-    """A heading, the partitions, what only this kind of table reports, gaps and alerts."""
+    """Print a heading, the partitions, sections of this kind of table, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
     console.print(Text.assemble((job.job, "bold"), f"  {job.table}  {version}"), soft_wrap=True)
@@ -114,28 +112,30 @@ def _partitions(job: JobStatus) -> Table:
     return table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
 
 
-def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
+def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:
     """A row of the table of partitions: heading to cell."""
-    totals = each.totals
+    totals = partition.totals
     none = "-" if reachable else UNKNOWN
     cells = {
-        "partition": str(each.partition),
-        "position": cell(each.position, none),
-        "end": cell(each.end, none),
-        "lag": cell(each.lag_records, none),
-        "age": none if each.lag_seconds is None else duration(each.lag_seconds),
-        "token": str(each.token),
+        "partition": str(partition.partition),
+        "position": cell(partition.position, none),
+        "end": cell(partition.end, none),
+        "lag": cell(partition.lag_records, none),
+        "age": none if partition.lag_seconds is None else duration(partition.lag_seconds),
+        "token": str(partition.token),
         "written": str(totals.written + totals.replayed),
         "quarantined": str(totals.quarantined - totals.replayed),
         "filtered": str(totals.filtered),
         "holes": str(totals.holes),
         "gap": str(totals.gap),
-        "group": cell(each.mirrored, none),
+        "group": cell(partition.mirrored, none),
     }
     result = {}
     for heading, content in cells.items():
         result[heading] = content
-        result.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
+        result.update(
+            {column.heading: cell(column.value, none) for column in partition.further if column.after == heading}
+        )
     return result
 
 
@@ -150,7 +150,7 @@ def windows(
     spec = load_job(job)
     kind = kind_of(spec)
     if not isinstance(kind, Windowed):
-        raise UserError(f"the table of {spec.name} has no windows", hint="windows are for metrics")
+        raise UserError(f"the table of {spec.name} has no windows", hint="`penstock windows` is for rollups")
     result = kind.open_windows(spec, WindowsRequest(tuple(metric or ()), interval, limit))
     if json:
         rows = [_window_json(window) for window in result.windows]
@@ -159,9 +159,9 @@ def windows(
         _print_windows(result)
 
 
-def _print_windows(found: OpenWindows) -> None:
-    if found.windows:
-        names = tuple(found.windows[0].values)
+def _print_windows(result: OpenWindows) -> None:
+    if result.windows:
+        names = tuple(result.windows[0].values)
         rows: list[tuple[str | Text, ...]] = [
             (
                 Text(window.metric),
@@ -170,13 +170,13 @@ def _print_windows(found: OpenWindows) -> None:
                 f"{window.start:%Y-%m-%d %H:%M:%SZ}",
                 *(cell(window.values[name]) for name in names),
             )
-            for window in found.windows
+            for window in result.windows
         ]
         status_console().print(table(("metric", "tags", "interval", "start", *names), rows, left=(0, 1, 2, 3)))
-    left_out = found.total - len(found.windows)
+    left_out = result.total - len(result.windows)
     if left_out:
-        typer.echo(f"{left_out:,} more open windows; --limit shows more, --metric and --interval choose")
-    elif not found.total:
+        typer.echo(f"{left_out:,} more open windows; choose with --metric or --interval, or raise --limit")
+    elif not result.total:
         typer.echo("no open windows")
 
 
