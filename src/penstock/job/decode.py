@@ -63,7 +63,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> Decod
         try:
             files_of(decode.descriptors)
         except UserError as error:
-            reader.note((*AT, "descriptors"), "is no descriptor set", error.hint)
+            reader.note((*AT, "descriptors"), "is not a descriptor set", error.hint)
             return replace(decode, descriptors=b"")
     if decode.header is not None and decode.descriptors:
         read = partial(message_schema, decode.descriptors, decode.header)

@@ -1,4 +1,4 @@
-"""A YAML text as plain values that remember where each of them stands in the file.
+"""A YAML text as plain values, with the line and column of each key and value.
 
 Plain scalars follow YAML 1.2's core: `on`, `off`, `yes`, `no`, `12:30` and dates stay texts.
 Mapping keys are always texts, as written. `${env:NAME}` and `${file:PATH}` in values are filled in, as secrets.
@@ -31,7 +31,7 @@ _WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
 
 @dataclass(slots=True)
 class Document:
-    """The values of a file, the places of its keys and values, and what was wrong on this level."""
+    """The values of a file, the places of its keys and values, and the faults of its YAML and references."""
 
     values: dict[str, Value] = field(default_factory=dict)
     key_places: dict[KeyPath, Place] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
 
     def has(self, *key: str | int) -> bool:
-        """Whether the file states this key, rightly or wrongly."""
+        """Whether the file has this key, also with a faulty value."""
         return tuple(key) in self.value_places
 
     def value(self, key: KeyPath) -> Any:
@@ -53,7 +53,7 @@ class Document:
         return value
 
     def place(self, finding: Finding) -> Place:
-        """The place of a finding; what the file does not state is placed at the nearest key above it."""
+        """The place of a finding; for a key that the file does not have, the place of the nearest key above it."""
         key = finding.key
         if finding.place is not None:
             return finding.place
@@ -128,7 +128,7 @@ def _place(item: Node | yaml.Event) -> Place:
 
 @dataclass(slots=True)
 class _Converter:
-    """Nodes to values; whatever is wrong is noted and left out."""
+    """Nodes to values; a faulty value is noted and left out."""
 
     document: Document
     env: Mapping[str, str]
@@ -158,7 +158,7 @@ class _Converter:
             self._note(at, "a key must be a text", key=node)
             return None
         if "${" in node.value:
-            self._note((*at, node.value), "references stand in values, not in keys", key=node)
+            self._note((*at, node.value), "references are allowed in values only", key=node)
             return None
         return str(node.value)
 
@@ -241,10 +241,10 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
 
 def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
     if body is None:
-        raise RefusedError("a reference is opened by ${ and not closed", _WAYS)
+        raise RefusedError("a reference begins with ${ and is not closed", _WAYS)
     kind, _, name = (part.strip() for part in body.partition(":"))
     if kind not in ("env", "file") or not name:
-        raise RefusedError(f"${{{body}}} is no reference", _WAYS)
+        raise RefusedError(f"${{{body}}} is not a reference", _WAYS)
     if kind == "file":
         return _file_text(name, folder)
     if name not in env:

@@ -192,6 +192,6 @@ def _conflict(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fau
     for folder, other_folder in product(job.table.folders, other.table.folders):
         nested = f"{folder}/".startswith(f"{other_folder}/") or f"{other_folder}/".startswith(f"{folder}/")
         if nested and not (may_share and folder == other_folder):
-            message = f"a table of the job in {other_path} lies in the same folder, or one inside the other"
+            message = f"a table of the job in {other_path} is in the same folder, or one folder is inside the other"
             return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
     return None

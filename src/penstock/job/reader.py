@@ -36,7 +36,7 @@ class FileKey:
 
 @dataclass(slots=True)
 class Reader:
-    """What the file states, and what was found wrong with it so far."""
+    """What the file states, and what is wrong with it so far."""
 
     document: Document
     folder: Path
@@ -45,15 +45,15 @@ class Reader:
     _read: set[KeyPath] = field(default_factory=set)
 
     def has(self, *key: str | int) -> bool:
-        """Whether the file states this key, rightly or wrongly."""
+        """Whether the file has this key, also with a faulty value."""
         return self.document.has(*key)
 
     def states(self, *key: str | int) -> bool:
-        """Whether the file states this key and its value could be read."""
+        """Whether the file has this key and its value could be read."""
         return key in self._read
 
     def misstates(self, *key: str | int) -> bool:
-        """Whether the file states this key and its value could not be read."""
+        """Whether the file has this key and its value could not be read."""
         return self.has(*key) and not self.states(*key)
 
     def written(self, *key: str | int) -> Any:

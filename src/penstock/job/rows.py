@@ -1,4 +1,4 @@
-"""The columns of rows: decoded fields, computed columns, the place of a row; less what `drop` and `sql` leave out."""
+"""The columns of rows: decoded fields, computed columns and the place, without those that `drop` and `sql` remove."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ StatedColumns: TypeAlias = Mapping[str, Expression | None]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The table's columns by name; None for a type that only the run will know.
+    """The table's columns by name; None for a type that only the run finds out.
 
-    `complete` is false where a name is not known either.
+    `complete` is false if there may be columns of other names.
     """
 
     types: Mapping[str, pa.DataType | None]
@@ -62,7 +62,7 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     sql = job.sql
     if sql is not None and sql.select:
         output = _projected(sql, selected, output, reader)
-        # A projection passes on the place of a row, whether it names it or not.
+        # A projection keeps the place of a row, whether it names it or not.
         passed = {part for part, _ in place_columns(columns, sql.select)}
         left_out = {name: field for name, field in added.items() if field.name not in passed}
         more = {name: type_of(field, pa.schema([])) for name, field in left_out.items()}
@@ -87,7 +87,7 @@ def _names(
 
 
 def _without_dropped(job: JobSpec, schema: pa.Schema | None, before: Output, reader: Reader) -> Output:
-    """What `drop` leaves of the columns."""
+    """The columns without those of `drop`."""
     if not reader.states("drop"):
         return before
     if reader.has("sql"):
@@ -128,7 +128,7 @@ def _read_columns(value: object, at: KeyPath, reader: Reader) -> object:
 
 
 def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Finding]:
-    """What is wrong with the columns beside these decoded fields."""
+    """What is wrong with the columns next to these decoded fields."""
     decoded = {name.casefold(): name for name in schema.names}
     for name, expression in stated.items():
         at: KeyPath = ("columns", name)
@@ -140,10 +140,7 @@ def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Findin
 
 
 def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
-    """What an expression reads that these decoded fields do not have, and functions of values that they do not take.
-
-    This is the place for the types of arguments.
-    """
+    """Fields of an expression that do not exist, and arguments that its functions do not take."""
     for field in fields(expression):
         fault = _path_fault(field.path, schema)
         if fault is not None:
@@ -168,7 +165,7 @@ def _path_fault(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, str] | N
             return None
         before = ".".join(path[:depth])
         if not pa.types.is_struct(inside):
-            return f"{before} is no struct: there is no {name} in it", ""
+            return f"{before} is not a struct: it has no field {name}", ""
         known = [inside.field(index).name for index in range(inside.num_fields)]
         if name not in known:
             whole = [".".join((*path[:depth], other)) for other in known]
@@ -240,7 +237,7 @@ def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
 
 
 def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output, reader: Reader) -> Output:
-    """The columns that `select` leaves or makes."""
+    """The columns after `select`."""
     types: dict[str, pa.DataType | None] = {}
     names = {name.casefold(): name for name in before.types}
     complete = True

@@ -5,7 +5,7 @@
     list<type> or [type]     a list
     map<string,type>         a map
 
-A field whose type cannot be read gets Arrow's null type, so that checks after this one know to stay silent about it.
+A field whose type cannot be read gets Arrow's null type, so that later checks report nothing about it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,15 @@ def read_schema(raw: object, at: KeyPath, reader: Reader) -> object:
 
 
 def name_findings(names: Mapping[str, KeyPath]) -> Iterator[Finding]:
-    """What Delta or we refuse in column names that stand beside each other."""
-    seen: dict[str, str] = {}
+    """Names that cannot be columns of one table."""
+    first: dict[str, str] = {}
     for name, at in names.items():
         fault = name_fault(name)
         if fault:
             yield Finding(at, fault, on_key=True)
-        if name.casefold() in seen:
-            other = seen[name.casefold()]
-            yield Finding(at, f"the same name as {other}: Delta does not tell upper from lower case", on_key=True)
-        seen.setdefault(name.casefold(), name)
+        other = first.setdefault(name.casefold(), name)
+        if other != name:
+            yield Finding(at, f"the same name as {other}: Delta ignores case", on_key=True)
 
 
 def name_fault(name: str) -> str:
@@ -84,11 +83,15 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
     """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `RefusedError`."""
     word = text.strip()
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} types inside each other")
+        raise RefusedError(f"more than {NESTING_MAX} levels of nested types")
     if word in _PRIMITIVES:
         return _PRIMITIVES[word]
     if match := _DECIMAL.fullmatch(word):
-        return _decimal(int(match[1]), int(match[2]))
+        precision, scale = int(match[1]), int(match[2])
+        if not 1 <= precision <= 38 or scale > precision:
+            hint = "1 to 38 digits, of them 0 to all after the point"
+            raise RefusedError(f"decimal({precision},{scale}) is out of range", hint)
+        return pa.decimal128(precision, scale)
     if match := _LIST.fullmatch(word):
         return pa.list_(parse_type(match[1], depth + 1))
     if match := _MAP.fullmatch(word):
@@ -122,14 +125,6 @@ def job_type_name(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     return next((name for name, primitive in _PRIMITIVES.items() if primitive == kind), str(kind))
-
-
-def _decimal(precision: int, scale: int) -> pa.DataType:
-    if not 1 <= precision <= 38 or scale > precision:
-        raise RefusedError(
-            f"decimal({precision},{scale}) is out of range", "1 to 38 digits, of them 0 to all after the point"
-        )
-    return pa.decimal128(precision, scale)
 
 
 def _fields(raw: Mapping[str, object], at: KeyPath, findings: list[Finding]) -> list[pa.Field]:

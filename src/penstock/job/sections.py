@@ -92,7 +92,7 @@ def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: Reader) -> StartAt | 
     offsets: dict[int, int] = {}
     for partition, offset in log.start.items():
         if not re.fullmatch(r"0|[1-9][0-9]{0,8}", partition):
-            reader.note((*at, partition), "is no partition number", on_key=True)
+            reader.note((*at, partition), "is not a partition number", on_key=True)
         elif reader.parsed(count, offset, (*at, partition)) is not LOST:
             offsets[int(partition)] = count(offset)
     return dict.fromkeys(log.topics[:1], offsets)

@@ -147,7 +147,7 @@ def parse_expression(text: str) -> Expression:
 
 def _expression(node: exp.Expr, depth: int = 1) -> Expression:
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} functions inside each other")
+        raise RefusedError(f"more than {NESTING_MAX} levels of nested functions")
     match node:
         case exp.Literal() if node.is_string:
             return Constant(node.name)
@@ -160,8 +160,8 @@ def _expression(node: exp.Expr, depth: int = 1) -> Expression:
         case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
             return _field(node.parts)
         case _:
-            hint = "odd names are written in backticks, as in `user-agent`"
-            raise RefusedError(f"{shown(node.sql())} is no field, constant or function", hint)
+            hint = "write names with special characters in backticks, as in `user-agent`"
+            raise RefusedError(f"{shown(node.sql())} is not a field, a constant or a function", hint)
 
 
 def _number(text: str) -> Constant:

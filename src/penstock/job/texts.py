@@ -1,4 +1,4 @@
-"""Texts of a job file that have a form of their own: names, paths of tables, routes, and where reading starts."""
+"""Texts of a job file with a syntax of their own: names, files, expressions, routes and paths of tables."""
 
 from __future__ import annotations
 
@@ -152,7 +152,10 @@ def _field_path(inside: str) -> tuple[str, ...]:
     with suppress(RefusedError):
         expression = parse_expression(inside)
     if not isinstance(expression, Field):
-        raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
+        raise RefusedError(
+            "field() takes the path of a decoded field",
+            "write names with special characters in backticks: field(`a b`.c)",
+        )
     return expression.path
 
 
@@ -160,16 +163,11 @@ def _field_path(inside: str) -> tuple[str, ...]:
 
 
 def read_table_path(value: object, at: KeyPath, reader: Reader) -> object:
-    """The path of a table, checked and absolute."""
+    """The path of a table, without a slash at its end; a relative one is taken from the job file's folder."""
     path = reader.parsed(_checked_path, value, at)
-    return table_path(path, reader.folder) if path is not LOST else LOST
-
-
-def table_path(path: str, folder: Path) -> str:
-    """The path without a slash at its end, a relative one taken from the job file's folder; a secret stays one."""
-    whole = path.strip()
-    if not _SCHEME.fullmatch(whole):
-        whole = str((folder / whole).absolute())
+    if path is LOST:
+        return LOST
+    whole = path.strip() if _SCHEME.fullmatch(path.strip()) else str((reader.folder / path.strip()).absolute())
     whole = whole.rstrip("/") or "/"
     return Secret(whole) if isinstance(path, Secret) else whole
 

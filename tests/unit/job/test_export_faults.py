@@ -100,7 +100,7 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
     [
         ("schema: {a: int}", "schema", "has no meaning for table.export"),
         ("sql: {where: price > 1}", "sql", "has no meaning for table.export"),
-        ("days: {not_before: 2000-02-30}", "days.not_before", "no date"),
+        ("days: {not_before: 2000-02-30}", "days.not_before", "not a date"),
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),
         ("days: {early: -1d}", "days.early", "not a duration"),
@@ -127,7 +127,7 @@ def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, 
     [
         ("garmadon.desc", "missing.desc", 4, "decode.descriptors", "No such file"),
         ("garmadon.desc", ".", 4, "decode.descriptors", "cannot be read"),
-        ("garmadon.desc", "job.yaml", 4, "decode.descriptors", "no descriptor set"),
+        ("garmadon.desc", "job.yaml", 4, "decode.descriptors", "not a descriptor set"),
         ("garmadon.desc", "empty.desc", 4, "decode.descriptors", "protoc"),
         (", descriptors: garmadon.desc", "", 4, "decode.descriptors", "required key is missing"),
         (", header: g.Header", "", 4, "decode.header", "required key is missing"),

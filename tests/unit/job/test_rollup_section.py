@@ -50,7 +50,7 @@ def test_a_path_is_enough(load: Load) -> None:
         (job("aggregates: [frist]"), "aggregates[0]", "did you mean first?"),
         (job("quantiles: [99]"), "quantiles[0]", "between 0 and 1"),
         (job("quantiles: [0.5, 0.5]"), "quantiles", "named twice"),
-        (job("not_before: 2020-13-01"), "not_before", "is no date"),
+        (job("not_before: 2020-13-01"), "not_before", "is not a date"),
         (job("partials: s3://lake/rollups/p"), "partials", "unknown key"),
         (job("publish: rollups"), "publish", "expected a mapping, found a text; write {topic: ...}"),
         (job("publish: {topic: telegraf}"), "publish.topic", "it would read what it publishes"),
