@@ -152,10 +152,8 @@ def _field_path(inside: str) -> tuple[str, ...]:
     with suppress(RefusedError):
         expression = parse_expression(inside)
     if not isinstance(expression, Field):
-        raise RefusedError(
-            "field() takes the path of a decoded field",
-            "write names with special characters in backticks: field(`a b`.c)",
-        )
+        hint = "write names with special characters in backticks: field(`a b`.c)"
+        raise RefusedError("field() takes the path of a decoded field", hint)
     return expression.path
 
 

@@ -80,6 +80,7 @@ def test_a_key_given_twice_is_named_with_its_first_line() -> None:
 def test_what_is_no_yaml_mapping_is_refused_with_its_line(text: str, line: int) -> None:
     with pytest.raises(RefusedError) as caught:
         read(text)
+    assert caught.value.place is not None
     assert caught.value.place.line == line
 
 
