@@ -36,10 +36,6 @@ class Event:
         result = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: fact for name, fact in result.items() if fact is not None}
 
-    def in_short(self) -> str:
-        """The event in a few words, with the fact that matters most."""
-        return self.name
-
 
 class Listener(Protocol):
     """Receives what happens in a job."""
