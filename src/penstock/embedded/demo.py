@@ -105,8 +105,9 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         say(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
         _produce_metrics(cluster.bootstrap)
         # The grace is longer than event time moves on, so that every closed window can be computed again.
-        rollup = rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d")
-        rollup_path.write_text(rollup)
+        rollup_path.write_text(
+            rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d"), encoding="utf-8"
+        )
         say(f"penstock run {job_path.name} {rollup_path.name}: the killed job goes on, and a rollup closes its windows")
         _run_to_end(job_path, rollup_path)
         say("penstock verify, for both")
