@@ -46,7 +46,7 @@ SMALL_BATCHES = "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB"
 METRICS_TOPIC = "telegraf"
 METRICS_PARTITIONS = 2
 METRICS = MetricSample(records=20_000, hosts=100)
-_RUN_SECONDS_MAX = 150.0
+_RUN_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.02
 Say = Callable[[str], None]
 
@@ -161,7 +161,10 @@ def _run_and_kill(job_path: Path, table: Path) -> int:
 
 def _run_to_end(*job_paths: Path) -> None:
     with _penstock_run(*job_paths, "--once") as process:
-        out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
+        try:
+            out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise TransientError(f"penstock run did not end within {_RUN_SECONDS_MAX:g} s") from None
         if process.returncode:
             raise TransientError("penstock run failed", detail=(out or "")[-1500:])
 
