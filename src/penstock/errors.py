@@ -8,7 +8,7 @@ PenstockError
 ├── OutcomeUnknownError   the act may have happened: read back first      exit 75
 └── InvariantError        a bug or a damaged table: crash                 exit 70
 
-Verdicts are no errors: `penstock verify` ends with 1 if an invariant is violated and with 3 if something is not proven.
+Verdicts are not errors: `penstock verify` exits with 1 if an invariant is violated, with 3 if something is not proven.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar
 
 WHAT_TO_DO = (
     "this is a bug of Penstock or a damaged table, and trying again does not help: stop the job, run "
-    "`penstock verify JOB`, and report this text with what it says; what is committed stays as it is"
+    "`penstock verify JOB`, and report this text with its output; committed rows stay as they are"
 )
 """The hint of an error that has no better one, with exit code 70."""
 
@@ -51,7 +51,7 @@ class UserError(PenstockError):
 
 
 class TransientError(PenstockError):
-    """Something outside that may be well again in a moment."""
+    """A failure outside of Penstock that may pass by itself."""
 
     exit_code = 75
 
@@ -63,13 +63,13 @@ class FencedError(PenstockError):
 
 
 class OutcomeUnknownError(PenstockError):
-    """The act may or may not have happened; the table has to be read back before anything else."""
+    """A commit may or may not have happened; the table has to be read back before anything else."""
 
     exit_code = 75
 
 
 class InvariantError(PenstockError):
-    """What must hold does not: a bug of ours, or a table that was damaged from outside."""
+    """An invariant is violated: by a bug of ours, or by damage to the table."""
 
     exit_code = 70
 

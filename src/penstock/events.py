@@ -36,10 +36,6 @@ class Event:
         result = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: fact for name, fact in result.items() if fact is not None}
 
-    def in_short(self) -> str:
-        """What live progress shows as the state of the job: the words, where a fact matters with it."""
-        return self.name
-
 
 class Listener(Protocol):
     """Receives what happens in a job."""

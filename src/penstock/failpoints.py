@@ -74,7 +74,7 @@ def armed(environment: str, steps: Collection[str] = STEPS) -> Failpoint | None:
     action, _, visit = rest.partition(":")
     if step not in steps or action not in ("kill", "stop", "error"):
         raise UserError(
-            f"{ENVIRONMENT_NAME}={environment} names no step and action",
+            f"{ENVIRONMENT_NAME}={environment} is not a step with an action",
             hint=f"steps: {', '.join(steps)}; actions: kill, stop, error",
         )
     return Failpoint(step, "kill" if action == "kill" else "stop" if action == "stop" else "error", int(visit or 1))

@@ -24,11 +24,10 @@ def read(
 ) -> DataFrame:
     """The rows of a dataset: a job file, by its path, or a Delta table, by its path or URL.
 
-    `keys` gives key columns of a table that has keys the value that they shall have, or a list of values; with all
-    columns of the partition key, files of other buckets are not looked at. `type` is the event type of a dataset that
-    has several.
+    `keys` selects rows of a keyed table: for each key column a value, or a list of values; with all columns of the
+    partition key, only files of their buckets are read. `type` is the event type of a dataset that has several.
 
-    The session has to know Delta, and reads with its own credentials. Raises `UserError` where something is amiss.
+    The session needs Delta, and reads with its own credentials. Raises `UserError` if the dataset cannot be read.
     """
     request = ReadRequest(dict(keys or {}), type)
     if isinstance(dataset, JobSpec):

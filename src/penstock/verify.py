@@ -1,4 +1,4 @@
-"""`verify`: proves that a table and its log agree, place by place as far as the rows carry their places (I2, I3)."""
+"""`verify`: proves that a table and its log agree, record by record if the rows carry their place (I2, I3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 ATTEMPTS_MAX = 5
-"""How often a verification starts again because files were vacuumed, or records were deleted, while it read them."""
+"""How often a verification runs if files are vacuumed, or records deleted, while it reads them."""
 
 
 def verify(

@@ -11,10 +11,10 @@ from pyspark import SparkContext
 from penstock.engine.process import RunOptions, run_jobs
 from penstock.events import BatchPlanned, Event
 from penstock.tables.registry import load_jobs
-from penstock.watch.listeners import JsonLines
+from penstock.watch.listeners import LogLines
 
 
-class StopsSpark(JsonLines):
+class StopsSpark(LogLines):
     """Of all jobs of the process, the first to plan a batch finds the context stopped."""
 
     left: ClassVar[int] = 1

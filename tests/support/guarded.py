@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.embedded.broker import Cluster, write_state
-from penstock.embedded.kafka import HOST, new_brokers, new_cluster_id
+from penstock.embedded.broker import Cluster
+from penstock.embedded.kafka import HOST, new_broker, new_cluster_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Guarded:
 @contextmanager
 def guarded_cluster(folder: Path, users: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Guarded]:
     """One broker for users by name and password; `settings` win."""
-    broker, spare, _ = new_brokers(3)
-    write_state(folder, new_cluster_id(), (broker,), {})
+    broker, spare = new_broker(), new_broker()
+    Cluster(folder, new_cluster_id(), broker).save()
     plain, sasl = f"PLAIN://{broker.address}", f"SASL://{spare.address}"
     passwords = " ".join(f"user_{name}={_quote(password)}" for name, password in users.items())
     guards = {

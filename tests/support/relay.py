@@ -13,7 +13,7 @@ from typing import Self
 
 from penstock.embedded import kafka, process
 from penstock.embedded.broker import Cluster
-from penstock.embedded.kafka import Broker, new_brokers
+from penstock.embedded.kafka import Broker, new_broker
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 65_536
@@ -68,23 +68,22 @@ class Relay:
 
 
 @contextmanager
-def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker, Relay]]:
-    """One more broker for a cluster of one: it reaches the controller by this relay only.
+def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker, Relay, int]]:
+    """One more broker for a cluster, with its relay and pid: it reaches the controller by this relay only.
 
     It is no controller itself: those write to each other, and would tell it an address that leads around the relay.
     """
-    [controller] = cluster.brokers
-    [new] = new_brokers(1)
-    broker = replace(new, number=2)
+    controller = cluster.broker
+    broker = replace(new_broker(), number=2)
     with Relay(controller.controller_port) as relay:
         settings = {
             "process.roles": "broker",
             "listeners": f"PLAIN://{broker.address}",
             "controller.quorum.voters": f"{controller.number}@{HOST}:{relay.port}",
         }
-        kafka.prepare(cluster.cluster_id, (broker,), folder, settings)
+        kafka.prepare(cluster.cluster_id, broker, folder, settings)
         started = process.spawn(kafka.server_command(broker, folder), broker.output_file(folder))
         try:
-            yield broker, relay
+            yield broker, relay, started.pid
         finally:
             process.kill(started)

@@ -22,13 +22,12 @@ Folder = Annotated[Path | None, typer.Option(help="Where its data is kept (defau
 @app.command()
 def start(
     folder: Folder = None,
-    brokers: Annotated[int, typer.Option(help="1, or 3 to form a cluster.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the bootstrap address.")] = False,
     json: Json = False,
 ) -> None:
     """Start Kafka and leave it running; the data of an earlier run is kept."""
     chosen = folder or default_folder()
-    cluster = Cluster.start(chosen, brokers)
+    cluster = Cluster.start(chosen)
     if quiet:
         typer.echo(cluster.bootstrap)
     else:
@@ -43,7 +42,7 @@ def send(
     json: Json = False,
 ) -> None:
     """Send each line of standard input as a record."""
-    cluster = _known(folder or default_folder())
+    cluster = _existing(folder or default_folder())
     lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
     produce_lines(cluster.bootstrap, topic, lines, partitions)
     sent = {"topic": topic, "records": len(lines)}
@@ -61,16 +60,16 @@ def status(folder: Folder = None, json: Json = False) -> None:
 def stop(folder: Folder = None, json: Json = False) -> None:
     """Stop it; the data is kept."""
     chosen = folder or default_folder()
-    cluster = _known(chosen)
+    cluster = _existing(chosen)
     cluster.stop()
     _print(cluster, chosen, json)
 
 
-def _known(folder: Path) -> Cluster:
+def _existing(folder: Path) -> Cluster:
     cluster = Cluster.open(folder)
     if cluster is None:
         raise UserError(
-            "no embedded broker was ever started here",
+            "no embedded broker was ever started in this folder",
             detail=str(folder.absolute()),
             hint="name the folder that it was started with: --folder",
         )
@@ -78,19 +77,12 @@ def _known(folder: Path) -> Cluster:
 
 
 def _print(cluster: Cluster | None, folder: Path, json: bool) -> None:
-    brokers = () if cluster is None else cluster.status()
-    running = sum(one.running for one in brokers)
+    pid = None if cluster is None else cluster.pid
+    bootstrap = None if cluster is None or pid is None else cluster.bootstrap
     if json:
-        content = {
-            "running": running > 0,
-            "bootstrap": cluster.bootstrap if cluster is not None and running else None,
-            "cluster_id": cluster.cluster_id if cluster is not None else None,
-            "folder": str(folder.absolute()),
-            "brokers": [{"number": one.number, "port": one.port, "pid": one.pid} for one in brokers],
-        }
+        content = {"running": pid is not None, "bootstrap": bootstrap, "folder": str(folder.absolute()), "pid": pid}
         typer.echo(json_text.dumps(content))
-    elif cluster is None or not running:
-        typer.echo(f"stopped ({folder.absolute()})")
     else:
-        typer.echo(f"running, {running} of {len(brokers)} brokers ({folder.absolute()})")
-        typer.echo(f"bootstrap: {cluster.bootstrap}")
+        typer.echo(f"{'stopped' if pid is None else 'running'} ({folder.absolute()})")
+        if bootstrap is not None:
+            typer.echo(f"bootstrap: {bootstrap}")

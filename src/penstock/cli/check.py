@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import UserError
 from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
-from penstock.job.spec import JobSpec, Secret, SparkSpec, SqlSpec
+from penstock.job.spec import JobSpec, SparkSpec, SqlSpec
 from penstock.spark.session import open_spark
 from penstock.tables.registry import check_jobs, kind_of
 from penstock.tables.single.writer import row_columns
@@ -30,7 +30,11 @@ def check(
     if deep:
         results = [_checked_by_spark(result) for result in results]
     if json:
-        typer.echo(dumps([_as_json(result) for result in results], indent=2))
+        content = [
+            {"file": str(result.path), "ok": not result.faults, "faults": [fault.as_json() for fault in result.faults]}
+            for result in results
+        ]
+        typer.echo(dumps(content, indent=2))
     else:
         for result in results:
             typer.echo(_as_text(result))
@@ -39,14 +43,13 @@ def check(
 
 
 def _checked_by_spark(result: CheckedFile) -> CheckedFile:
-    """The same with faults of `sql:` that only Spark finds; a run finds them when it starts."""
+    """Add the faults of `sql:` that only Spark finds; a run finds them when it starts."""
     job = result.spec
     if job is None or job.sql is None or result.faults:
         return result
     spark = open_spark(SparkSpec(conf=job.spark.conf), name="penstock check", light=True)
-    findings = [_finding(key, job, spark) for key, job in _parts(job, job.sql)]
-    found = [finding for finding in findings if finding is not None]
-    return result.with_findings(found or filter(None, [_finding(("sql",), job, spark)]))
+    findings = [finding for key, part in _parts(job, job.sql) for finding in _findings(key, part, spark)]
+    return result.with_findings(findings or _findings(("sql",), job, spark))
 
 
 def _parts(job: JobSpec, sql: SqlSpec) -> Iterator[tuple[KeyPath, JobSpec]]:
@@ -56,14 +59,11 @@ def _parts(job: JobSpec, sql: SqlSpec) -> Iterator[tuple[KeyPath, JobSpec]]:
     yield ("sql", "where"), replace(job, sql=SqlSpec(where=sql.where))
 
 
-def _finding(key: KeyPath, job: JobSpec, spark: SparkSession) -> Finding | None:
+def _findings(key: KeyPath, job: JobSpec, spark: SparkSession) -> Iterator[Finding]:
     try:
         row_columns(job, spark)
     except UserError as error:
-        if job.sql is not None and any(isinstance(text, Secret) for text in (*job.sql.select, job.sql.where)):
-            return Finding(key, "is no expression over one row once its references are filled in")
-        return Finding(key, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
-    return None
+        yield Finding(key, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
 
 
 def _as_text(result: CheckedFile) -> str:
@@ -78,8 +78,3 @@ def _topics(spec: JobSpec) -> str:
     if spec.log.topic_pattern is not None:
         return f"matching {shown(spec.log.topic_pattern)}"
     return ", ".join(unless_secret(topic) for topic in spec.log.topics)
-
-
-def _as_json(result: CheckedFile) -> Mapping[str, object]:
-    faults = [fault.as_json() for fault in result.faults]
-    return {"file": str(result.path), "ok": not faults, "faults": faults}

@@ -1,4 +1,4 @@
-"""`penstock demo`: see it work, and see the proof."""
+"""`penstock demo`: a run with a kill, and the proof that every record is there once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from penstock.cli.verify import print_report
-from penstock.embedded.demo import DemoReport, RollupReport, run_demo
+from penstock.embedded.demo import DemoReport, run_demo
 
 EXIT_FAILED = 1
 
@@ -45,17 +45,12 @@ def _print(report: DemoReport, place: Path, console: Console) -> None:
     for day, rows in report.rows_by_day.items():
         console.print(f"{rows:>9,}   on {day}")
     console.print(f"{report.quarantined:>9,} records in quarantine")
-    _print_windows(report.metrics, console)
-    for verified in (report.verified, report.metrics.verified):
+    console.print(f"\n{report.points:>9,} points in the topic of metrics")
+    for interval, windows in report.windows.items():
+        console.print(f"{windows:>9,} closed windows of {interval}, with {report.points_in_windows[interval]:,} points")
+    console.print(f"          such as {report.example}")
+    for verified in report.verified:
         console.print()
         print_report(verified, console)
     verdict = "every record once" if report.ok else "NOT every record once"
     console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Look around: {place}")
-
-
-def _print_windows(report: RollupReport, console: Console) -> None:
-    console.print()
-    console.print(f"{report.points:>9,} points in the topic of metrics")
-    for interval, windows in report.windows.items():
-        console.print(f"{windows:>9,} closed windows of {interval}, with {report.points_in_windows[interval]:,} points")
-    console.print(f"          such as {report.example}")

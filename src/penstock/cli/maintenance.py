@@ -12,7 +12,8 @@ import typer
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.values import QuantityError, parse_size
+from penstock.job.faults import RefusedError
+from penstock.job.values import size
 from penstock.lake.compaction import Progress
 from penstock.lake.reports import Report
 from penstock.logs.registry import open_log
@@ -35,13 +36,13 @@ def load(
     spec = load_job(job)
     kind = kind_of(spec)
     if not isinstance(kind, Loading):
-        raise UserError(f"the table of {spec.name} takes no loads", hint="loads are for tables with keys")
+        raise UserError(f"the table of {spec.name} cannot be loaded", hint="`penstock load` is for keyed tables")
     spark = open_spark(spec.spark, name=f"penstock load {spec.name}", light=True)
     try:
         report = kind.load(spec, paths, mode, spark, environment())
     finally:
         spark.stop()
-    tell(spec.name, report, json)
+    print_report(spec.name, report, json)
 
 
 def compact(
@@ -61,7 +62,7 @@ def compact(
     spec = load_job(job)
     request = CompactRequest(None if target_size is None else _size(target_size), all_days)
     report = kind_of(spec).compact(spec, request, environment(), _progress(json))
-    tell(spec.name, report, json)
+    print_report(spec.name, report, json)
 
 
 def vacuum(
@@ -72,7 +73,7 @@ def vacuum(
     """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
     report = kind_of(spec).vacuum(spec, VacuumRequest(dry_run), environment())
-    tell(spec.name, report, json)
+    print_report(spec.name, report, json)
 
 
 def rebuild(job: Job, json: Json = False) -> None:
@@ -84,18 +85,18 @@ def rebuild(job: Job, json: Json = False) -> None:
     spec = load_job(job)
     with closing(open_log(spec)) as log:
         report = kind_of(spec).rebuild(spec, log, environment())
-    tell(spec.name, report, json)
+    print_report(spec.name, report, json)
     if not report.ok:
         raise typer.Exit(EXIT_IN_DOUBT)
 
 
 def environment() -> Environment:
-    """Of a process that a fault test may have armed."""
+    """With the failpoint that a fault test may have armed."""
     armed = failpoint()
     return Environment() if armed is None else Environment(at_step=armed.at_step)
 
 
-def tell(job: str, report: Report, json: bool) -> None:
+def print_report(job: str, report: Report, json: bool) -> None:
     """Print what a command did."""
     for line in [json_text.dumps({"job": job, **report.as_json()})] if json else report.lines():
         typer.echo(line)
@@ -103,12 +104,9 @@ def tell(job: str, report: Report, json: bool) -> None:
 
 def _size(text: str) -> int:
     try:
-        size = parse_size(text)
-    except QuantityError as error:
+        return size(text)
+    except RefusedError as error:
         raise typer.BadParameter(str(error), param_hint="--target-size") from error
-    if size <= 0:
-        raise typer.BadParameter("must be more than 0", param_hint="--target-size")
-    return size
 
 
 def _progress(json: bool) -> Progress | None:

@@ -1,4 +1,4 @@
-"""`penstock quarantine`: look at the records that could not be written, write them once they fit, or let them go."""
+"""`penstock quarantine`: list, show, replay or discard the records that could not be written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.quarantine.rows import Listing, find_rows, list_rows
 from penstock.quarantine.table import DiscardReport, open_quarantine
 from penstock.quarantine.table import discard as discard_records
 from penstock.tables.registry import kind_of, load_job
-from penstock.watch.listeners import JsonLines
+from penstock.watch.listeners import LogLines
 
 app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
 
@@ -54,26 +54,23 @@ def list_(
 def show(
     job: Job,
     place: Annotated[str, typer.Argument(help="TOPIC/PARTITION/OFFSET, as `list` shows it.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the value.")] = False,
     json: Json = False,
 ) -> None:
     """Show one quarantined record in full."""
     spec = load_job(job)
     match = _PLACE.fullmatch(place)
     if match is None:
-        raise UserError(f"{place} is no place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
+        raise UserError(
+            f"{place} is not the place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234"
+        )
     table = _table_of(spec)
     if table is None:
-        # With --raw standard output is for the record's bytes alone.
-        typer.echo(_nothing(spec), err=raw or json)
+        typer.echo(_nothing(spec), err=json)
         return
     rows = find_rows(table, match["topic"], int(match["partition"]), int(match["offset"]))
     if not rows:
         raise UserError(f"{place} is not in quarantine", hint="`penstock quarantine list` shows what is")
-    if raw:
-        sys.stdout.buffer.write(rows[0]["value"] or b"")
-        sys.stdout.buffer.flush()
-    elif json:
+    if json:
         typer.echo(json_text.dumps(rows, default=_json_value))
     else:
         typer.echo("\n\n".join("\n".join(f"{name}: {_shown(row[name])}" for name in row) for row in rows))
@@ -90,11 +87,11 @@ def replay_(
     if _table_of(spec) is None:
         report = ReplayReport()
     else:
-        report = replay(spec, JsonLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment())
+        report = replay(spec, LogLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment())
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}))
     else:
-        typer.echo(_told(spec, report))
+        typer.echo(_summary(spec, report))
 
 
 @app.command("discard")
@@ -129,7 +126,7 @@ def _table_of(job: JobSpec) -> Table | None:
 def _ask(job: JobSpec, report: DiscardReport) -> None:
     if not sys.stdin.isatty():
         raise UserError(
-            f"nothing was discarded of {_discardable(job, report)}", hint="say --yes if they are to go for good"
+            f"nothing was discarded of {_discardable(job, report)}", hint="add --yes to remove them for good"
         )
     typer.confirm(f"discard {_discardable(job, report)}?", abort=True, err=True)
 
@@ -155,9 +152,9 @@ def _print_listing(listing: Listing) -> None:
         typer.echo(f"{count:>8}  {kind}")
 
 
-def _told(job: JobSpec, report: ReplayReport) -> str:
+def _summary(job: JobSpec, report: ReplayReport) -> str:
     others = (
-        (report.finished, "of an earlier replay that was cut off were taken out of quarantine"),
+        (report.finished, "of an interrupted replay were taken out of quarantine"),
         (report.still_bad, "still do not fit"),
         (report.filtered, "fit, but the job's filter drops them: they stay in quarantine"),
         (report.waiting, "are of types that cannot be written now: they stay in quarantine, replay them later"),

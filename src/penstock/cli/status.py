@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,14 @@ from rich.text import Text
 from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.status.model import UNKNOWN, DayAnswer, JobStatus, PartitionStatus
+from penstock.status.model import UNKNOWN, JobStatus, PartitionStatus
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
 GAPS_SHOWN = 5
 EXIT_NOT_COMPLETE = 1
 WIDTH_IN_FILES = 200
-"""Where no terminal says how wide it is, nothing is cut."""
+"""Of output that is not a terminal, so that nothing is cut."""
 
 
 def status(
@@ -44,18 +44,18 @@ def status(
     """
     specs = [load_job(path) for path in jobs]
     if day is not None:
-        _tell_day(specs, day.date().isoformat(), types or (), json)
+        _print_day(specs, day.date().isoformat(), types or (), json)
         return
     if types:
-        raise UserError("--type goes with --day")
+        raise UserError("--type needs --day", hint="add --day YYYY-MM-DD")
     statuses = [status_of(spec) for spec in specs]
     if json:
         typer.echo(json_text.dumps([item.as_json() for item in statuses]))
     else:
         console = status_console()
-        for each in statuses:
-            print_status(each, console)
-    worst = max((each.exit_code for each in statuses), default=0)
+        for item in statuses:
+            print_status(item, console)
+    worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
 
@@ -65,30 +65,28 @@ def status_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_FILES)
 
 
-def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
-    result = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
+def _print_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
+    """Show whether a day is complete, and exit with 1 if it is not."""
+    answers = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
+    complete = {job: all(answer.complete for answer in of_job) for job, of_job in answers.items()}
     if json:
-        told = [
-            {"job": job, "day": day, "complete": _all_complete(each), "types": [one.as_json() for one in each]}
-            for job, each in result.items()
+        content = [
+            {"job": job, "day": day, "complete": complete[job], "types": [answer.as_json() for answer in of_job]}
+            for job, of_job in answers.items()
         ]
-        typer.echo(json_text.dumps(told))
+        typer.echo(json_text.dumps(content))
     else:
         console = status_console()
-        for job, each in result.items():
+        for job, of_job in answers.items():
             console.print(Text.assemble((job, "bold"), f"  {day}"))
-            for one in each:
-                console.print(Text(f"{one.type}  {one.state.value}: {one.reason}"), soft_wrap=True)
-    if not all(_all_complete(item) for item in result.values()):
+            for answer in of_job:
+                console.print(Text(f"{answer.type}  {answer.state.value}: {answer.reason}"), soft_wrap=True)
+    if not all(complete.values()):
         raise typer.Exit(EXIT_NOT_COMPLETE)
 
 
-def _all_complete(answers: Iterable[DayAnswer]) -> bool:
-    return all(answer.complete for answer in answers)
-
-
 def print_status(job: JobStatus, console: Console) -> None:
-    """A heading, the partitions, what only this kind of table reports, gaps and alerts."""
+    """Print a heading, the partitions, sections of this kind of table, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
     console.print(Text.assemble((job.job, "bold"), f"  {job.table}  {version}"), soft_wrap=True)
@@ -111,26 +109,28 @@ def _partitions(job: JobStatus) -> Table:
     return table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
 
 
-def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
+def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:
     """A row of the table of partitions: heading to cell."""
-    totals = each.totals
+    totals = partition.totals
     none = "-" if reachable else UNKNOWN
     cells = {
-        "partition": str(each.partition),
-        "position": cell(each.position, none),
-        "end": cell(each.end, none),
-        "lag": cell(each.lag_records, none),
-        "age": none if each.lag_seconds is None else duration(each.lag_seconds),
-        "token": str(each.token),
+        "partition": str(partition.partition),
+        "position": cell(partition.position, none),
+        "end": cell(partition.end, none),
+        "lag": cell(partition.lag_records, none),
+        "age": none if partition.lag_seconds is None else duration(partition.lag_seconds),
+        "token": str(partition.token),
         "written": str(totals.written + totals.replayed),
         "quarantined": str(totals.quarantined - totals.replayed),
         "filtered": str(totals.filtered),
         "holes": str(totals.holes),
         "gap": str(totals.gap),
-        "group": cell(each.mirrored, none),
+        "group": cell(partition.mirrored, none),
     }
     result = {}
     for heading, content in cells.items():
         result[heading] = content
-        result.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
+        result.update(
+            {column.heading: cell(column.value, none) for column in partition.further if column.after == heading}
+        )
     return result

@@ -16,15 +16,10 @@ from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
-EXIT_FAILED = 1
-EXIT_NOT_PROVEN = 3
-EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: EXIT_FAILED, Verdict.NOT_PROVEN: EXIT_NOT_PROVEN}
-MARKS = {Verdict.PROVEN: ("✓", "green"), Verdict.VIOLATED: ("✗", "bold red"), Verdict.NOT_PROVEN: ("?", "bold yellow")}
-VERDICTS = {
-    Verdict.PROVEN: ("ok", "bold green"),
-    Verdict.VIOLATED: ("failed", "bold red"),
-    Verdict.NOT_PROVEN: ("not proven", "bold yellow"),
-}
+EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: 1, Verdict.NOT_PROVEN: 3}
+STYLES = {Verdict.PROVEN: "bold green", Verdict.VIOLATED: "bold red", Verdict.NOT_PROVEN: "bold yellow"}
+MARKS = {Verdict.PROVEN: "✓", Verdict.VIOLATED: "✗", Verdict.NOT_PROVEN: "?"}
+WORDS = {Verdict.PROVEN: "ok", Verdict.VIOLATED: "failed", Verdict.NOT_PROVEN: "not proven"}
 PROGRESS_STEPS = 20
 
 
@@ -43,13 +38,13 @@ def verify(
         bool, typer.Option("--published", help="Also compare the rows with the topic of `publish`.")
     ] = False,
 ) -> None:
-    """Reconcile log and table: contiguous, unique, conserved.
+    """Compare log and table: every record is there once, and none is missing.
 
     Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
-    report says what, and what would prove it.
+    report names it, and what would prove it.
     """
     if every and not values:
-        raise UserError("--all goes with --values", hint="add --values")
+        raise UserError("--all needs --values", hint="add --values")
     spec = load_job(job)
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
@@ -68,7 +63,8 @@ def print_report(report: VerifyReport, console: Console) -> None:
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     width = max((len(check.name) for check in report.checks), default=0)
     for check in report.checks:
-        console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<{width}}  {check.detail}"))
+        mark = (MARKS[check.verdict], STYLES[check.verdict])
+        console.print(Text.assemble("  ", mark, f" {check.name:<{width}}  {check.detail}"))
         for unproven in check.unproven:
             console.print(Text(f"    ? {unproven.what}", style="yellow"))
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
@@ -76,18 +72,17 @@ def print_report(report: VerifyReport, console: Console) -> None:
             console.print(Text(f"    ! {warning}", style="yellow"))
     if report.first_violation is not None:
         console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
-    text, style = VERDICTS[report.verdict]
-    console.print(Text(text, style=style))
+    console.print(Text(WORDS[report.verdict], style=STYLES[report.verdict]))
 
 
 class _Progress:
-    """Says a line at every twentieth of the work."""
+    """Prints a line at every twentieth of the work."""
 
     def __init__(self) -> None:
-        self._told = -1
+        self._printed = -1
 
     def __call__(self, step: str, done: int, total: int) -> None:
         part = done * PROGRESS_STEPS // max(1, total)
-        if part != self._told:
-            self._told = part
+        if part != self._printed:
+            self._printed = part
             typer.echo(f"{step}: {done} of {total}", err=True)

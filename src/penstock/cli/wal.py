@@ -5,11 +5,10 @@ from __future__ import annotations
 import json as json_text
 import os
 import signal
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -18,16 +17,11 @@ from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import QuantityError, parse_duration, parse_size
 from penstock.logs.wal.client import WalClient, is_token
-from penstock.logs.wal.records import JSON_LINES_TYPE, JSON_TYPE
 from penstock.logs.wal.server import STEP, WalServer, is_loopback
 from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
 T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
-FORMATS = {"json": JSON_LINES_TYPE, "lines": "text/plain"}
-"""The content types of `--format`."""
-BYTES_PER_APPEND = 64 * 1024
-"""A file of lines is sent in appends of about so many, which may be one long line."""
 
 app = typer.Typer(help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True)
 
@@ -40,7 +34,7 @@ TokenFile = Annotated[Path | None, typer.Option(help="A file with the token of t
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
-    partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
+    partition_size: Annotated[str, typer.Option(help="Most bytes of unread records in a partition.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
@@ -79,40 +73,10 @@ def serve(
 
 
 @app.command()
-def append(
-    url: Url,
-    topic: Annotated[str, typer.Argument(help="The topic; it must exist.")],
-    file: Annotated[typer.FileBinaryRead, typer.Argument(help="The file, or - for standard input.")] = "-",  # type: ignore[assignment]
-    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.")] = "json",
-    partition: Annotated[int | None, typer.Option(min=0, help="All records into this one.")] = None,
-    key: Annotated[
-        str, typer.Option(help="Names this run: repeated with the same file, nothing is appended twice.")
-    ] = "",
-    token_file: TokenFile = None,
-    json: Json = False,
-) -> None:
-    """Append a file: json has a value per line or one array, lines stay as they are."""
-    if format not in FORMATS:
-        raise UserError(f"unknown format {format!r}", hint=f"use one of {', '.join(FORMATS)}")
-    run = key or uuid.uuid4().hex
-    records = repeated = 0
-    with _client(url, token_file) as client:
-        for number, (body, kind) in enumerate(_bodies(file, FORMATS[format])):
-            answer = client.append_body(topic, body, kind, partition=partition, client_key=f"{run}:{number}")
-            records += answer.end - answer.start
-            repeated += answer.end - answer.start if answer.repeated else 0
-            if json:
-                typer.echo(msgspec.json.encode(answer))
-    if not json:
-        again = f", {repeated} of them by an earlier run" if repeated else ""
-        typer.echo(f"{records} records appended to {topic}{again}")
-
-
-@app.command()
 def create(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    partitions: Annotated[int, typer.Option(min=1, help="Their number cannot be changed.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; cannot be changed later.")] = 1,
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
@@ -173,16 +137,4 @@ def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
     except QuantityError as error:
-        raise UserError(f"{option}: {text!r} is not understood", hint=str(error)) from None
-
-
-def _bodies(source: BinaryIO, kind: str) -> Iterator[tuple[bytes, str]]:
-    """The lines of a file in bodies with their content types; a JSON array is one body."""
-    first = source.readline()
-    if kind == JSON_LINES_TYPE and first.lstrip().startswith(b"["):
-        yield first + source.read(), JSON_TYPE
-        return
-    lines = [first, *source.readlines(BYTES_PER_APPEND)]
-    while lines:
-        yield b"".join(lines), kind
-        lines = source.readlines(BYTES_PER_APPEND)
+        raise UserError(f"{option}: {error.message}", hint=error.hint) from None

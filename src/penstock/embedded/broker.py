@@ -1,7 +1,7 @@
 """A real Kafka on this machine, from its jars: for development, the demo and the tests.
 
-A cluster has a folder: data, settings, logs and a state file. It runs detached, so that any process that knows
-the folder can look at it, stop it and start it again with its data.
+It has a folder: data, settings, output and a state file. It runs detached: any process that knows the folder can look
+at it, stop it and start it again with its data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.kafka import Broker, Brokers, are_free, new_brokers
+from penstock.embedded.kafka import Broker
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.spark.jars import exclusive, home
@@ -33,108 +33,88 @@ _METADATA_SECONDS_MAX = 5.0
 
 
 def default_folder() -> Path:
-    """Where `penstock broker` keeps its cluster unless a folder is named."""
+    """Where `penstock broker` keeps its data unless a folder is named."""
     return home() / "broker"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """A broker, and its process if it runs."""
+class State(msgspec.Struct, frozen=True):
+    """The content of the state file; a process that it names may have ended since."""
 
-    number: int
-    port: int
-    pid: int | None
-
-    @property
-    def running(self) -> bool:
-        return self.pid is not None
+    version: Literal[2]
+    cluster_id: str
+    bootstrap: str
+    """For people who look into the file."""
+    broker: Broker
+    process: ProcessId | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One or three brokers below one folder; as a context it stops them at the end."""
+    """A Kafka of one broker below a folder; as a context it stops the broker at the end."""
 
     folder: Path
     cluster_id: str
-    brokers: Brokers
+    broker: Broker
 
     @classmethod
-    def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
-        """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
+    def start(cls, folder: Path, settings: Mapping[str, str] | None = None) -> Cluster:
+        """Start it, with the data that the folder has, unless it runs; return once it answers.
 
-        Of a cluster that runs, only the brokers that ended are started. `settings` are Kafka's own and win over ours.
+        `settings` are Kafka's own and override ours. A port that is taken by now is replaced by a free one.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            state = read_state(folder)
-            running = {} if state is None else {n: one for n, one in state.processes.items() if process.is_running(one)}
-            cluster_id = kafka.new_cluster_id() if state is None else state.cluster_id
-            cluster = cls(folder, cluster_id, _brokers(state, brokers, folder, in_use=bool(running)))
-            missing = [broker for broker in cluster.brokers if broker.number not in running]
-            if missing:
-                kafka.prepare(cluster_id, cluster.brokers, folder, settings or {})
-                cluster._write(running)
-            try:
-                for broker in missing:
-                    cluster._spawn(broker)
-                cluster.wait_ready()
-            except BaseException:
-                if not running:
-                    cluster._stop_all()
-                raise
+            cluster = cls.open(folder) or cls(folder, kafka.new_cluster_id(), kafka.new_broker())
+            if cluster.pid is not None:
+                cluster._wait_ready()
+                return cluster
+            if not kafka.are_free(cluster.broker):
+                cluster = cls(folder, cluster.cluster_id, kafka.new_broker())
+            kafka.prepare(cluster.cluster_id, cluster.broker, folder, settings or {})
+            cluster._spawn()
         return cluster
 
     @classmethod
     def open(cls, folder: Path) -> Cluster | None:
         """The cluster that was started in the folder, running or not; None if there never was one."""
-        state = read_state(folder.absolute())
-        return None if state is None else cls(folder.absolute(), state.cluster_id, state.brokers)
+        state = _read_state(folder.absolute())
+        return None if state is None else cls(folder.absolute(), state.cluster_id, state.broker)
 
     @property
     def bootstrap(self) -> str:
-        """The plain listeners, for `bootstrap.servers`."""
-        return bootstrap_of(self.brokers)
+        """The plain listener, for `bootstrap.servers`."""
+        return self.broker.address
 
-    def status(self) -> tuple[BrokerStatus, ...]:
-        """Every broker, and which of them run."""
-        running = {number: one.pid for number, one in self._processes().items() if process.is_running(one)}
-        return tuple(BrokerStatus(one.number, one.port, running.get(one.number)) for one in self.brokers)
+    @property
+    def pid(self) -> int | None:
+        """The number of its process; None if it does not run."""
+        started = self._process()
+        return started.pid if started is not None and process.is_running(started) else None
 
     def stop(self) -> None:
-        """Stops all brokers, by force those that do not end in time; the data stays."""
+        """Stop the broker, by force if it does not end in time; the data stays."""
         with _locked(self.folder):
-            self._stop_all()
+            self._stop()
 
-    def kill(self, number: int = 1) -> None:
-        """Ends one broker at once, without a word to the others."""
-        known = self._processes().get(number)
-        if known is not None:
-            process.kill(known)
+    def kill(self) -> None:
+        """End the broker at once, as a power cut would."""
+        started = self._process()
+        if started is not None:
+            process.kill(started)
 
-    def restart(self, number: int = 1) -> None:
-        """Starts one broker again on its ports and data, after a clean stop if it still runs."""
+    def restart(self) -> None:
+        """Start the broker again on its ports and data, after a clean stop if it still runs."""
         with _locked(self.folder):
-            known = self._processes().get(number)
-            if known is not None:
-                process.stop([known], grace_seconds=STOP_SECONDS_MAX)
-            self._spawn(self.brokers[number - 1])
-            self.wait_ready()
+            self._stop()
+            self._spawn()
 
-    def wait_ready(self) -> None:
-        """Returns once every broker whose process was started and not killed answers a metadata request."""
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        expected = {one.number for one in self.status() if one.running}
-        while not self._answers(expected):
-            ended = [one.number for one in self.status() if one.number in expected and not one.running]
-            if ended or time.monotonic() >= deadline:
-                silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
-                raise TransientError(
-                    f"embedded broker {ended[0]} ended while it started" if ended else silent,
-                    detail=self.brokers[ended[0] - 1 if ended else 0].last_lines(self.folder),
-                    hint=f"its logs are below {self.folder}",
-                )
-            time.sleep(_POLL_SECONDS)
+    def save(self, started: ProcessId | None = None) -> None:
+        """Replace the state file atomically."""
+        content = State(2, self.cluster_id, self.bootstrap, self.broker, started)
+        aside = self.folder / f"{STATE_NAME}.{os.getpid()}"
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+        aside.replace(self.folder / STATE_NAME)
 
     def __enter__(self) -> Self:
         return self
@@ -142,55 +122,48 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _answers(self, expected: set[int]) -> bool:
-        """Whether each expected broker itself names all of them: then it also serves them."""
-        for number in expected:
-            admin = AdminClient({"bootstrap.servers": self.brokers[number - 1].address, "log_level": 0})
-            try:
-                metadata = admin.list_topics(timeout=_METADATA_SECONDS_MAX)
-            except KafkaException:
-                return False
-            if not expected <= set(metadata.brokers):
-                return False
-        return True
+    def _spawn(self) -> None:
+        """Start the process and wait until it answers; stop it if it does not."""
+        self.save(process.spawn(kafka.server_command(self.broker, self.folder), self.broker.output_file(self.folder)))
+        try:
+            self._wait_ready()
+        except BaseException:
+            self._stop()
+            raise
 
-    def _spawn(self, broker: Broker) -> None:
-        started = process.spawn(kafka.server_command(broker, self.folder), broker.output_file(self.folder))
-        self._write({**self._processes(), broker.number: started})
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not self._answers():
+            ended = self.pid is None
+            if ended or time.monotonic() >= deadline:
+                silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
+                raise TransientError(
+                    "the embedded broker ended while it started" if ended else silent,
+                    detail=self.broker.last_lines(self.folder),
+                    hint=f"its output is below {self.folder}",
+                )
+            time.sleep(_POLL_SECONDS)
 
-    def _stop_all(self) -> None:
-        process.stop(list(self._processes().values()), grace_seconds=STOP_SECONDS_MAX)
-        self._write({})
+    def _answers(self) -> bool:
+        """Whether the broker names itself: then it also serves its partitions."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return self.broker.number in admin.list_topics(timeout=_METADATA_SECONDS_MAX).brokers
+        except KafkaException:
+            return False
 
-    def _processes(self) -> Mapping[int, ProcessId]:
-        state = read_state(self.folder)
-        return {} if state is None or state.brokers != self.brokers else state.processes
+    def _stop(self) -> None:
+        started = self._process()
+        if started is not None:
+            process.stop(started, grace_seconds=STOP_SECONDS_MAX)
+        self.save()
 
-    def _write(self, processes: Mapping[int, ProcessId]) -> None:
-        write_state(self.folder, self.cluster_id, self.brokers, processes)
-
-
-class State(msgspec.Struct, frozen=True):
-    """What the state file says; a process that it names may have ended since."""
-
-    version: Literal[1]
-    cluster_id: str
-    bootstrap: str
-    """For people who look into the file."""
-    brokers: Brokers
-    processes: Mapping[int, ProcessId]
-
-
-def write_state(folder: Path, cluster_id: str, brokers: Brokers, processes: Mapping[int, ProcessId]) -> None:
-    """Replace the state file in one act."""
-    content = State(1, cluster_id, bootstrap_of(brokers), brokers, processes)
-    aside = folder / f"{STATE_NAME}.{os.getpid()}"
-    aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
-    aside.replace(folder / STATE_NAME)
+    def _process(self) -> ProcessId | None:
+        state = _read_state(self.folder)
+        return state.process if state is not None and state.broker == self.broker else None
 
 
-def read_state(folder: Path) -> State | None:
-    """The state of the folder, or None if no cluster was ever started in it."""
+def _read_state(folder: Path) -> State | None:
     path = folder / STATE_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
@@ -206,19 +179,3 @@ def read_state(folder: Path) -> State | None:
 
 def _locked(folder: Path) -> AbstractContextManager[None]:
     return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
-
-
-def bootstrap_of(brokers: Brokers) -> str:
-    """The plain listeners, for any client."""
-    return ",".join(broker.address for broker in brokers)
-
-
-def _brokers(state: State | None, count: int, folder: Path, *, in_use: bool) -> Brokers:
-    """The brokers of the folder, or new ones; on other ports if theirs are taken and not by themselves."""
-    if state is not None and len(state.brokers) != count:
-        raise UserError(
-            f"the folder holds a cluster of {len(state.brokers)}, not of {count}",
-            detail=str(folder),
-            hint="choose another folder, or delete this one with its data",
-        )
-    return state.brokers if state is not None and (in_use or are_free(state.brokers)) else new_brokers(count)

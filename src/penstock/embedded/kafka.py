@@ -1,4 +1,4 @@
-"""An embedded Kafka: its brokers, their ports and settings, and how Kafka's own programs are called."""
+"""An embedded Kafka: its broker, ports and settings, and the calls of Kafka's own programs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.spark.jars import JarSet, java_command, resolve
 
 HOST = "127.0.0.1"
 # Below the range that systems hand to outgoing connections: a stopped broker finds its port free again.
 PORTS = range(15_000, 32_000)
 PORT_ATTEMPTS_MAX = 200
-BROKER_COUNTS = (1, 3)
 HEAP_MIB_MAX = 512
 FORMAT_SECONDS_MAX = 120
 LOG_LINES_SHOWN = 24
@@ -30,9 +28,9 @@ LOG_LINES_SHOWN = 24
 class Broker:
     """One Kafka process, broker and controller at once."""
 
-    number: int
     port: int
     controller_port: int
+    number: int = 1
 
     @property
     def address(self) -> str:
@@ -59,27 +57,22 @@ class Broker:
         return "\n    ".join(["its last lines:", *lines[-LOG_LINES_SHOWN:]]) if lines else "it printed nothing"
 
 
-Brokers = tuple[Broker, ...]
-"""Those that form one cluster; they outlive their processes."""
+def new_broker() -> Broker:
+    """A broker on ports that are free now."""
+    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), 2))
+    if len(free) < 2:
+        tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
+        raise TransientError("no port is free for the embedded broker", detail=tried)
+    return Broker(*free)
 
 
-def new_brokers(count: int) -> Brokers:
-    """Brokers on ports that are free now."""
-    if count not in BROKER_COUNTS:
-        hint = "1 broker, or 3 for a cluster that survives the loss of one"
-        raise UserError(f"{count} brokers are not offered", hint=hint)
-    ports = iter(_free_ports(count * 2))
-    return tuple(Broker(number, next(ports), next(ports)) for number in range(1, count + 1))
-
-
-def server_properties(brokers: Brokers, broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
+def server_properties(broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
     """The text of Kafka's settings file; `settings` come last and win."""
     plain = f"PLAIN://{broker.address}"
-    copies, in_sync = str(len(brokers)), str(2 if len(brokers) > 1 else 1)
     entries = {
         "process.roles": "broker,controller",
         "node.id": str(broker.number),
-        "controller.quorum.voters": ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in brokers),
+        "controller.quorum.voters": f"{broker.number}@{HOST}:{broker.controller_port}",
         "log.dirs": str(broker.data_folder(root)),
         "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port}",
         "advertised.listeners": plain,
@@ -87,15 +80,13 @@ def server_properties(brokers: Brokers, broker: Broker, root: Path, settings: Ma
         "inter.broker.listener.name": "PLAIN",
         "controller.listener.names": "CONTROLLER",
         "auto.create.topics.enable": "false",
-        "default.replication.factor": copies,
-        "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": copies,
+        "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": copies,
-        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
         # A killed broker may register again only after its session: shorter than Kafka's 9 s, long for a busy machine.
@@ -111,17 +102,9 @@ def server_properties(brokers: Brokers, broker: Broker, root: Path, settings: Ma
     return "".join(f"{key}={value}\n" for key, value in escaped.items())
 
 
-def _free_ports(count: int) -> list[int]:
-    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), count))
-    if len(free) < count:
-        tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
-        raise TransientError("no free port was found", detail=tried)
-    return free
-
-
-def are_free(brokers: Brokers) -> bool:
-    """Whether the ports of all brokers can be listened on now."""
-    return all(is_free(port) for broker in brokers for port in (broker.port, broker.controller_port))
+def are_free(broker: Broker) -> bool:
+    """Whether the broker could listen on its ports now."""
+    return is_free(broker.port) and is_free(broker.controller_port)
 
 
 def is_free(port: int) -> bool:
@@ -134,22 +117,20 @@ def is_free(port: int) -> bool:
 
 
 def new_cluster_id() -> str:
-    """A random id in the form that Kafka wants: 16 bytes in URL-safe base 64, not beginning with a dash."""
+    """A random id in the form that Kafka expects: 16 bytes in URL-safe base 64, not beginning with a dash."""
     while (text := secrets.token_urlsafe(16)).startswith("-"):
         pass
     return text
 
 
-def prepare(cluster_id: str, brokers: Brokers, root: Path, settings: Mapping[str, str]) -> None:
-    """Writes the settings of every broker, and formats the storage of those that have none."""
-    for broker in brokers:
-        broker.folder(root).mkdir(parents=True, exist_ok=True)
-        properties = broker.settings_file(root)
-        properties.touch(mode=0o600)
-        properties.write_text(server_properties(brokers, broker, root, settings), encoding="utf-8")
-    unformatted = [one for one in brokers if not (one.data_folder(root) / "meta.properties").exists()]
-    with ThreadPoolExecutor(max_workers=len(brokers)) as pool:
-        list(pool.map(lambda broker: _format(cluster_id, broker, root), unformatted))
+def prepare(cluster_id: str, broker: Broker, root: Path, settings: Mapping[str, str]) -> None:
+    """Write the settings of the broker, and format its storage if it has none."""
+    broker.folder(root).mkdir(parents=True, exist_ok=True)
+    properties = broker.settings_file(root)
+    properties.touch(mode=0o600)
+    properties.write_text(server_properties(broker, root, settings), encoding="utf-8")
+    if not (broker.data_folder(root) / "meta.properties").exists():
+        _format(cluster_id, broker, root)
 
 
 def server_command(broker: Broker, root: Path) -> list[str]:

@@ -1,10 +1,10 @@
-"""Processes that outlive the one that started them, known by number and time of start."""
+"""Processes that outlive the one that started them, identified by number and time of start."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,14 @@ _KILL_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process for good: numbers are used again, a number with its time of start is not."""
+    """A process: numbers are used again, a number with its time of start is not."""
 
     pid: int
     started_at: float
 
 
 def spawn(command: Sequence[str], output: Path) -> ProcessId:
-    """Starts a process in a session of its own, its output in a file."""
+    """Start a process in a session of its own, its output in a file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     pid = os.posix_spawn(
         command[0],
@@ -46,15 +46,15 @@ def is_running(process: ProcessId) -> bool:
     return _find(process) is not None
 
 
-def stop(processes: Sequence[ProcessId], *, grace_seconds: float) -> None:
-    """Asks the processes to end, and ends those that have not within the grace."""
-    left = _end(filter(None, map(_find, processes)), signal.SIGTERM, grace_seconds)
-    _end(left, signal.SIGKILL, _KILL_SECONDS_MAX)
+def stop(process: ProcessId, *, grace_seconds: float) -> None:
+    """Ask the process to end, and kill it if it has not ended within the grace."""
+    if not _end(process, signal.SIGTERM, grace_seconds):
+        kill(process)
 
 
 def kill(process: ProcessId) -> None:
-    """Ends the process at once, as a power cut would."""
-    _end(filter(None, [_find(process)]), signal.SIGKILL, _KILL_SECONDS_MAX)
+    """End the process at once, as a power cut would."""
+    _end(process, signal.SIGKILL, _KILL_SECONDS_MAX)
 
 
 def _find(process: ProcessId) -> psutil.Process | None:
@@ -66,10 +66,11 @@ def _find(process: ProcessId) -> psutil.Process | None:
         return None
 
 
-def _end(processes: Iterable[psutil.Process], number: signal.Signals, seconds_max: float) -> list[psutil.Process]:
-    """Sends a signal; those that have not ended in time."""
-    told = list(processes)
-    for one in told:
-        with suppress(psutil.NoSuchProcess):
-            one.send_signal(number)
-    return list(psutil.wait_procs(told, timeout=seconds_max)[1])
+def _end(process: ProcessId, number: signal.Signals, seconds_max: float) -> bool:
+    """Send a signal; whether the process has ended in time."""
+    running = _find(process)
+    if running is None:
+        return True
+    with suppress(psutil.NoSuchProcess):
+        running.send_signal(number)
+    return not psutil.wait_procs([running], timeout=seconds_max)[1]

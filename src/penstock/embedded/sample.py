@@ -32,7 +32,7 @@ BAD_VALUES: tuple[tuple[str, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How much of what: every `bad_every`th record is one of `BAD_VALUES`; 0 means none."""
+    """The size of a sample; every `bad_every`th record is one of `BAD_VALUES`, 0 means none."""
 
     records: int
     days: int = 3
@@ -72,10 +72,10 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions: int) -> None:
     """Send records to a topic, which is created with so many partitions if it is missing."""
-    known = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
-    if topic not in known:
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
+    if topic not in topics:
         create_topic(bootstrap, topic, partitions)
-    produce_values(bootstrap, topic, lines, len(known[topic].partitions) if topic in known else partitions)
+    produce_values(bootstrap, topic, lines, len(topics[topic].partitions) if topic in topics else partitions)
 
 
 def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], partitions: int) -> None:

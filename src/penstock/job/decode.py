@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.job.faults import KeyPath, Secret
+from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import Reader, known_keys
@@ -63,7 +63,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> Decod
         try:
             files_of(decode.descriptors)
         except UserError as error:
-            reader.note((*AT, "descriptors"), "is no descriptor set", error.hint)
+            reader.note((*AT, "descriptors"), "is not a descriptor set", error.hint)
             return replace(decode, descriptors=b"")
     if decode.header is not None and decode.descriptors:
         read = partial(message_schema, decode.descriptors, decode.header)
@@ -101,10 +101,7 @@ def schema_of_message(
     try:
         return read()
     except UserError as error:
-        if isinstance(message.name, Secret):
-            reader.note(at, "is no message that a table can hold once its references are filled in")
-        else:
-            reader.note(at, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
+        reader.note(at, f"{error.primary}: {error.detail}" if error.detail else error.primary, error.hint)
         return None
 
 

@@ -1,4 +1,4 @@
-"""A YAML text as plain values that remember where each of them stands in the file.
+"""A YAML text as plain values, with the line and column of each key and value.
 
 Plain scalars follow YAML 1.2's core: `on`, `off`, `yes`, `no`, `12:30` and dates stay texts.
 Mapping keys are always texts, as written. `${env:NAME}` and `${file:PATH}` in values are filled in, as secrets.
@@ -31,7 +31,7 @@ _WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
 
 @dataclass(slots=True)
 class Document:
-    """The values of a file, the places of its keys and values, and what was wrong on this level."""
+    """The values of a file, the places of its keys and values, and the faults of its YAML and references."""
 
     values: dict[str, Value] = field(default_factory=dict)
     key_places: dict[KeyPath, Place] = field(default_factory=dict)
@@ -39,11 +39,21 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
 
     def has(self, *key: str | int) -> bool:
-        """Whether the file states this key, rightly or wrongly."""
+        """Whether the file has this key, also with a faulty value."""
         return tuple(key) in self.value_places
 
+    def value(self, key: KeyPath) -> Any:
+        """The value of a key; None if the file states none that can be read."""
+        value: Any = self.values
+        for part in key:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
     def place(self, finding: Finding) -> Place:
-        """The place of a finding; what the file does not state is placed at the nearest key above it."""
+        """The place of a finding; for a key that the file does not have, the place of the nearest key above it."""
         key = finding.key
         if finding.place is not None:
             return finding.place
@@ -52,15 +62,6 @@ class Document:
         while key and key not in self.key_places:
             key = key[:-1]
         return self.key_places.get(key) or self.value_places.get((), Place(1, 1))
-
-
-class DocumentError(ValueError):
-    """The text is no YAML; nothing more can be said about the file."""
-
-    def __init__(self, message: str, place: Place) -> None:
-        super().__init__(message)
-        self.message = message
-        self.place = place
 
 
 class _Loader(yaml.CSafeLoader):
@@ -81,12 +82,12 @@ for _name, _pattern, _first in (
 
 
 def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
-    """Read one YAML document; raises `DocumentError` if it is not one mapping in valid YAML."""
+    """Read one YAML document; raises `RefusedError` with its place if it is not one mapping in valid YAML."""
     root = _composed(text)
     if root is None:
-        raise DocumentError("the file is empty", Place(1, 1))
+        raise RefusedError("the file is empty", place=Place(1, 1))
     if not isinstance(root, MappingNode):
-        raise DocumentError("a job file is a mapping of keys such as job, log and table", _place(root))
+        raise RefusedError("a job file is a mapping of keys such as job, log and table", place=_place(root))
     document = Document()
     document.values = _Converter(document, env, folder).mapping(root, ())
     return document
@@ -101,11 +102,12 @@ def _composed(text: str) -> Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        raise DocumentError(f"not valid YAML: {error.problem or error.context or 'cannot be read'}", place) from None
+        problem = error.problem or error.context or "cannot be read"
+        raise RefusedError(f"not valid YAML: {problem}", place=place) from None
     except yaml.reader.ReaderError as error:
         before = text.encode()[: error.position]
         place = Place(before.count(b"\n") + 1, error.position - before.rfind(b"\n"))
-        raise DocumentError(f"the character {error.character:#x} is not allowed", place) from None
+        raise RefusedError(f"the character {error.character:#x} is not allowed", place=place) from None
 
 
 def _check_nesting(events: Iterable[yaml.Event]) -> None:
@@ -114,7 +116,7 @@ def _check_nesting(events: Iterable[yaml.Event]) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > NESTING_MAX:
-                raise DocumentError(f"more than {NESTING_MAX} levels inside each other", _place(event))
+                raise RefusedError(f"more than {NESTING_MAX} levels of nesting", place=_place(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -126,7 +128,7 @@ def _place(item: Node | yaml.Event) -> Place:
 
 @dataclass(slots=True)
 class _Converter:
-    """Nodes to values; whatever is wrong is noted and left out."""
+    """Nodes to values; a faulty value is noted and left out."""
 
     document: Document
     env: Mapping[str, str]
@@ -156,7 +158,7 @@ class _Converter:
             self._note(at, "a key must be a text", key=node)
             return None
         if "${" in node.value:
-            self._note((*at, node.value), "references stand in values, not in keys", key=node)
+            self._note((*at, node.value), "references are allowed in values only", key=node)
             return None
         return str(node.value)
 
@@ -239,10 +241,10 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
 
 def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
     if body is None:
-        raise RefusedError("a reference is opened by ${ and not closed", _WAYS)
+        raise RefusedError("a reference begins with ${ and is not closed", _WAYS)
     kind, _, name = (part.strip() for part in body.partition(":"))
     if kind not in ("env", "file") or not name:
-        raise RefusedError(f"${{{body}}} is no reference", _WAYS)
+        raise RefusedError(f"${{{body}}} is not a reference", _WAYS)
     if kind == "file":
         return _file_text(name, folder)
     if name not in env:

@@ -1,9 +1,10 @@
-"""What is wrong with a job file: findings by key path while it is read, faults with their place."""
+"""What is wrong with a job file: findings by key path while the file is read, then faults with line and column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from penstock.errors import UserError, did_you_mean
@@ -26,7 +27,7 @@ _KINDS |= dict.fromkeys((str, Secret), "a text") | dict.fromkeys((int, float), "
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a file; both numbers count from 1."""
+    """A place in a file; both numbers count from 1."""
 
     line: int
     column: int
@@ -34,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong under a key path; `on_key` points at the key instead of its value, `place` at neither."""
+    """Something wrong under a key path: at the value, with `on_key` at the key, or at a `place` that is neither."""
 
     key: KeyPath
     message: str
@@ -71,12 +72,13 @@ class Fault:
 
 
 class RefusedError(ValueError):
-    """A text or value that cannot be what its key asks for; the code that knows the key makes a finding of it."""
+    """A file, text or value that cannot be used; code that knows its key makes a finding of it."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, hint: str = "", place: Place | None = None) -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
         self.message = message
         self.hint = hint
+        self.place = place
 
 
 class JobFileError(UserError):
@@ -104,23 +106,38 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: str) -> str:
-    """A value as it may stand in a message: in quotes and short, and never a secret."""
+    """A value for a message: in quotes, short, and hidden if it is a secret."""
     if isinstance(value, Secret):
         return "'******'"
     cut = value if len(value) <= SHOWN_CHARACTERS_MAX else value[:SHOWN_CHARACTERS_MAX] + "..."
     return f"'{cut}'"
 
 
+def without_secrets(finding: Finding, value: object) -> Finding:
+    """The finding about a value, without the words that references brought into the value."""
+    words = set(_secret_words(value))
+    if not words.isdisjoint(re.findall(r"\w+", finding.message)):
+        return replace(finding, message="is not valid once its references are filled in", hint="")
+    return finding if words.isdisjoint(re.findall(r"\w+", finding.hint)) else replace(finding, hint="")
+
+
+def _secret_words(value: object) -> Iterator[str]:
+    if isinstance(value, Secret):
+        yield from re.findall(r"\w+", value)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _secret_words(item)
+
+
 def unless_secret(value: str) -> str:
-    """A value as it is, or as `shown` hides it."""
+    """The value as it is, or hidden if it is a secret."""
     return shown(value) if isinstance(value, Secret) else value
 
 
 def kind_of(value: object) -> str:
-    """The kind of a value that came from YAML, in the words of a message."""
+    """The kind of a YAML value, in words for a message."""
     return _KINDS.get(type(value), type(value).__name__)
 
 
 def printable(text: str) -> str:
-    """One line for a terminal: whatever does not print is written as its escape."""
+    """One line for a terminal: characters that do not print become escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)

@@ -25,8 +25,6 @@ RECORD_SCHEMA = pa.schema(
 RAW_SCHEMA = pa.schema([("value", pa.binary())])
 """A row of a job that decodes nothing."""
 
-"""A row of the table of unknown types: bytes as they came."""
-
 KAFKA_TYPES: dict[KafkaName, pa.DataType] = {name: RECORD_SCHEMA.field(name).type for name in KAFKA_NAMES}
 
 

@@ -1,4 +1,4 @@
-"""Job files to `JobSpec`s: read, check everything, then complete; nothing is built from a file with a fault."""
+"""Job files to `JobSpec`s: read and check everything; a file with a fault gives no job."""
 
 from __future__ import annotations
 
@@ -12,64 +12,20 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.job.decode import complete_decode
-from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of
+from penstock.job.document import Document, read_document
+from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of, without_secrets
 from penstock.job.reader import Reader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
 from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, JobSpec, NewColumnPolicy
 from penstock.job.texts import read_bounded
+from penstock.job.values import LOST
 
 FILE_BYTES_MAX = 1024 * 1024
-OTHER_KEYS = ("log", "schema", "columns", "place", "table")
+OTHER_KEYS = ("log", "schema", "columns", "table")
 """Top-level keys whose meaning depends on the log, the decoder and the kind of table."""
 
 SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)
-
-
-def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> JobSpec:
-    """Read a job file with a table of one of these kinds and one of these logs; raises `JobFileError` with all faults.
-
-    `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
-    """
-    return _load(path, kinds, logs, env)[0]
-
-
-def _load(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None) -> tuple[JobSpec, Document]:
-    text = _read_text(path)
-    folder = path.absolute().parent
-    try:
-        document = read_document(text, os.environ if env is None else env, folder)
-    except DocumentError as fault:
-        raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
-    reader = Reader(document, folder, list(document.findings))
-    job = _read_job(reader, kinds, logs)
-    faults = [_fault(path, document, finding) for finding in dict.fromkeys(reader.findings)]
-    if faults:
-        raise JobFileError(sorted(faults, key=lambda fault: (fault.line or 0, fault.column or 0)))
-    return replace(job, path=path.absolute()), document
-
-
-def _fault(path: Path, document: Document, finding: Finding) -> Fault:
-    place = document.place(finding)
-    return Fault(str(path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        content = read_bounded(path, FILE_BYTES_MAX)
-    except RefusedError as refusal:
-        raise JobFileError([_file_fault(path, refusal.message)]) from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = content[: error.start]
-        place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise JobFileError([_file_fault(path, "not UTF-8 from here on", place=place)]) from None
-
-
-def _file_fault(path: Path, message: str, place: Place | None = None) -> Fault:
-    return Fault(str(path), place.line if place else None, place.column if place else None, "", message)
 
 
 def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
@@ -85,8 +41,6 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
         columns={},
         table=_section("table", kind, reader),
     )
-    _check_choice("log", logs, log, reader)
-    _check_choice("table", kinds, kind, reader)
     job = replace(job, decode=complete_decode(job, kind, reader))
     job = kind.complete(job, reader)
     for other in kinds:
@@ -106,38 +60,31 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
 
 
 def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
-    """The kind of table, or the log, that the file describes as far as is known."""
+    """The kind of table, or the log, that the file states; notes if it does not state exactly one."""
     stated = [section for section in sections if reader.has(name, section.name)]
-    meant = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
-    return [sections[0], *meant, *stated][-1]
-
-
-def _check_choice(name: str, sections: Sequence[SectionT], chosen: SectionT, reader: Reader) -> None:
-    """Note whether the file states one kind of table, or one log."""
-    stated = [section for section in sections if reader.has(name, section.name)]
-    value = reader.document.values.get(name)
+    implied = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
+    chosen = [sections[0], *implied, *stated][-1]
+    names = [section.name for section in sections]
+    value = reader.written(name)
     if not reader.has(name):
         reader.note((name,), "required key is missing")
-    elif value is not None and not isinstance(value, dict):
+    elif isinstance(value, dict):
+        reader.note_unknown(value, (name,), names)
+        if not value:
+            reader.note((name, chosen.name), "required key is missing", f"one of {', '.join(names)}")
+    elif value is not None:
         reader.note((name,), f"expected a mapping, found {kind_of(value)}")
-    if not isinstance(value, dict):
-        return
-    names = [section.name for section in sections]
-    reader.note_unknown(value, (name,), names)
     for section in stated[1:]:
-        message = f"contradicts {name}.{stated[0].name}: give one of both"
-        reader.note((name, section.name), message, on_key=True)
-    if not value:
-        reader.note((name, chosen.name), "required key is missing", f"one of {', '.join(names)}")
+        reader.note((name, section.name), f"contradicts {name}.{stated[0].name}: state one of them", on_key=True)
+    return chosen
 
 
 def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader) -> Any:
     """The spec of the chosen kind or log, without values where the file states none."""
-    values = reader.document.values.get(name)
-    if isinstance(values, dict) and section.name in values:
-        spec = reader.section(section.spec, values[section.name], (name, section.name))
-        if isinstance(spec, section.spec):
-            return spec
+    value = reader.written(name, section.name)
+    spec = LOST if value is None else reader.section(section.spec, value, (name, section.name))
+    if spec is not LOST:
+        return spec
     return section.spec(**reader.fields(section.spec, None, (name, section.name)))
 
 
@@ -164,12 +111,12 @@ def _policies(job: JobSpec, reader: Reader) -> Any:
     return job.on if reader.has("on", "new_column") else replace(job.on, new_column=NewColumnPolicy.IGNORE)
 
 
-# several files
+# files
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A job file with its spec, or with its faults."""
+    """A job file with its spec, or with its faults in the order of the file."""
 
     path: Path
     spec: JobSpec | None
@@ -177,27 +124,15 @@ class CheckedFile:
     document: Document = field(default_factory=Document)
 
     def with_findings(self, findings: Iterable[Finding]) -> CheckedFile:
-        """The same file with faults that only a deeper check finds."""
-        faults = tuple(_fault(self.path, self.document, finding) for finding in findings)
-        return replace(self, faults=(*self.faults, *faults))
+        """The same file with further faults, each at its place."""
+        more = (self._fault(finding) for finding in dict.fromkeys(findings))
+        faults = sorted((*self.faults, *more), key=lambda fault: (fault.line or 0, fault.column or 0))
+        return replace(self, spec=None if faults else self.spec, faults=tuple(faults))
 
-
-def check_jobs(
-    paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None
-) -> list[CheckedFile]:
-    """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
-    results: list[CheckedFile] = []
-    for path in dict.fromkeys(paths):
-        try:
-            spec, document = _load(path, kinds, logs, env)
-        except JobFileError as error:
-            results.append(CheckedFile(path, None, error.faults))
-            continue
-        earlier = [(result.path, result.spec) for result in results if result.spec is not None]
-        clashes = (_clash(path, spec, other_path, other) for other_path, other in earlier)
-        faults = tuple(fault for fault in clashes if fault is not None)[:1]
-        results.append(CheckedFile(path, spec, faults, document))
-    return results
+    def _fault(self, finding: Finding) -> Fault:
+        place = self.document.place(finding)
+        finding = without_secrets(finding, self.document.value(finding.key))
+        return Fault(str(self.path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
 
 
 def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> list[JobSpec]:
@@ -209,7 +144,46 @@ def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str,
     return [result.spec for result in results if result.spec is not None]
 
 
-def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+def check_jobs(
+    paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None
+) -> list[CheckedFile]:
+    """Check each file, and that no two of them conflict; a path given twice counts once.
+
+    `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
+    """
+    results: list[CheckedFile] = []
+    for path in dict.fromkeys(paths):
+        result = _checked(path, kinds, logs, os.environ if env is None else env)
+        others = [(other.path, other.spec) for other in results if other.spec is not None]
+        conflicts = [_conflict(path, result.spec, *other) for other in others if result.spec is not None]
+        faults = [fault for fault in conflicts if fault is not None]
+        results.append(replace(result, faults=(*result.faults, *faults[:1])))
+    return results
+
+
+def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> CheckedFile:
+    folder = path.absolute().parent
+    try:
+        document = read_document(_read_text(path), env, folder)
+    except RefusedError as refusal:
+        line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
+        return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))
+    reader = Reader(document, folder, list(document.findings))
+    job = replace(_read_job(reader, kinds, logs), path=path.absolute())
+    return CheckedFile(path, job, (), document).with_findings(reader.findings)
+
+
+def _read_text(path: Path) -> str:
+    content = read_bounded(path, FILE_BYTES_MAX)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        raise RefusedError("not UTF-8 from here on", place=place) from None
+
+
+def _conflict(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
     """Why two jobs cannot run together. Paths of tables are not named: they may be secrets."""
     if (job.name, job.table.path) == (other.name, other.table.path):
         message = f"the same job name and table as in {other_path}: both would move the same positions"
@@ -218,6 +192,6 @@ def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault 
     for folder, other_folder in product(job.table.folders, other.table.folders):
         nested = f"{folder}/".startswith(f"{other_folder}/") or f"{other_folder}/".startswith(f"{folder}/")
         if nested and not (may_share and folder == other_folder):
-            message = f"a table of the job in {other_path} lies in the same folder, or one inside the other"
+            message = f"a table of the job in {other_path} is in the same folder, or one folder is inside the other"
             return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
     return None

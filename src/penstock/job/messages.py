@@ -64,7 +64,7 @@ def find_message(descriptors: bytes, message: MessageName) -> Descriptor:
         raise UserError(
             f"{len(homes)} files of the descriptor set define {message.name}",
             detail=f"files: {', '.join(homes)}",
-            hint="name the file beside the message",
+            hint="write file.proto:package.Name",
         )
     pool = DescriptorPool()
     _add(pool, homes[0], files, set())
@@ -205,7 +205,7 @@ def _single(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
             detail=f"by way of {field.full_name}",
         )
     if len(path) == NESTING_MAX:
-        raise UserError(f"more than {NESTING_MAX} messages inside each other", detail=f"at {field.full_name}")
+        raise UserError(f"more than {NESTING_MAX} levels of nested messages", detail=f"at {field.full_name}")
     inner = _fields(message, (*path, message.full_name))
     if not inner:
         raise UserError(f"the message {message.full_name} has no fields: a table cannot hold it")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ class FileKey:
 
 @dataclass(slots=True)
 class Reader:
-    """What the file states, and what was found wrong with it so far."""
+    """What the file states, and what is wrong with it so far."""
 
     document: Document
     folder: Path
@@ -45,23 +45,20 @@ class Reader:
     _read: set[KeyPath] = field(default_factory=set)
 
     def has(self, *key: str | int) -> bool:
-        """Whether the file states this key, rightly or wrongly."""
+        """Whether the file has this key, also with a faulty value."""
         return self.document.has(*key)
 
     def states(self, *key: str | int) -> bool:
-        """Whether the file states this key and its value could be read."""
+        """Whether the file has this key and its value could be read."""
         return key in self._read
 
     def misstates(self, *key: str | int) -> bool:
-        """Whether the file states this key and its value could not be read."""
+        """Whether the file has this key and its value could not be read."""
         return self.has(*key) and not self.states(*key)
 
     def written(self, *key: str | int) -> Any:
-        """The value of a key that was read, as it is in the file."""
-        value: Any = self.document.values
-        for part in key:
-            value = value[part]
-        return value
+        """The value of a key as it is in the file."""
+        return self.document.value(key)
 
     def note(self, at: KeyPath, message: str, hint: str = "", *, on_key: bool = False) -> None:
         self.findings.append(Finding(at, message, hint, on_key))
@@ -102,8 +99,8 @@ class Reader:
         self._read.add((name,))
         return value
 
-    def section(self, spec: Any, value: object, at: KeyPath, **known: object) -> Any:
-        """The spec that a mapping states; `known` are fields that it does not state. `LOST` if it is no mapping."""
+    def section(self, spec: Any, value: object, at: KeyPath, **others: object) -> Any:
+        """The spec that a mapping states; `others` are fields that it cannot state. `LOST` if it is not a mapping."""
         short = isinstance(value, str) and hasattr(spec, "SHORT")
         values = {spec.SHORT: value} if short else value
         if not isinstance(values, dict):
@@ -112,7 +109,7 @@ class Reader:
             return self.lost(at, f"expected a mapping, found {kind_of(value)}", hint)
         self._read.add(at)
         self.note_unknown(values, at, known_keys(spec))
-        return spec(**known, **self.fields(spec, values, at, short=short))
+        return spec(**others, **self.fields(spec, values, at, short=short))
 
     def fields(
         self, spec: Any, values: Mapping[str, Any] | None, at: KeyPath, *, short: bool = False
@@ -141,7 +138,7 @@ class Reader:
         return result
 
     def note_unknown(self, values: Mapping[str, object], at: KeyPath, known: list[str]) -> None:
-        """Note keys that there are none of, with the nearest ones."""
+        """Note unknown keys, with the closest match."""
         for name in values:
             if name not in known:
                 hint = nearest(name, known) or f"known keys: {', '.join(known)}"
@@ -175,40 +172,32 @@ def keys_of(spec: Any) -> tuple[FileKey, ...]:
     return tuple(key for item in fields(spec) for key in _keys(item, hints[item.name]))
 
 
-def _keys(each: Any, hint: Any) -> Iterator[FileKey]:
-    annotations = list(_annotations(hint))
-    reads = [note for note in annotations if isinstance(note, Parsed | Read) or note in (Part.SECTION, Part.INLINE)]
+def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
+    notes = list(_types_and_annotations(hint))
     # A closed set of words needs no annotation.
-    reads = [*map(one_of, filter(_is_words, _types(hint))), *reads]
+    reads = [one_of(note) for note in notes if _is_words(note)]
+    reads += [note for note in notes if isinstance(note, Parsed | Read) or note in (Part.SECTION, Part.INLINE)]
     if not reads:
         return
-    name = next((note.name for note in annotations if isinstance(note, Key)), each.name)
-    needed = each.default is MISSING and each.default_factory is MISSING
-    otherwise = next((note.value for note in annotations if isinstance(note, Otherwise)), None if needed else LOST)
-    required = needed and not any(isinstance(note, Otherwise) for note in annotations)
-    spec = next((kind for kind in _types(hint) if hasattr(kind, "__dataclass_fields__")), None)
-    yield FileKey(each.name, name, reads[-1], spec, Part.TOP in annotations, required, otherwise)
+    name = next((note.name for note in notes if isinstance(note, Key)), item.name)
+    needed = item.default is MISSING and item.default_factory is MISSING
+    otherwise = next((note.value for note in notes if isinstance(note, Otherwise)), None if needed else LOST)
+    required = needed and not any(isinstance(note, Otherwise) for note in notes)
+    spec = next((note for note in notes if isinstance(note, type) and is_dataclass(note)), None)
+    yield FileKey(item.name, name, reads[-1], spec, Part.TOP in notes, required, otherwise)
 
 
 def _is_words(kind: Any) -> bool:
     return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
 
 
-def _annotations(hint: Any) -> Iterator[object]:
-    """What a type is annotated with, also inside of `| None`."""
-    inner = hint
+def _types_and_annotations(hint: Any) -> Iterator[Any]:
+    """What a hint consists of, also inside of `| None`."""
     if hasattr(hint, "__metadata__"):
         yield from hint.__metadata__
-        inner = hint.__origin__
-    if get_origin(inner) in (Union, types.UnionType):
-        for choice in get_args(inner):
-            yield from _annotations(choice)
-
-
-def _types(hint: Any) -> Iterator[Any]:
-    inner = hint.__origin__ if hasattr(hint, "__metadata__") else hint
-    if get_origin(inner) in (Union, types.UnionType):
-        for choice in get_args(inner):
-            yield from _types(choice)
+        hint = hint.__origin__
+    if get_origin(hint) in (Union, types.UnionType):
+        for choice in get_args(hint):
+            yield from _types_and_annotations(choice)
     else:
-        yield inner
+        yield hint

@@ -1,4 +1,4 @@
-"""The columns of rows: decoded fields, computed columns, the place of a row; less what `drop` and `sql` leave out."""
+"""The columns of rows: decoded fields, computed columns and the place, without those that `drop` and `sql` remove."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.place import DEFAULT_PLACE, place_columns, place_names
+from penstock.job.place import PLACE, place_columns
 from penstock.job.reader import Reader
 from penstock.job.schema import name_fault, name_findings, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT
 from penstock.job.texts import read_expression
-from penstock.job.values import LOST, Parsed, Read
+from penstock.job.values import LOST, Read
 
 if TYPE_CHECKING:
     from penstock.job.sql_text import SelectItem
@@ -28,9 +28,9 @@ StatedColumns: TypeAlias = Mapping[str, Expression | None]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The table's columns by name; None for a type that only the run will know.
+    """The table's columns by name; None for a type that only the run finds out.
 
-    `complete` is false where a name is not known either.
+    `complete` is false if there may be columns of other names.
     """
 
     types: Mapping[str, pa.DataType | None]
@@ -62,7 +62,7 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     sql = job.sql
     if sql is not None and sql.select:
         output = _projected(sql, selected, output, reader)
-        # A projection passes on the place of a row, whether it names it or not.
+        # A projection keeps the place of a row, whether it names it or not.
         passed = {part for part, _ in place_columns(columns, sql.select)}
         left_out = {name: field for name, field in added.items() if field.name not in passed}
         more = {name: type_of(field, pa.schema([])) for name, field in left_out.items()}
@@ -87,7 +87,7 @@ def _names(
 
 
 def _without_dropped(job: JobSpec, schema: pa.Schema | None, before: Output, reader: Reader) -> Output:
-    """What `drop` leaves of the columns."""
+    """The columns without those of `drop`."""
     if not reader.states("drop"):
         return before
     if reader.has("sql"):
@@ -128,7 +128,7 @@ def _read_columns(value: object, at: KeyPath, reader: Reader) -> object:
 
 
 def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Finding]:
-    """What is wrong with the columns beside these decoded fields."""
+    """What is wrong with the columns next to these decoded fields."""
     decoded = {name.casefold(): name for name in schema.names}
     for name, expression in stated.items():
         at: KeyPath = ("columns", name)
@@ -140,15 +140,10 @@ def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Findin
 
 
 def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
-    """What an expression reads that these decoded fields do not have, and functions of values that they do not take.
-
-    This is the place for the types of arguments.
-    """
+    """Fields of an expression that do not exist, and arguments that its functions do not take."""
     for field in fields(expression):
         fault = _path_fault(field.path, schema)
-        if fault is not None and isinstance(field.path[0], Secret):
-            yield Finding(at, "reads a field that the schema does not have")
-        elif fault is not None:
+        if fault is not None:
             yield Finding(at, *fault)
     yield from _argument_findings(expression, schema, at)
 
@@ -170,7 +165,7 @@ def _path_fault(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, str] | N
             return None
         before = ".".join(path[:depth])
         if not pa.types.is_struct(inside):
-            return f"{before} is no struct: there is no {name} in it", ""
+            return f"{before} is not a struct: it has no field {name}", ""
         known = [inside.field(index).name for index in range(inside.num_fields)]
         if name not in known:
             whole = [".".join((*path[:depth], other)) for other in known]
@@ -199,32 +194,20 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
 def add_place(
     job: JobSpec, reader: Reader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
 ) -> dict[str, KafkaField]:
-    """Columns for those parts of the place that the job's own columns do not keep.
+    """Columns for those parts of the place that the job's own columns do not hold.
 
-    `taken` are the names that fields and columns have, each with the key that states it.
+    `taken` are the names of fields and columns, each with the key that states it.
     """
-    names = reader.top(Parsed(place_names), "place")
-    kept = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
-    added: dict[str, KafkaField] = {}
-    others = list(taken)
-    for part, name in (DEFAULT_PLACE if names is None else names).items():
-        at: KeyPath = ("place", part)
-        if part in kept:
-            if reader.has(*at):
-                hint = f"remove place.{part}, or rename the column"
-                reader.note(at, f"column {shown(kept[part])} is kafka.{part} already", hint)
-            continue
-        if fault := name_fault(name):
-            reader.note(at, fault)
-        for key, other in others:
-            if other.casefold() == name.casefold():
-                renamed = reader.has(*at)
-                message = f"{shown(other)} is also the column that holds the {part} of each record"
-                hint = f"choose another name, here or for that column: place: {{{part}: another_name}}"
-                on_key = not renamed and key[0] != "sql" and key[-1] != "message"
-                reader.note(at if renamed else key, message, hint, on_key=on_key)
-        others.append((at, name))
-        added[name] = KafkaField(part)
+    if job.place == "none":
+        return {}
+    held = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
+    added = {name: KafkaField(part) for part, name in PLACE.items() if part not in held}
+    for key, name in taken:
+        field = added.get(name.casefold())
+        if field is not None:
+            message = f"{shown(name)} is also the column that holds the {field.name} of each record"
+            hint = f"rename it, or name that column yourself: columns: {{another_name: kafka.{field.name}}}"
+            reader.note(key, message, hint, on_key=key[0] != "sql" and key[-1] != "message")
     return added
 
 
@@ -249,15 +232,12 @@ def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
             elif text.strip() != "*":
                 items[int(at[-1])] = read_select(text)
         except RefusedError as refusal:
-            if isinstance(text, Secret):
-                reader.note(at, "is no expression over one row once its references are filled in")
-            else:
-                reader.note(at, refusal.message, refusal.hint)
+            reader.note(at, refusal.message, refusal.hint)
     return items
 
 
 def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output, reader: Reader) -> Output:
-    """The columns that `select` leaves or makes."""
+    """The columns after `select`."""
     types: dict[str, pa.DataType | None] = {}
     names = {name.casefold(): name for name in before.types}
     complete = True
@@ -271,7 +251,7 @@ def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output,
             continue
         item, at = selected[index], ("sql", "select", index)
         column = names.get(item.path[0].casefold()) if item.path is not None else None
-        if item.path is not None and column is None and before.complete and not isinstance(text, Secret):
+        if item.path is not None and column is None and before.complete:
             reader.note(at, f"there is no column {item.path[0]}", nearest(item.path[0], before.types))
         if fault := name_fault(item.name):
             reader.note(at, fault)

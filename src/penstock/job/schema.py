@@ -5,7 +5,7 @@
     list<type> or [type]     a list
     map<string,type>         a map
 
-A field whose type cannot be read gets Arrow's null type, so that checks after this one know to stay silent about it.
+A field whose type cannot be read gets Arrow's null type, so that later checks report nothing about it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, kind_of, nearest, shown
-from penstock.job.values import LOST
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
 
 if TYPE_CHECKING:
     from penstock.job.reader import Reader
@@ -45,34 +44,25 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
-    """Read the `schema:` mapping; there is no schema only where nothing of it can be read."""
-    if not isinstance(raw, Mapping):
-        return None, [Finding(at, f"expected a mapping of field names to types, found {kind_of(raw)}")]
-    if not raw:
-        return None, [Finding(at, "a schema needs at least one field")]
-    findings: list[Finding] = []
-    return pa.schema(_fields(raw, at, findings)), findings
-
-
 def read_schema(raw: object, at: KeyPath, reader: Reader) -> object:
-    """The same for a reader of job files."""
-    schema, findings = parse_schema(raw, at)
-    reader.findings += findings
-    return LOST if schema is None else schema
+    """The `schema:` mapping as an Arrow schema; lost only if nothing of it can be read."""
+    if not isinstance(raw, Mapping):
+        return reader.lost(at, f"expected a mapping of field names to types, found {kind_of(raw)}")
+    if not raw:
+        return reader.lost(at, "a schema needs at least one field")
+    return pa.schema(_fields(raw, at, reader.findings))
 
 
 def name_findings(names: Mapping[str, KeyPath]) -> Iterator[Finding]:
-    """What Delta or we refuse in column names that stand beside each other."""
-    seen: dict[str, str] = {}
+    """Names that cannot be columns of one table."""
+    first: dict[str, str] = {}
     for name, at in names.items():
         fault = name_fault(name)
         if fault:
             yield Finding(at, fault, on_key=True)
-        if name.casefold() in seen:
-            other = seen[name.casefold()]
-            yield Finding(at, f"the same name as {other}: Delta does not tell upper from lower case", on_key=True)
-        seen.setdefault(name.casefold(), name)
+        other = first.setdefault(name.casefold(), name)
+        if other != name:
+            yield Finding(at, f"the same name as {other}: Delta ignores case", on_key=True)
 
 
 def name_fault(name: str) -> str:
@@ -93,11 +83,15 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
     """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `RefusedError`."""
     word = text.strip()
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} types inside each other")
+        raise RefusedError(f"more than {NESTING_MAX} levels of nested types")
     if word in _PRIMITIVES:
         return _PRIMITIVES[word]
     if match := _DECIMAL.fullmatch(word):
-        return _decimal(int(match[1]), int(match[2]))
+        precision, scale = int(match[1]), int(match[2])
+        if not 1 <= precision <= 38 or scale > precision:
+            hint = "1 to 38 digits, of them 0 to all after the point"
+            raise RefusedError(f"decimal({precision},{scale}) is out of range", hint)
+        return pa.decimal128(precision, scale)
     if match := _LIST.fullmatch(word):
         return pa.list_(parse_type(match[1], depth + 1))
     if match := _MAP.fullmatch(word):
@@ -133,14 +127,6 @@ def job_type_name(kind: pa.DataType) -> str:
     return next((name for name, primitive in _PRIMITIVES.items() if primitive == kind), str(kind))
 
 
-def _decimal(precision: int, scale: int) -> pa.DataType:
-    if not 1 <= precision <= 38 or scale > precision:
-        raise RefusedError(
-            f"decimal({precision},{scale}) is out of range", "1 to 38 digits, of them 0 to all after the point"
-        )
-    return pa.decimal128(precision, scale)
-
-
 def _fields(raw: Mapping[str, object], at: KeyPath, findings: list[Finding]) -> list[pa.Field]:
     findings.extend(name_findings({name: (*at, name) for name in raw}))
     return [pa.field(name, _type(value, (*at, name), findings), nullable=True) for name, value in raw.items()]
@@ -152,8 +138,7 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
             try:
                 return parse_type(raw)
             except RefusedError as fault:
-                told = ("unknown type '******'",) if isinstance(raw, Secret) else (fault.message, fault.hint)
-                findings.append(Finding(at, *told))
+                findings.append(Finding(at, fault.message, fault.hint))
         case {}:
             if raw:
                 return pa.struct(_fields(raw, at, findings))

@@ -69,7 +69,7 @@ def complete_topics(log: Any, at: KeyPath, reader: Reader) -> Any:
     """Check the topics of a log, and name the topics of its start offsets."""
     has_topics, has_pattern = reader.has(*at, "topics"), reader.has(*at, "topic_pattern")
     if has_topics and has_pattern:
-        reader.note((*at, "topic_pattern"), "contradicts topics: give one of both", on_key=True)
+        reader.note((*at, "topic_pattern"), "contradicts topics: state one of them", on_key=True)
     if not has_topics and not has_pattern:
         reader.note((*at, "topics"), "required key is missing", "name the topics, or give a topic_pattern")
     if reader.states(*at, "topics") and not log.topics:
@@ -92,7 +92,7 @@ def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: Reader) -> StartAt | 
     offsets: dict[int, int] = {}
     for partition, offset in log.start.items():
         if not re.fullmatch(r"0|[1-9][0-9]{0,8}", partition):
-            reader.note((*at, partition), "is no partition number", on_key=True)
+            reader.note((*at, partition), "is not a partition number", on_key=True)
         elif reader.parsed(count, offset, (*at, partition)) is not LOST:
             offsets[int(partition)] = count(offset)
     return dict.fromkeys(log.topics[:1], offsets)

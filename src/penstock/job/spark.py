@@ -31,7 +31,7 @@ def check_spark(job: JobSpec, reader: Reader) -> None:
     for name, value in job.spark.conf.items():
         at: KeyPath = ("spark", "conf", name)
         if not name.startswith("spark."):
-            reader.note(at, "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
+            reader.note(at, "is not a Spark setting", f"did you mean spark.{name}?", on_key=True)
         elif name in _OTHER_KEYS:
             reader.note(at, "is set by Penstock", "for the master there is spark.master", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):

@@ -63,6 +63,8 @@ PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 NameStyle: TypeAlias = Literal["opentsdb", "raw"]
 Defaults: TypeAlias = Literal["null", "value"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
+PlaceColumns: TypeAlias = Literal["columns", "none"]
+"""Whether rows have columns for topic, partition and offset of their record."""
 ClaimsMode: TypeAlias = Literal["static", "group"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
 TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
@@ -293,7 +295,7 @@ class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
     by: Annotated[RouteWay, Parsed(texts.route_way)]
-    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = ()
+    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = field(default=(), repr=False)
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
 
@@ -372,9 +374,10 @@ class JobSpec(Generic[TableT_co]):
     decode: Annotated[DecodeSpec, Part.SECTION]
     schema: pa.Schema
     """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
-    columns: Mapping[str, Expression]
+    columns: Mapping[str, Expression] = field(repr=False)
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
+    place: PlaceColumns = "columns"
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are no columns of the table themselves."""
     sql: Annotated[SqlSpec | None, Part.SECTION] = None

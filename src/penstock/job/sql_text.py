@@ -42,13 +42,6 @@ _ALL_ROWS = frozenset({
 _HINT = "sql gives at most one row per record: expressions in select, a condition in where"
 
 
-class SqlRefusedError(RefusedError):
-    """The text is more than an expression over one row."""
-
-    def __init__(self, message: str, hint: str = _HINT) -> None:
-        super().__init__(message, hint)
-
-
 @dataclass(frozen=True, slots=True)
 class SelectItem:
     """One entry of `select`: the name of its column, and the path if it is a plain column."""
@@ -60,7 +53,7 @@ class SelectItem:
 def check_where(text: str) -> None:
     """Refuse what is not a condition over one row."""
     if isinstance(_parse(text), exp.Alias):
-        raise SqlRefusedError("where is a condition and has no name", "remove the `as`")
+        raise RefusedError("where is a condition and has no name", "remove the `as`")
 
 
 def read_select(text: str) -> SelectItem:
@@ -72,7 +65,7 @@ def read_select(text: str) -> SelectItem:
     if plain and isinstance(inner, exp.Column | exp.Dot):
         path = tuple(part.name for part in inner.parts)
     elif inner is expression:
-        raise SqlRefusedError("the column has no name", "end it with `as name`")
+        raise RefusedError("the column has no name", "end it with `as name`")
     name = expression.output_name
     return SelectItem(Secret(name) if isinstance(text, Secret) else name, path)
 
@@ -81,11 +74,11 @@ def _parse(text: str) -> exp.Expr:
     """Parse an expression over one row."""
     expression = _parsed(text, "spark", "an SQL expression")
     if isinstance(expression, exp.Aliases):
-        raise SqlRefusedError("is more than one expression", "write one entry of select for each")
+        raise RefusedError("is more than one expression", "write one entry of select for each")
     for node in expression.walk():
         reason = _reason(node)
         if reason:
-            raise SqlRefusedError(reason)
+            raise RefusedError(reason, _HINT)
     return expression
 
 
@@ -95,13 +88,12 @@ def _parsed(text: str, dialect: DialectType, what: str) -> exp.Expr:
     except errors.ParseError as error:
         where = error.errors[0].get("highlight") if error.errors else None
         message = f"is not {what}: unexpected {where!r}" if where else f"is not {what}"
-        raise SqlRefusedError(
-            message, "a name that is a keyword or has odd characters is written in `backticks`"
-        ) from None
+        hint = "write a name that is a keyword or has special characters in `backticks`"
+        raise RefusedError(message, hint) from None
     except (errors.TokenError, RecursionError):
-        raise SqlRefusedError(f"is not {what}", "is a quote or a bracket not closed?") from None
+        raise RefusedError(f"is not {what}", "is a quote or a bracket not closed?") from None
     if isinstance(expression, exp.Block):
-        raise SqlRefusedError("is more than one expression", "remove the semicolon")
+        raise RefusedError("is more than one expression", "remove the semicolon")
     return expression
 
 
@@ -155,7 +147,7 @@ def parse_expression(text: str) -> Expression:
 
 def _expression(node: exp.Expr, depth: int = 1) -> Expression:
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} functions inside each other")
+        raise RefusedError(f"more than {NESTING_MAX} levels of nested functions")
     match node:
         case exp.Literal() if node.is_string:
             return Constant(node.name)
@@ -168,8 +160,8 @@ def _expression(node: exp.Expr, depth: int = 1) -> Expression:
         case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
             return _field(node.parts)
         case _:
-            hint = "odd names are written in backticks, as in `user-agent`"
-            raise RefusedError(f"{shown(node.sql())} is no field, constant or function", hint)
+            hint = "write names with special characters in backticks, as in `user-agent`"
+            raise RefusedError(f"{shown(node.sql())} is not a field, a constant or a function", hint)
 
 
 def _number(text: str) -> Constant:

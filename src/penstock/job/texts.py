@@ -1,4 +1,4 @@
-"""Texts of a job file that have a form of their own: names, paths of tables, routes, and where reading starts."""
+"""Texts of a job file with a syntax of their own: names, files, expressions, routes and paths of tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.job.expressions import Call, Constant, Expression, Field
+from penstock.job.expressions import Constant, Expression, Field
 from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
 from penstock.job.values import LOST, matching, regular_expression, setting, text
 
@@ -89,8 +89,7 @@ def message_name(value: object) -> MessageName:
     if match is None:
         hint = "write package.Name, or file.proto:package.Name"
         raise RefusedError(f"invalid message name {shown(text(value))}", hint)
-    name, file = match["name"], match["file"] or ""
-    return MessageName(Secret(name), Secret(file)) if isinstance(value, Secret) else MessageName(name, file)
+    return MessageName(match["name"], match["file"] or "")
 
 
 def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
@@ -114,28 +113,10 @@ def read_expression(value: object, at: KeyPath, reader: Reader) -> object:
         return reader.lost(at, f"expected a column expression, found {kind_of(value)}")
     from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
 
-    try:
-        expression = parse_expression(value)
-    except RefusedError as refusal:
-        if isinstance(value, Secret):
-            return reader.lost(at, "is no column expression once its references are filled in")
-        return reader.lost(at, refusal.message, refusal.hint)
+    expression = reader.parsed(parse_expression, value, at)
     if expression == Constant(None):
         return reader.lost(at, "a column that is always null has no type")
-    return _hiding(expression) if isinstance(value, Secret) else expression
-
-
-def _hiding(expression: Expression) -> Expression:
-    """The same expression with every text in it hidden from print."""
-    match expression:
-        case Constant(value=str() as value):
-            return Constant(Secret(value))
-        case Field(path=path):
-            return Field(tuple(Secret(name) for name in path))
-        case Call(function=function, args=args):
-            return Call(function, tuple(_hiding(arg) for arg in args))
-        case _:
-            return expression
+    return expression
 
 
 # routes
@@ -157,13 +138,11 @@ def _route(value: object) -> tuple[str, tuple[str, ...]]:
         return word, ()
     match = _ROUTE.fullmatch(word)
     if match is None:
-        hint = "" if isinstance(value, Secret) else nearest(word, ("key", "envelope"))
-        raise RefusedError(f"{shown(text(value))} is no route", hint or _ROUTES)
+        raise RefusedError(f"{shown(text(value))} is not a route", nearest(word, ("key", "envelope")) or _ROUTES)
     inside = match[2].strip()
     if not inside:
         raise RefusedError(f"{match[1]}() names nothing", _ROUTES)
-    path = (inside,) if match[1] == "header" else _field_path(inside)
-    return match[1], tuple(map(Secret, path)) if isinstance(value, Secret) else path
+    return match[1], (inside,) if match[1] == "header" else _field_path(inside)
 
 
 def _field_path(inside: str) -> tuple[str, ...]:
@@ -173,7 +152,8 @@ def _field_path(inside: str) -> tuple[str, ...]:
     with suppress(RefusedError):
         expression = parse_expression(inside)
     if not isinstance(expression, Field):
-        raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
+        hint = "write names with special characters in backticks: field(`a b`.c)"
+        raise RefusedError("field() takes the path of a decoded field", hint)
     return expression.path
 
 
@@ -181,16 +161,11 @@ def _field_path(inside: str) -> tuple[str, ...]:
 
 
 def read_table_path(value: object, at: KeyPath, reader: Reader) -> object:
-    """The path of a table, checked and absolute."""
+    """The path of a table, without a slash at its end; a relative one is taken from the job file's folder."""
     path = reader.parsed(_checked_path, value, at)
-    return table_path(path, reader.folder) if path is not LOST else LOST
-
-
-def table_path(path: str, folder: Path) -> str:
-    """The path without a slash at its end, a relative one taken from the job file's folder; a secret stays one."""
-    whole = path.strip()
-    if not _SCHEME.fullmatch(whole):
-        whole = str((folder / whole).absolute())
+    if path is LOST:
+        return LOST
+    whole = path.strip() if _SCHEME.fullmatch(path.strip()) else str((reader.folder / path.strip()).absolute())
     whole = whole.rstrip("/") or "/"
     return Secret(whole) if isinstance(path, Secret) else whole
 
@@ -207,8 +182,9 @@ def _checked_path(value: object) -> str:
     scheme, rest = match[1], match[2]
     bucket, _, key = rest.partition("/")
     if scheme not in SCHEMES:
-        name = "" if isinstance(path, Secret) else f" {shown(scheme + '://')}"
-        raise RefusedError(f"unknown storage{name}", f"a local path or {', '.join(f'{item}://' for item in SCHEMES)}")
+        raise RefusedError(
+            f"unknown storage {shown(scheme + '://')}", f"a local path or {', '.join(f'{item}://' for item in SCHEMES)}"
+        )
     if scheme == "file" and bucket:
         raise RefusedError("a file:// path begins with three slashes", "file:///folder/table")
     if not bucket and scheme not in _WITHOUT_BUCKET:

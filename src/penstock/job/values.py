@@ -1,4 +1,4 @@
-"""The kinds of value that a job file may hold: each a type whose annotation says how it is read.
+"""The kinds of value that a job file may hold: each is a type whose annotation defines how it is read.
 
     lateness_seconds: Annotated[Duration, Key("lateness")] = 60.0
 
@@ -58,21 +58,21 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """What a field without a default is if the file does not state it."""
+    """The value of a field without a default that the file does not state."""
 
     value: object
 
 
 class Part(Enum):
-    """A field that is a frozen dataclass with keys of its own, or that stands elsewhere."""
+    """A field that is a frozen dataclass with keys of its own, or whose key is elsewhere in the file."""
 
     SECTION = "a mapping under its key"
-    INLINE = "its keys stand among those of the spec around it"
-    TOP = "its key stands at the top of the file"
+    INLINE = "its keys are among those of the spec around it"
+    TOP = "its key is at the top of the file"
 
 
 class Lost:
-    """The value could not be read, and has its finding."""
+    """The type of `LOST`: the value could not be read, and a finding states why."""
 
 
 LOST = Lost()
@@ -81,36 +81,29 @@ LOST = Lost()
 # quantities
 
 
-class QuantityError(ValueError):
-    """The text is no duration or size."""
+class QuantityError(RefusedError):
+    """The text is not a duration or a size."""
 
 
 def parse_duration(value: str) -> float:
     """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
-    number, unit = _amount(value, DURATION_UNITS, "write a number and one of ms, s, m, h, d, as in 60s")
+    number, unit = _amount(value, DURATION_UNITS, "duration", "write a number and one of ms, s, m, h, d, as in 60s")
     return float(number) * unit
 
 
 def parse_size(value: str) -> int:
     """Bytes of a text such as `128MiB`, `10MB` or `1024`; a fraction of a byte is dropped."""
-    how = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
-    number, unit = _amount(value, SIZE_UNITS, how)
+    hint = "write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB"
+    number, unit = _amount(value, SIZE_UNITS, "size", hint)
     return int(number) * unit if number.isdecimal() else int(float(number) * unit)
 
 
-def _amount(value: str, units: Mapping[str, UnitT], how: str) -> tuple[str, UnitT]:
+def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tuple[str, UnitT]:
     """The number as it is written, and its unit."""
     match = _QUANTITY.fullmatch(value.strip())
     if match is None or match[2] not in units:
-        raise QuantityError(how)
+        raise QuantityError(f"{shown(value)} is not a {what}", hint)
     return match[1], units[match[2]]
-
-
-def _parsed(parse: Callable[[str], NumberT], value: str, what: str) -> NumberT:
-    try:
-        return parse(value)
-    except QuantityError as error:
-        raise RefusedError(f"{shown(value)} is no {what}", str(error)) from None
 
 
 # scalars
@@ -153,7 +146,7 @@ def any_duration(value: object) -> float:
     """In seconds; it may be 0."""
     if not isinstance(value, str):
         raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
-    return _parsed(parse_duration, value, "duration")
+    return parse_duration(value)
 
 
 def duration(value: object) -> float:
@@ -165,7 +158,7 @@ def duration(value: object) -> float:
 
 def size(value: object) -> int:
     if isinstance(value, str):
-        return positive(_parsed(parse_size, value, "size"))
+        return positive(parse_size(value))
     if isinstance(value, bool) or not isinstance(value, int):
         raise RefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
     return positive(value)
@@ -186,7 +179,7 @@ def day(value: object) -> date:
     try:
         return date.fromisoformat(value if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value) else "")
     except ValueError:
-        raise RefusedError(f"{shown(value)} is no date", "write 2000-01-01") from None
+        raise RefusedError(f"{shown(value)} is not a date", "write 2000-01-01") from None
 
 
 def setting(value: object) -> str:
@@ -206,13 +199,12 @@ def regular_expression(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        hint = "" if isinstance(value, Secret) else str(error)
-        raise RefusedError(f"{shown(value)} is no regular expression", hint) from None
+        raise RefusedError(f"{shown(value)} is not a regular expression", str(error)) from None
     return value
 
 
 def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
-    """A text of a form; `{}` in the fault is the value."""
+    """A text that matches a pattern; `{}` in the fault is the value."""
 
     def read(value: object) -> str:
         if not re.fullmatch(pattern, text(value), re.DOTALL):
@@ -223,7 +215,7 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
 
 
 def one_of(choices: Any) -> Parsed:
-    """A closed set of words, which is an enumeration or a `Literal`, with the nearest one as the hint."""
+    """One word of an enumeration or a `Literal`, with the closest match as the hint."""
     is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)
     words: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
     convert: Callable[[str], str] = choices if is_enum else str
@@ -232,8 +224,7 @@ def one_of(choices: Any) -> Parsed:
         if not isinstance(value, str):
             raise RefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
         if value not in words:
-            hint = "" if isinstance(value, Secret) else nearest(value, words)
-            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", nearest(value, words))
         return convert(value)
 
     return Parsed(choose)
@@ -242,7 +233,7 @@ def one_of(choices: Any) -> Parsed:
 def within(
     parse: Callable[[object], NumberT], fault: str, hint: str = "", *, least: float = 0, most: float = float("inf")
 ) -> Parsed:
-    """A number with bounds, and why it has them."""
+    """A number with bounds; `fault` gives the reason for them."""
 
     def read(value: object) -> NumberT:
         number = parse(value)
@@ -257,7 +248,7 @@ def within(
 
 
 def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = tuple) -> Read:
-    """A list, of which a faulty item loses the whole."""
+    """A list; one faulty item makes the whole list faulty."""
 
     def read(value: object, at: KeyPath, reader: Reader) -> object:
         result = reader.listed(value, at, lambda item, path: reader.parsed(parse, item, path))
@@ -267,7 +258,7 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
 
 
 def _settings(value: object, at: KeyPath, reader: Reader) -> object:
-    """Texts by name; those whose names speak of secrets are hidden from print even if they are plain text."""
+    """Texts by name; those whose names suggest a secret are never printed."""
     result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
     if result is LOST:
         return LOST
@@ -282,11 +273,11 @@ def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
 
 def sections_by_name(spec: Any) -> Read:
     """A mapping of names to sections, each with its name as the field `name`."""
-    return Read(
-        lambda value, at, reader: reader.mapped(
-            value, at, lambda name, item, path: reader.section(spec, item, path, name=name)
-        )
-    )
+
+    def read(value: object, at: KeyPath, reader: Reader) -> object:
+        return reader.mapped(value, at, lambda name, item, path: reader.section(spec, item, path, name=name))
+
+    return Read(read)
 
 
 def sections(spec: Any) -> Read:

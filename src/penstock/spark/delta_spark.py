@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import SparkSpec
 from penstock.spark.failures import SPARK_ERRORS, refusal_of, spark_failure
-from penstock.spark.jars import JarSet, Spark, request_for
+from penstock.spark.jars import JarSet, delta_coordinate, installed_spark
 from penstock.spark.session import open_spark
 
 DELTA_SETTINGS = {
@@ -26,7 +26,7 @@ DELTA_SETTINGS = {
 }
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _UNKNOWN_FORMAT = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "TABLE_OR_VIEW_NOT_FOUND")
-"""How Spark says that it does not know Delta: when it reads, with the jar alone, and in SQL."""
+"""Spark's errors if it does not know Delta: on a read, with the jar alone, and in SQL."""
 _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 
 
@@ -43,14 +43,14 @@ def delta_frame(spark: SparkSession, path: str, version: int | None = None) -> D
 
 
 def table_properties(spark: SparkSession, path: str) -> dict[str, str]:
-    """What a table says of itself."""
+    """The properties of a table."""
     quoted = spark_path(path).replace("`", "``")
     with _explained(spark, path):
         return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES delta.`{quoted}`").collect()}
 
 
 def spark_path(path: str) -> str:
-    """A path as Spark's SQL wants it: whole, and under the name that Hadoop has for its store."""
+    """A path for Spark's SQL: absolute, and with Hadoop's name of the store."""
     if path.startswith("s3://"):
         return f"s3a://{path.removeprefix('s3://')}"
     return path if _SCHEME.match(path) else os.path.abspath(path)
@@ -67,13 +67,13 @@ def _explained(spark: SparkSession, path: str) -> Iterator[None]:
 def _explanation(spark: SparkSession, path: str, error: Exception) -> PenstockError:
     text = str(error)
     if any(item in text for item in _UNKNOWN_FORMAT):
-        [package] = request_for(JarSet.DELTA, Spark.installed()).coordinates
+        package = delta_coordinate(installed_spark()[0])
         settings = [f"{name}={value}" for name, value in DELTA_SETTINGS.items() if name.startswith("spark.sql.")]
         return UserError(
             "this Spark session does not know Delta",
             detail=refusal_of(error),
             hint=f"start Spark with --packages {package} and --conf {' --conf '.join(settings)}",
         )
-    if any(each in text for each in _NO_TABLE):
+    if any(item in text for item in _NO_TABLE):
         return UserError(f"there is no Delta table at {path}", detail=refusal_of(error))
     return spark_failure(error, spark)

@@ -1,4 +1,4 @@
-"""What a failure of Spark means: a record's, a task's, the session's, or the JVM's."""
+"""Failures of Spark as errors of ours: of a record, a task, the session, or the JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLUSTER_FAILURES = (
 )
 
 _BRANCHES = (UserError, TransientError, FencedError, OutcomeUnknownError, InvariantError)
-_TOLD = re.compile(
+_OWN_ERROR = re.compile(
     r"^penstock\.[\w.]*?(?P<name>\w+Error): (?P<primary>.*)"
     r"(?:\n  detail: (?P<detail>.*(?:\n(?!  hint: |\s*$|\tat ).*)*))?"
     r"(?:\n  hint: (?P<hint>.*))?",
@@ -78,7 +78,7 @@ def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
 
 @contextmanager
 def spark_errors(spark: SparkSession) -> Iterator[None]:
-    """Raise whatever Spark raises inside the block as an error of ours."""
+    """Raise errors of Spark inside the block as errors of ours."""
     try:
         yield
     except SPARK_ERRORS as error:
@@ -100,7 +100,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def last_cause(error: Exception) -> str:
-    """The line of an error that says most: Spark's own texts are a stack trace long."""
+    """The most telling line of an error: Spark's own texts are a stack trace long."""
     unstarted = _CANNOT_RUN.search(str(error))
     if unstarted is not None:
         return unstarted[0][:_CAUSE_CHARACTERS_MAX]
@@ -111,7 +111,7 @@ def last_cause(error: Exception) -> str:
 
 
 def refusal_of(error: Exception) -> str:
-    """What Spark says of a question that it cannot answer, such as one for a format that it does not know."""
+    """Why Spark refuses a query, such as one for a format that it does not know."""
     match = _CONDITION.search(str(error))
     return last_cause(error) if match is None else match[0][:_CAUSE_CHARACTERS_MAX]
 
@@ -129,17 +129,13 @@ def task_error(error: Exception) -> PenstockError | None:
     """The error of ours that failed a Spark job, as its branch of the tree; None if a task failed otherwise."""
     text = str(getattr(error, "_desc", None) or error)
     # The last one is what left the task; those before it are its causes.
-    told = next(reversed(list(_TOLD.finditer(text))), None)
-    branch = None if told is None else _branch(told["name"])
-    if told is None or branch is None:
-        return None
-    return branch(told["primary"], detail=told["detail"] or "", hint=told["hint"] or "")
+    match = next(reversed(list(_OWN_ERROR.finditer(text))), None)
+    for branch in _BRANCHES if match is not None else ():
+        if match is not None and match["name"] in _names(branch):
+            return branch(match["primary"], detail=match["detail"] or "", hint=match["hint"] or "")
+    return None
 
 
-def _branch(name: str) -> type[PenstockError] | None:
-    result = next((item for item in _family(PenstockError) if item.__name__ == name), None)
-    return next((branch for branch in _BRANCHES if result is not None and issubclass(result, branch)), None)
-
-
-def _family(root: type[PenstockError]) -> list[type[PenstockError]]:
-    return [root, *(each for child in root.__subclasses__() for each in _family(child))]
+def _names(branch: type[PenstockError]) -> set[str]:
+    """The class names of a branch of the error tree."""
+    return {branch.__name__}.union(*map(_names, branch.__subclasses__()))

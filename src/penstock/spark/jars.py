@@ -63,7 +63,7 @@ _IVY_MODULE = """<ivy-module version="2.0">
 
 
 class JarSet(StrEnum):
-    """A purpose, and with it the jars that it needs beside those that Spark ships."""
+    """A purpose, with the jars that it needs in addition to those that Spark ships."""
 
     KAFKA_SOURCE = "kafka-source"
     DELTA = "delta"
@@ -75,45 +75,25 @@ SETS_FOR_EVERYONE = (JarSet.DELTA, JarSet.BROKER)
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinate:
-    """A Maven artifact: `organisation:module:revision`."""
-
-    organisation: str
-    module: str
-    revision: str
-    alone: bool = False
-    """Without its dependencies: they are present, or not used."""
-
-    def __str__(self) -> str:
-        return f"{self.organisation}:{self.module}:{self.revision}"
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
-    """Artifacts to fetch with their dependencies, without the modules that are present already."""
+    """Maven artifacts, `organisation:module:revision`, to fetch with their dependencies."""
 
     name: str
-    coordinates: tuple[Coordinate, ...]
+    coordinates: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    """Artifacts to fetch without their dependencies: those are present, or not used."""
     excluded_modules: tuple[str, ...] = ()
+    """Modules that are present already."""
+
+    @property
+    def revision(self) -> str:
+        return self.coordinates[0].rpartition(":")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Spark:
-    """The installed Spark: its version and the jars that it brings along."""
-
-    version: str
-    jars_folder: Path
-
-    @classmethod
-    def installed(cls) -> Spark:
-        """The pyspark of this interpreter."""
-        distribution = metadata.distribution("pyspark")
-        return cls(distribution.version, Path(str(distribution.locate_file("pyspark"))) / "jars")
-
-    def modules(self) -> tuple[str, ...]:
-        """The module names of the jars that Spark ships: of `name-1.2.3.jar` the part before the version."""
-        names = (path.name.removesuffix(".jar") for path in self.jars_folder.glob("*.jar"))
-        return tuple(sorted({re.split(r"-(?=\d[^-]*\.)", name)[0] for name in names}))
+def installed_spark() -> tuple[str, Path]:
+    """The version of the installed Spark, and the folder of the jars that it ships."""
+    distribution = metadata.distribution("pyspark")
+    return distribution.version, Path(str(distribution.locate_file("pyspark"))) / "jars"
 
 
 def home() -> Path:
@@ -123,7 +103,7 @@ def home() -> Path:
 
 
 def java_command() -> Path:
-    """The `java` of JAVA_HOME, else of PATH, once its version is known to be enough."""
+    """The `java` of JAVA_HOME, else of PATH, of a sufficient version."""
     java_home = os.environ.get("JAVA_HOME")
     command = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
     try:
@@ -136,7 +116,7 @@ def java_command() -> Path:
     text = answer.stderr + answer.stdout
     major = parse_major(text)
     if major is None or major < JAVA_MAJOR_MIN:
-        detail = f"{command} said: {text.strip()}"
+        detail = f"{command} -version printed: {text.strip()}"
         raise UserError(f"Java {JAVA_MAJOR_MIN} or later is needed", detail=detail, hint=_JAVA_HINT)
     return Path(str(command))
 
@@ -148,14 +128,14 @@ def parse_major(version_text: str) -> int | None:
 
 
 def resolve(jar_set: JarSet) -> tuple[Path, ...]:
-    """The jars of a set: at once if they are here, else fetched with a bounded number of attempts."""
+    """The jars of a set: at once if they are present, else fetched with a bounded number of attempts."""
     root = home() / "jars"
-    spark = Spark.installed()
+    version, shipped = installed_spark()
 
     def fetch(request: Request, target: Path) -> None:
-        _fetch_with_ivy(request, spark, root / "ivy", target)
+        _fetch_with_ivy(request, shipped, root / "ivy", target)
 
-    return resolve_with(request_for(jar_set, spark), root, fetch)
+    return resolve_with(request_for(jar_set, version, shipped), root, fetch)
 
 
 def resolve_with(
@@ -166,7 +146,7 @@ def resolve_with(
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Path, ...]:
     """The jars of a request below `root`. Their folder appears with all of them, or not at all."""
-    folder = root / f"{request.name}-{request.coordinates[0].revision}"
+    folder = root / f"{request.name}-{request.revision}"
     if not folder.exists():
         with exclusive(root / ".lock", wait_seconds_max=LOCK_SECONDS_MAX):
             if not folder.exists():
@@ -199,25 +179,25 @@ def _fetch_all(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         shutil.rmtree(arriving, ignore_errors=True)
         arriving.mkdir(parents=True)
-        _say(f"jars: fetching {request.name} (attempt {attempt} of {ATTEMPTS_MAX}); the first time takes minutes")
+        print(f"fetching the jars of {request.name}, attempt {attempt} of {ATTEMPTS_MAX}", file=sys.stderr, flush=True)
         try:
             fetch(request, arriving)
             break
         except TransientError as error:
             if attempt == ATTEMPTS_MAX:
                 raise
-            _say(f"jars: {error.primary}; trying again")
+            print(f"{error.primary}; trying again", file=sys.stderr, flush=True)
             pause(PAUSE_SECONDS_FIRST * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
     if not any(arriving.glob("*.jar")):
         raise TransientError(f"nothing was fetched for {request.name}", detail=f"{arriving} holds no jar")
     arriving.rename(folder)
 
 
-def _fetch_with_ivy(request: Request, spark: Spark, work_folder: Path, target: Path) -> None:
-    """One attempt to put every jar of the request into `target`; what has arrived is kept for the next one."""
-    ivy_jar = next(spark.jars_folder.glob("ivy-*.jar"), None)
+def _fetch_with_ivy(request: Request, shipped: Path, work_folder: Path, target: Path) -> None:
+    """One attempt to put every jar of the request into `target`; what arrived is kept for the next one."""
+    ivy_jar = next(shipped.glob("ivy-*.jar"), None)
     if ivy_jar is None:
-        raise UserError("Spark's own Ivy was not found", detail=f"no ivy-*.jar in {spark.jars_folder}")
+        raise UserError("the Ivy that Spark ships is missing", detail=f"no ivy-*.jar in {shipped}")
     work_folder.mkdir(parents=True, exist_ok=True)
     settings, descriptor = work_folder / "settings.xml", work_folder / f"{request.name}.xml"
     settings.write_text(_IVY_SETTINGS, encoding="utf-8")
@@ -246,52 +226,52 @@ def _fetch_with_ivy(request: Request, spark: Spark, work_folder: Path, target: P
 
 
 def _ivy_module(request: Request) -> str:
-    lines = [
-        f"    <dependency org={quoteattr(c.organisation)} name={quoteattr(c.module)} rev={quoteattr(c.revision)}"
-        f' transitive="{str(not c.alone).lower()}" conf="default->default"/>'
-        for c in request.coordinates
-    ]
+    lines = []
+    for coordinate in (*request.coordinates, *request.alone):
+        organisation, module, revision = map(quoteattr, coordinate.split(":"))
+        transitive = "false" if coordinate in request.alone else "true"
+        lines.append(
+            f'    <dependency org={organisation} name={module} rev={revision} transitive="{transitive}"'
+            ' conf="default->default"/>'
+        )
     lines += [f"    <exclude module={quoteattr(module)}/>" for module in request.excluded_modules]
     return _IVY_MODULE.format(name=quoteattr(request.name), dependencies="\n".join(lines))
 
 
-def request_for(jar_set: JarSet, spark: Spark) -> Request:
-    """The artifacts of a set for this Spark; the Spark sets leave out what Spark ships."""
+def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> Request:
+    """The artifacts of a set for this Spark; sets for Spark leave out what it ships."""
+    names = (path.name.removesuffix(".jar") for path in shipped.glob("*.jar"))
+    # Of `name-1.2.3.jar` the part before the version.
+    modules = tuple(sorted({re.split(r"-(?=\d[^-]*\.)", name)[0] for name in names}))
     match jar_set:
         case JarSet.KAFKA_SOURCE:
-            source = Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", spark.version)
-            return Request(jar_set, (source,), spark.modules())
+            source = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark_version}"
+            return Request(jar_set, (source,), excluded_modules=modules)
         case JarSet.DELTA:
-            delta = Coordinate("io.delta", f"delta-spark_{SCALA}", _delta_revision(spark.version))
-            return Request(jar_set, (delta,), spark.modules())
+            return Request(jar_set, (delta_coordinate(spark_version),), excluded_modules=modules)
         case JarSet.BROKER:
-            broker = Coordinate("org.apache.kafka", f"kafka_{SCALA}", KAFKA_REVISION)
-            # Without a binding Kafka would log nowhere.
-            binding = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_REVISION)
-            # Kafka's own command line, such as kafka-consumer-groups; with all it names the set would double.
-            tools = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_REVISION, alone=True)
-            return Request(jar_set, (broker, binding, tools))
+            # Without the binding Kafka would log nowhere.
+            binding = f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_REVISION}"
+            # Kafka's own command line, such as kafka-consumer-groups; its dependencies would double the set.
+            tools = f"org.apache.kafka:kafka-tools:{KAFKA_REVISION}"
+            return Request(jar_set, (f"org.apache.kafka:kafka_{SCALA}:{KAFKA_REVISION}", binding), alone=(tools,))
         case JarSet.HDFS:
-            modules = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
-            hadoop = tuple(Coordinate("org.apache.hadoop", module, HADOOP_REVISION) for module in modules)
-            slf4j = Coordinate("org.slf4j", "slf4j-api", "1.7.36")
-            return Request(jar_set, (*hadoop, slf4j, Coordinate("commons-logging", "commons-logging", "1.2")))
+            clients = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
+            hadoop = tuple(f"org.apache.hadoop:{module}:{HADOOP_REVISION}" for module in clients)
+            return Request(jar_set, (*hadoop, "org.slf4j:slf4j-api:1.7.36", "commons-logging:commons-logging:1.2"))
         case _:
             assert_never(jar_set)
 
 
-def _delta_revision(spark_version: str) -> str:
+def delta_coordinate(spark_version: str) -> str:
+    """The Delta release that belongs to this Spark."""
     line = ".".join(spark_version.split(".")[:2])
     if line not in DELTA_REVISIONS:
         raise UserError(
             f"no Delta release is known for Spark {spark_version}",
             hint=f"install a pyspark of one of these lines: {', '.join(DELTA_REVISIONS)}",
         )
-    return DELTA_REVISIONS[line]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    return f"io.delta:delta-spark_{SCALA}:{DELTA_REVISIONS[line]}"
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ _SETTINGS = {
     **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
 }
 _UNSTATED_MASTER = "local[*]"
-"""Spark's answer where no master is set."""
+"""Spark's default if no master is set."""
 _JVM_OPTIONS = "spark.driver.defaultJavaOptions"
 _KEEPS_SIGNAL_MASK = "-Xrs"
 """Without it a JVM unblocks SIGTERM, and ends by it."""
@@ -61,8 +61,7 @@ def open_spark(
 
     `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
     """
-    if spark.master:
-        _check_reachable(spark.master)
+    _check_reachable(spark.master)
     if is_local(spark.master) if spark.master else not _may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -72,8 +71,7 @@ def open_spark(
         settings["spark.jars"] = ",".join([*jars, *filter(None, [spark.conf.get("spark.jars")])])
     _start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
     master = chosen_master(spark.master, _running_master() or _given_master())
-    if not spark.master:
-        _check_reachable(master)
+    _check_reachable(master)
     builder = SparkSession.builder.appName(name).master(master)
     for key, setting in settings.items():
         builder = builder.config(key, setting)
@@ -94,7 +92,7 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     """
     if SparkContext._gateway is not None:
         return
-    # It prints a stack trace for what is raised anyway, as an error of ours.
+    # It prints a stack trace for errors that are raised anyway.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     options = f"{settings.get(_JVM_OPTIONS, '')} {_KEEPS_SIGNAL_MASK}".strip()
     conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
@@ -104,7 +102,7 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     except PySparkRuntimeError as error:
         raise UserError(
             "Spark's JVM did not start",
-            detail="what it said is above" if error.getCondition() == "JAVA_GATEWAY_EXITED" else str(error),
+            detail="its output is above" if error.getCondition() == "JAVA_GATEWAY_EXITED" else str(error),
             hint="Spark needs Java 17 or later (JAVA_HOME); check the settings of the job file's spark section",
         ) from error
     finally:
@@ -135,13 +133,13 @@ def chosen_master(stated: str | None, given: str | None) -> str:
     if stated and given and stated != given:
         raise UserError(
             f"the job file states spark.master: {stated}, but Spark was started with the master {given}",
-            hint="state one of both; `spark-submit --master` is obeyed where the job file states none",
+            hint="state one of them; `spark-submit --master` applies if the job file states none",
         )
     return stated or given or DEFAULT_MASTER
 
 
 class SharedSession:
-    """The one session of a process: jobs ask for it each time, and the first that finds it stopped opens another."""
+    """The one session of a process: each batch asks for it, and opens another if it is stopped."""
 
     def __init__(self, open_session: Callable[[], SparkSession]) -> None:
         self._open_session = open_session
@@ -158,7 +156,7 @@ class SharedSession:
             return self._session
 
     def cancel_jobs(self) -> None:
-        """Let the Spark jobs of all threads fail; a Spark that does not answer has none."""
+        """Cancel the Spark jobs of all threads; a Spark that does not answer has none."""
         with suppress(*SPARK_ERRORS, AttributeError):
             self._session.sparkContext.cancelAllJobs()
 
@@ -173,9 +171,9 @@ def _running_master() -> str | None:
     return None if running is None or running._jsc is None else running.master
 
 
-def _check_reachable(master: str) -> None:
-    """Spark itself takes a minute to give a standalone master up, and says then that its own context is stopped."""
-    if not master.startswith("spark://"):
+def _check_reachable(master: str | None) -> None:
+    """Raise if no standalone master answers: Spark itself takes a minute, and then only reports a stopped context."""
+    if master is None or not master.startswith("spark://"):
         return
     reasons = []
     for address in master.removeprefix("spark://").split(","):
@@ -185,11 +183,8 @@ def _check_reachable(master: str) -> None:
             return
         except OSError as error:
             reasons.append(f"{address}: {error}")
-    raise TransientError(
-        f"the Spark master {master} cannot be reached",
-        detail="; ".join(reasons),
-        hint="is the master up and its port open from here? check spark.master",
-    )
+    hint = "is the master up and its port open from here? check spark.master"
+    raise TransientError(f"the Spark master {master} cannot be reached", detail="; ".join(reasons), hint=hint)
 
 
 def _opening_error(error: Exception, master: str) -> PenstockError:

@@ -1,4 +1,4 @@
-"""The frame of a status, the same for every kind of table: what the table says of a job, next to its log."""
+"""The part of a status that is the same for every kind of table: the state in the table, next to the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGE_SECONDS_MAX = 5.0
 
 
 States = Mapping[Partition, PartitionState]
-"""What a table holds of the partitions of a job, also of topics that were recreated since."""
+"""The state of a job's partitions in its table, also of topics that were recreated since."""
 
 
 def job_status(
@@ -65,7 +65,7 @@ def _partition_status(partition: Partition, state: PartitionState, log: LogView)
 def read_log_view(
     job: JobSpec, open_log: OpenLog, incarnations: TopicIncarnations, states: States, now: Callable[[], float]
 ) -> LogView:
-    """Ask the log; one that does not answer gives a view with its error."""
+    """Ask the log; if it does not answer, the view has the error."""
     with closing(open_log(job)) as log:
         try:
             facts = read_log(log, incarnations)
@@ -85,7 +85,7 @@ def read_log_view(
 def alerts(
     partitions: Iterable[PartitionStatus], fingerprints: Mapping[str, int], view: LogView, quarantine_rows: int
 ) -> Iterator[Alert]:
-    """What a person should look at, the gravest first."""
+    """What a person should look at, the most serious first."""
     if view.error is not None:
         yield Alert(AlertKind.LOG_UNREACHABLE, view.error.primary)
     if view.facts is not None:
@@ -99,22 +99,24 @@ def alerts(
 def _identity_alerts(fingerprints: Mapping[str, int], topic_ids: Mapping[str, str]) -> Iterator[Alert]:
     for topic, fingerprint in sorted(fingerprints.items()):
         if topic not in topic_ids:
-            yield Alert(AlertKind.TOPIC_GONE, f"topic {topic} does not exist any more")
+            yield Alert(AlertKind.TOPIC_GONE, f"topic {topic} no longer exists")
         elif topic_fingerprint(topic_ids[topic]) != fingerprint:
             yield Alert(AlertKind.RECREATED, f"topic {topic} was recreated; the positions belong to the earlier one")
 
 
-def _partition_alerts(each: PartitionStatus) -> Iterator[Alert]:
-    lowest = each.shown_position
-    if each.position is None or lowest is None or each.first is None or each.end is None:
+def _partition_alerts(status: PartitionStatus) -> Iterator[Alert]:
+    lowest = status.shown_position
+    if status.position is None or lowest is None or status.first is None or status.end is None:
         return
-    if each.position > each.end:
-        text = f"{each.partition}: position {each.position} is beyond the log's end {each.end}"
+    if status.position > status.end:
+        text = f"{status.partition}: position {status.position} is beyond the log's end {status.end}"
         yield Alert(AlertKind.BEYOND_END, text)
-    if lowest < each.first:
-        yield Alert(AlertKind.GAP_AHEAD, f"{each.partition}: the log no longer has offsets [{lowest}, {each.first})")
+    if lowest < status.first:
+        yield Alert(
+            AlertKind.GAP_AHEAD, f"{status.partition}: the log no longer has offsets [{lowest}, {status.first})"
+        )
     # Before its first slice a job mirrors nothing.
-    if each.totals.offsets and (each.mirrored or 0) < lowest:
-        group = "none" if each.mirrored is None else str(each.mirrored)
-        text = f"{each.partition}: the consumer group shows {group}, the position is {lowest}"
+    if status.totals.offsets and (status.mirrored or 0) < lowest:
+        group = "none" if status.mirrored is None else str(status.mirrored)
+        text = f"{status.partition}: the consumer group shows {group}, the position is {lowest}"
         yield Alert(AlertKind.MIRROR_LAGGING, text)

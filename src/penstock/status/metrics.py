@@ -19,7 +19,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A counter or a gauge moves by so much; `label` is the one beside the job's name."""
+    """A counter or a gauge changes by an amount; `label` is the second one, after the job."""
 
     metric: Metric
     amount: float = 1.0
@@ -45,7 +45,7 @@ class PutAll:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Every gauge with this label loses this value of it."""
+    """Remove this value of the label from every gauge."""
 
     label: str
     value: str
@@ -53,4 +53,4 @@ class Forget:
 
 Change = Add | Put | PutAll | Forget
 Meter = Callable[[Event], Iterable[Change]]
-"""Tells what an event changes; it may remember earlier events of its job."""
+"""Returns what an event changes; it may remember earlier events of its job."""

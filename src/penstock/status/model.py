@@ -1,4 +1,4 @@
-"""The values of a status: what is reported a job, its partitions and commits, and the alerts."""
+"""The values of a status: of a job, its partitions, recorded gaps and alerts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGap:
-    """Offsets that the log lost before they were read, and the commit that says so."""
+    """Offsets that the log lost before they were read, and the commit that records them."""
 
     partition: Partition
     start: int
@@ -128,7 +128,7 @@ class RecordedGap:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How a job stands. `version` is None while it has not started."""
+    """The status of a job. `version` is None while it has not started."""
 
     job: str
     table: str
@@ -173,12 +173,12 @@ class DayState(StrEnum):
     REOPENED = "reopened"
     """Late rows came after it was complete."""
     NOT_VISIBLE = "not visible"
-    """No more rows are expected, and a commit or a compaction has not put all files of it in their place yet."""
+    """No more rows are expected, but a commit or a compaction has not moved all its files to their place yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayAnswer:
-    """Whether a day of a type is complete by logs and files, so also while Kafka is away."""
+    """Whether a day of a type is complete; read from logs of the table and files, without Kafka."""
 
     type: str
     day: str
@@ -195,7 +195,7 @@ class DayAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What the log says of a job; `facts` is None while it is not reachable, and `error` says why."""
+    """The state of the log; `facts` is None while it is not reachable, and `error` is the reason."""
 
     facts: LogFacts | None = None
     ages: Mapping[Partition, float] = field(default_factory=dict)
@@ -204,5 +204,5 @@ class LogView:
 
 
 def shown_path(job: JobSpec) -> str:
-    """Where the table lies, unless the job file keeps it secret."""
+    """The path of the table, unless it is a secret of the job file."""
     return HIDDEN if isinstance(job.table.path, Secret) else job.table.path

@@ -38,7 +38,7 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
     `env` answers `${env:NAME}`; the process environment by default.
     """
-    return loader.load_job(path, _sections(), SECTIONS, env)
+    return load_jobs([path], env)[0]
 
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:

@@ -1,4 +1,4 @@
-"""Listeners to the events of a job: log lines, and what changes events on the way to them."""
+"""Listeners to the events of a job: log lines, and changes of alerts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Listeners:
 
 
 class AlertChanges:
-    """Turns what the rules measure, batch after batch, into two events for people: an alert raised, an alert ended."""
+    """Turns the measurements of every round into two events: an alert was raised, an alert ended."""
 
     def __init__(self, inner: Listener) -> None:
         self._inner = inner
@@ -41,16 +41,17 @@ class AlertChanges:
                 self._inner.event(AlertEnded(rule))
 
 
-class JsonLines:
-    """Writes each event of a job as one line."""
+class LogLines:
+    """Writes each event of a job as one line: of JSON, or of text for a terminal."""
 
-    def __init__(self, job: str, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, job: str, stream: TextIO = sys.stdout, *, text: bool = False) -> None:
+        as_text = structlog.dev.ConsoleRenderer(sort_keys=False)
         self._logger = structlog.wrap_logger(
             structlog.PrintLogger(stream),
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.processors.JSONRenderer(default=str),
+                as_text if text else structlog.processors.JSONRenderer(default=str),
             ],
             job=job,
         )

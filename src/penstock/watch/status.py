@@ -1,4 +1,4 @@
-"""How a job stands, whatever its kind of table."""
+"""The status of a job with any kind of table."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ from penstock.tables.registry import kind_of
 
 
 def status(job: JobSpec, now: Callable[[], float] = time.time, open_log: OpenLog = open_log_of) -> JobStatus:
-    """Ask table and log how the job stands; a log that does not answer leaves the table's side."""
+    """Read the status from table and log; if the log does not answer, the status has the table's part."""
     return kind_of(job).status(job, open_log, now)

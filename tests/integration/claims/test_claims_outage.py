@@ -33,14 +33,13 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @contextmanager
 def paused(cluster: Cluster) -> Iterator[None]:
     """A broker that does not answer for a while, and forgets nothing."""
-    pids = [item.pid for item in cluster.status() if item.pid is not None]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    pid = cluster.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture

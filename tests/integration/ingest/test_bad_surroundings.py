@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.embedded.kafka import new_brokers
+from penstock.embedded.kafka import new_broker
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
@@ -45,7 +45,7 @@ OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
 @pytest.fixture
 def nobody_listens() -> str:
     """An address at which nothing answers."""
-    (broker,) = new_brokers(1)
+    broker = new_broker()
     return broker.address
 
 

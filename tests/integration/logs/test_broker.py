@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.embedded.broker import Cluster, bootstrap_of, write_state
-from penstock.embedded.kafka import new_brokers
+from penstock.embedded.broker import Cluster
+from penstock.embedded.kafka import new_broker
 from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer
@@ -87,50 +87,43 @@ def test_a_killed_broker_comes_back_with_its_data_on_its_port(tmp_path: Path) ->
         name = Topics(cluster.bootstrap)()
         Produce(cluster.bootstrap)(name, ["kept"])
         cluster.kill()
-        assert [one.running for one in cluster.status()] == [False]
+        assert cluster.pid is None
         cluster.restart()
         assert read(cluster.bootstrap, name, 1) == [b"kept"]
-    assert [one.running for one in cluster.status()] == [False]
+    assert cluster.pid is None
 
 
-def check_each_broker_is_asked_itself(cluster: Cluster, topic: str) -> None:
+def check_each_broker_is_asked_itself(bootstrap: str, topic: str, frozen_pid: int) -> None:
     """RULES P3: the id of a topic comes from the broker that was named, not from any that is at hand."""
-    consumer = RawConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": "any"}, lambda _: None)
-    frozen = cluster.status()[1].pid
-    assert frozen is not None
+    consumer = RawConsumer({"bootstrap.servers": bootstrap, "group.id": "any"}, lambda _: None)
     try:
-        assert len({consumer.ask_topic_id(number, topic, 120.0).answer() for number in (1, 2, 3)}) == 1
-        os.kill(frozen, signal.SIGSTOP)
-        asked = {number: consumer.ask_topic_id(number, topic, 5.0) for number in (1, 2, 3)}
-        assert asked[1].answer() == asked[3].answer() is not None
+        assert len({consumer.ask_topic_id(number, topic, 120.0).answer() for number in (1, 2)}) == 1
+        os.kill(frozen_pid, signal.SIGSTOP)
+        asked = {number: consumer.ask_topic_id(number, topic, 5.0) for number in (1, 2)}
+        assert asked[1].answer() is not None
         with pytest.raises(KafkaException) as raised:
             asked[2].answer()
         assert raised.value.args[0].code() == KafkaError._TIMED_OUT
     finally:
-        os.kill(frozen, signal.SIGCONT)
+        os.kill(frozen_pid, signal.SIGCONT)
         consumer.close()
 
 
-def test_three_brokers_form_a_cluster_that_outlives_one_of_them(tmp_path: Path) -> None:
-    with Cluster.start(tmp_path, brokers=3) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        assert sorted(admin.list_topics(timeout=120).brokers) == [1, 2, 3]
-        name = Topics(cluster.bootstrap)(replication=3)
-        produce = Produce(cluster.bootstrap)
-        produce(name, ["before"])
-        check_each_broker_is_asked_itself(cluster, name)
-        cluster.kill(3)
-        produce(name, ["after"])
-        cluster.restart(3)
-        assert [one.running for one in cluster.status()] == [True, True, True]
-        assert read(cluster.bootstrap, name, 2) == [b"before", b"after"]
+def test_a_broker_that_does_not_answer_is_not_answered_for_by_another(tmp_path: Path) -> None:
+    with (
+        Cluster.start(tmp_path / "first") as cluster,
+        broker_behind_relay(cluster, tmp_path / "second") as (second, _, pid),
+    ):
+        name = Topics(cluster.bootstrap)(assignment=[[1]])
+        wait_until(lambda: knows(second.address, 2, name))
+        check_each_broker_is_asked_itself(cluster.bootstrap, name, pid)
 
 
 def test_a_broker_that_has_not_heard_of_a_recreated_topic_vouches_for_none_of_its_records(tmp_path: Path) -> None:
     """RULES P3: the stale broker still answers with the old id; a reader asks the broker that served the records."""
     with (
         Cluster.start(tmp_path / "first") as cluster,
-        broker_behind_relay(cluster, tmp_path / "second") as (stale, relay),
+        broker_behind_relay(cluster, tmp_path / "second") as (stale, relay, _),
     ):
         first = cluster.bootstrap
         name = Topics(first)(assignment=[[1]])
@@ -203,24 +196,18 @@ def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> Non
 def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:
     """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
     stranger = ProcessId(os.getpid(), started_at=1.0)
-    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1), {1: stranger})
+    Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_broker()).save(stranger)
     cluster = Cluster.open(tmp_path)
     assert cluster is not None
-    assert [one.running for one in cluster.status()] == [False]
+    assert cluster.pid is None
     cluster.stop()
 
 
-def test_a_folder_keeps_its_number_of_brokers(tmp_path: Path) -> None:
-    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3), {})
-    with pytest.raises(UserError):
-        Cluster.start(tmp_path, brokers=1)
-
-
 def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
-    brokers = new_brokers(1)
-    write_state(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", brokers, {})
-    with socket.create_server(("127.0.0.1", brokers[0].port)), Cluster.start(tmp_path) as cluster:
-        assert cluster.bootstrap != bootstrap_of(brokers)
+    broker = new_broker()
+    Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", broker).save()
+    with socket.create_server(("127.0.0.1", broker.port)), Cluster.start(tmp_path) as cluster:
+        assert cluster.bootstrap != broker.address
 
 
 def sasl_client(cluster: Guarded, user: str, password: str) -> AdminClient:

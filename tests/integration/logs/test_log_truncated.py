@@ -27,7 +27,7 @@ SECONDS_MAX = 120
 
 def segment(cluster: Cluster, topic: str) -> Path:
     """The only file with records of the topic's only partition."""
-    data = cluster.brokers[0].data_folder(cluster.folder)
+    data = cluster.broker.data_folder(cluster.folder)
     return data / f"{topic}-0" / f"{0:020d}.log"
 
 
@@ -37,7 +37,7 @@ def restart_with_cut(cluster: Cluster, sizes: dict[Path, int]) -> None:
     for path, size in sizes.items():
         os.truncate(path, size)
     # Kafka trusts the ends that it noted unless it believes that it crashed.
-    (cluster.brokers[0].data_folder(cluster.folder) / ".kafka_cleanshutdown").unlink()
+    (cluster.broker.data_folder(cluster.folder) / ".kafka_cleanshutdown").unlink()
     Cluster.start(cluster.folder)
 
 

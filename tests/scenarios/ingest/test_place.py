@@ -29,7 +29,7 @@ def check_of(pipe: Pipe | ExportPipe, name: str) -> Check:
 def test_rows_carry_their_place_and_verify_proves_each(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic(2)
     produce(name, ['{"id": 1}', '{"id": 2}'], partition=1)
-    write_job(pipe, name, "place: {offset: at_offset}\n")
+    write_job(pipe, name, "columns: {at_offset: kafka.offset}\n")
     pipe.run_to_end()
     frame = pl.read_delta(pipe.table).sort("id").select("id", "kafka_topic", "kafka_partition", "at_offset")
     assert frame.rows() == [(1, name, 1, 0), (2, name, 1, 1)]
@@ -97,7 +97,7 @@ def test_an_export_with_other_names_for_the_place_is_proved(
 ) -> None:
     name = topic()
     produce(name, [event("A", 1), event("B", 2)])
-    place = "place: {topic: t, partition: p, offset: o}\n"
+    place = "columns: {t: kafka.topic, p: kafka.partition, o: kafka.offset}\n"
     export.describe(name, more=place, export=f"format: {format}")
     export.run_to_end()
     for folder, offset in (("A", 0), ("B", 1)):

@@ -23,4 +23,4 @@ def test_a_table_without_keys_takes_no_loads(tmp_path: Path) -> None:
     job.write_text(JOB)
     done = CliRunner().invoke(app, ["load", str(job), "in"])
     assert isinstance(done.exception, UserError)
-    assert "takes no loads" in str(done.exception)
+    assert "cannot be loaded" in str(done.exception)

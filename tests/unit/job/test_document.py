@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.faults import Finding, Place
+from penstock.job.document import Document, read_document
+from penstock.job.faults import Finding, Place, RefusedError
 
 
 def read(text: str) -> Document:
@@ -78,8 +78,9 @@ def test_a_key_given_twice_is_named_with_its_first_line() -> None:
     ],
 )
 def test_what_is_no_yaml_mapping_is_refused_with_its_line(text: str, line: int) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(RefusedError) as caught:
         read(text)
+    assert caught.value.place is not None
     assert caught.value.place.line == line
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         # The route.
         ("route: {by: field(meta.type)}\n", "", 1, "route", "required key is missing"),
         ("{by: field(meta.type)}", "{}", 5, "route.by", "required key is missing"),
-        ("field(meta.type)", "fields(x)", 5, "route.by", "no route"),
+        ("field(meta.type)", "fields(x)", 5, "route.by", "not a route"),
         ("field(meta.type)", "kye", 5, "route.by", "did you mean key?"),
         ("field(meta.type)", "field()", 5, "route.by", "names nothing"),
         ("field(meta.type)", "field(kafka.key)", 5, "route.by", "path of a decoded field"),
@@ -100,10 +100,10 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
     [
         ("schema: {a: int}", "schema", "has no meaning for table.export"),
         ("sql: {where: price > 1}", "sql", "has no meaning for table.export"),
-        ("days: {not_before: 2000-02-30}", "days.not_before", "no date"),
+        ("days: {not_before: 2000-02-30}", "days.not_before", "not a date"),
         ("days: {not_before: 2000}", "days.not_before", "expected a date"),
         ("days: {late: 0d}", "days.late", "more than 0"),
-        ("days: {early: -1d}", "days.early", "no duration"),
+        ("days: {early: -1d}", "days.early", "not a duration"),
         ("alerts: {failed_writes_percent: 0}", "alerts.failed_writes_percent", "more than 0"),
         ("alerts: {failed_writes_percent: 101}", "alerts.failed_writes_percent", "at most 100"),
         ("alerts: {failed_writes_percent: 5%}", "alerts.failed_writes_percent", "expected a number"),
@@ -113,7 +113,7 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
         ("columns: {x: prise}", "columns.x", "did you mean price?"),
         ("columns: {x: day(meta)}", "columns.x", "takes no struct"),
         ("columns: {Day: day(meta.at)}", "columns.Day", "folders day="),
-        ("columns: {kafka_offset: price}", "columns.kafka_offset", "place: {offset: another_name}"),
+        ("columns: {kafka_offset: price}", "columns.kafka_offset", "columns: {another_name: kafka.offset}"),
     ],
 )
 def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, key: str, said: str) -> None:
@@ -127,7 +127,7 @@ def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, 
     [
         ("garmadon.desc", "missing.desc", 4, "decode.descriptors", "No such file"),
         ("garmadon.desc", ".", 4, "decode.descriptors", "cannot be read"),
-        ("garmadon.desc", "job.yaml", 4, "decode.descriptors", "no descriptor set"),
+        ("garmadon.desc", "job.yaml", 4, "decode.descriptors", "not a descriptor set"),
         ("garmadon.desc", "empty.desc", 4, "decode.descriptors", "protoc"),
         (", descriptors: garmadon.desc", "", 4, "decode.descriptors", "required key is missing"),
         (", header: g.Header", "", 4, "decode.header", "required key is missing"),

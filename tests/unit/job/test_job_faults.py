@@ -32,7 +32,7 @@ def test_a_misspelt_key_is_answered_with_place_path_and_nearest_key(tmp_path: Pa
 
 
 def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
-    assert faults("{}") == [(1, key, "required key is missing") for key in ("job", "decode", "log", "table")]
+    assert faults("{}") == [(1, key, "required key is missing") for key in ("table", "log", "job", "decode")]
 
 
 @pytest.mark.parametrize(

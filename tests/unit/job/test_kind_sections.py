@@ -70,7 +70,7 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
         (TOY + "parking: {weels: 3}\n", (8, "parking.weels", "unknown key; did you mean wheels?")),
         (TOY + "days: {idle: 1m}\n", (8, "days", "has no meaning without table.export; remove it")),
         (BASE + "parking: {wheels: 3}\n", (8, "parking", "has no meaning without table.toy; remove it")),
-        (TOY + "  delta: {path: b}\n", (7, "table.toy", "contradicts table.delta: give one of both")),
+        (TOY + "  delta: {path: b}\n", (7, "table.toy", "contradicts table.delta: state one of them")),
         (
             TOY.replace("  toy: {path: toys, colour: red}", "  {}") + "parking: {wheels: 3}\n",
             (6, "table.toy", "required key is missing; one of delta, "),

@@ -91,15 +91,15 @@ def test_every_option_is_read(load: Load) -> None:
         (job("{format: influx, blacklist: [{nme: x}]}"), (3, "decode.blacklist[0].nme", "did you mean name?")),
         (
             job("{format: influx, blacklist: [{name: '('}]}"),
-            (3, "decode.blacklist[0].name", "is no regular expression"),
+            (3, "decode.blacklist[0].name", "is not a regular expression"),
         ),
         (
             job("{format: influx, blacklist: [{tags: {'[': a}}]}"),
-            (3, "decode.blacklist[0].tags.[", "'[' is no regular"),
+            (3, "decode.blacklist[0].tags.[", "'[' is not a regular"),
         ),
         (
             job("{format: influx, blacklist: [{tags: {a: '*'}}]}"),
-            (3, "decode.blacklist[0].tags.a", "'*' is no regular"),
+            (3, "decode.blacklist[0].tags.a", "'*' is not a regular"),
         ),
         (job("{format: influx, header: x.Y}"), (3, "decode.header", "has no meaning with decode influx; remove it")),
         (job("json"), (3, "decode", "table.gauge does not take json; it takes telegraf, influx")),
@@ -135,4 +135,4 @@ def test_options_of_metrics_have_no_meaning_elsewhere(faults: Faults, key: str) 
 
 def test_a_secret_pattern_is_not_printed(faults: Faults) -> None:
     [(_, _, message)] = faults(job('{format: influx, blacklist: [{name: "${env:PW}("}]}'))
-    assert message == "'******' is no regular expression"
+    assert message == "'******' is not a regular expression; missing ), unterminated subpattern at position 7"

@@ -47,11 +47,11 @@ def test_each_missing_reference_is_a_fault_that_names_it_and_not_the_others(tmp_
     messages = [fault.message for fault in resolve(text, ENV, tmp_path)[1]]
     assert messages[0] == "environment variable NOPE is not set"
     assert messages[1] == "file nope.txt cannot be read: No such file or directory"
-    assert messages[2] == "${vault:x} is no reference"
-    assert messages[3] == "${env:} is no reference"
+    assert messages[2] == "${vault:x} is not a reference"
+    assert messages[3] == "${env:} is not a reference"
     assert messages[4] == "file bin is not UTF-8"
     assert messages[5] == "file . cannot be read: Is a directory"
-    assert messages[6] == "a reference is opened by ${ and not closed"
+    assert messages[6] == "a reference begins with ${ and is not closed"
     assert not any("hunter2" in message or "secret" in message for message in messages)
 
 

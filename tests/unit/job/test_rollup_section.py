@@ -38,7 +38,7 @@ def test_a_path_is_enough(load: Load) -> None:
     ("text", "key", "told"),
     [
         (job("lateness: 120"), "lateness", "expected a duration, found a number; write the unit too"),
-        (job("lateness: -5m"), "lateness", "'-5m' is no duration"),
+        (job("lateness: -5m"), "lateness", "'-5m' is not a duration"),
         (job("latenes: 2m"), "latenes", "unknown key; did you mean lateness?"),
         (job("windows: 1m"), "windows", "expected a list"),
         (job("windows: []"), "windows", "names no window"),
@@ -48,7 +48,7 @@ def test_a_path_is_enough(load: Load) -> None:
         (job("windows: [1m, 90s]"), "windows[1]", "90s is not a multiple of 1m"),
         (job("late: correct"), "late", "is not one of drop, update"),
         (job("aggregates: [frist]"), "aggregates[0]", "did you mean first?"),
-        (job("not_before: 2020-13-01"), "not_before", "is no date"),
+        (job("not_before: 2020-13-01"), "not_before", "is not a date"),
         (job("partials: s3://lake/rollups/p"), "partials", "unknown key"),
         (job("publish: rollups"), "publish", "expected a mapping, found a text; write {topic: ...}"),
         (job("publish: {topic: telegraf}"), "publish.topic", "it would read what it publishes"),

@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
-from penstock.job.faults import Finding, RefusedError
-from penstock.job.schema import parse_schema, parse_type
+from penstock.job.document import Document
+from penstock.job.faults import Finding, KeyPath, RefusedError
+from penstock.job.reader import Reader
+from penstock.job.schema import parse_type, read_schema
+from penstock.job.values import LOST
+
+
+def parse_schema(raw: object, at: KeyPath) -> tuple[Any, list[Finding]]:
+    reader = Reader(Document(), Path())
+    return read_schema(raw, at, reader), reader.findings
 
 
 @pytest.mark.parametrize(
@@ -88,7 +99,7 @@ def test_every_fault_of_a_schema_is_found_at_its_own_path() -> None:
 
 
 def test_a_schema_is_a_mapping_with_at_least_one_field() -> None:
-    assert parse_schema({}, ("schema",)) == (None, [Finding(("schema",), "a schema needs at least one field")])
+    assert parse_schema({}, ("schema",)) == (LOST, [Finding(("schema",), "a schema needs at least one field")])
     schema, findings = parse_schema(["int"], ("schema",))
-    assert schema is None
+    assert schema is LOST
     assert len(findings) == 1

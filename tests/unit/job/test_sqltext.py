@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.sql_text import SelectItem, SqlRefusedError, check_where, read_select
+from penstock.job.faults import RefusedError
+from penstock.job.sql_text import SelectItem, check_where, read_select
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expect
     ],
 )
 def test_whatever_is_more_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(SqlRefusedError, match=reason):
+    with pytest.raises(RefusedError, match=reason):
         read_select(text)
 
 
@@ -111,5 +112,5 @@ def test_a_condition_over_one_row_is_taken(text: str) -> None:
     ],
 )
 def test_a_condition_that_reaches_beyond_its_row_is_refused(text: str) -> None:
-    with pytest.raises(SqlRefusedError):
+    with pytest.raises(RefusedError):
         check_where(text)

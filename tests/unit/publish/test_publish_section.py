@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import pytest
 
 from penstock.job.faults import JobFileError, KeyPath
-from penstock.job.loader import load_job
+from penstock.job.loader import load_jobs
 from penstock.job.reader import Reader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
@@ -49,8 +49,8 @@ class LoudSection(KindSection[LoudSpec]):
 def loaded(folder: Path, publish: str) -> PublishSpec:
     path = folder / "job.yaml"
     path.write_text(JOB.replace("PUBLISH", publish))
-    spec = load_job(path, [LoudSection()], SECTIONS, {"PW": "hunter2"}).table
-    return cast("LoudSpec", spec).publish
+    [spec] = load_jobs([path], [LoudSection()], SECTIONS, {"PW": "hunter2"})
+    return cast("LoudSpec", spec.table).publish
 
 
 def test_a_topic_is_enough(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> No
     text = JOB.replace('kafka: {bootstrap: "kafka-1:9092", topics: [points]}', wal)
     path = tmp_path / "job.yaml"
     path.write_text(text.replace("PUBLISH", '{topic: out, bootstrap: "elsewhere:9092"}'))
-    job = load_job(path, [LoudSection()], SECTIONS, {})
+    [job] = load_jobs([path], [LoudSection()], SECTIONS, {})
     assert cast("LoudSpec", job.table).publish.cluster(job.log).bootstrap == "elsewhere:9092"
     path.write_text(text.replace("PUBLISH", "{topic: out}"))
     with pytest.raises(JobFileError) as raised:
-        load_job(path, [LoudSection()], SECTIONS, {})
+        load_jobs([path], [LoudSection()], SECTIONS, {})
     assert [fault.key for fault in raised.value.faults] == ["table.loud.publish.bootstrap"]

@@ -9,17 +9,15 @@ import pytest
 from penstock.errors import TransientError, UserError
 from penstock.spark.jars import (
     ATTEMPTS_MAX,
-    Coordinate,
     JarSet,
     Request,
-    Spark,
     exclusive,
     parse_major,
     request_for,
     resolve_with,
 )
 
-REQUEST = Request("pumps", (Coordinate("org.example", "pump", "1.2"),), ())
+REQUEST = Request("pumps", ("org.example:pump:1.2",))
 
 
 class Registry:
@@ -89,32 +87,32 @@ def test_two_processes_do_not_fetch_at_the_same_time(tmp_path: Path) -> None:
         assert lock.exists()
 
 
-def spark_with(tmp_path: Path, version: str, *jars: str) -> Spark:
+def spark_with(tmp_path: Path, version: str, *jars: str) -> tuple[str, Path]:
     for jar in jars:
         (tmp_path / jar).touch()
-    return Spark(version, tmp_path)
+    return version, tmp_path
 
 
 def test_spark_sets_follow_the_installed_spark_and_leave_out_what_it_ships(tmp_path: Path) -> None:
     spark = spark_with(
         tmp_path, "4.0.0", "spark-sql_2.13-4.0.0.jar", "log4j-1.2-api-2.24.3.jar", "netty-4.1-linux-x86_64.jar"
     )
-    source = request_for(JarSet.KAFKA_SOURCE, spark)
-    assert [str(one) for one in source.coordinates] == ["org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"]
+    source = request_for(JarSet.KAFKA_SOURCE, *spark)
+    assert source.coordinates == ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
     assert "spark-sql_2.13" in source.excluded_modules
-    delta = request_for(JarSet.DELTA, spark)
-    assert [str(one) for one in delta.coordinates] == ["io.delta:delta-spark_2.13:4.0.0"]
+    delta = request_for(JarSet.DELTA, *spark)
+    assert delta.coordinates == ("io.delta:delta-spark_2.13:4.0.0",)
 
 
 def test_the_broker_needs_nothing_of_spark(tmp_path: Path) -> None:
-    broker = request_for(JarSet.BROKER, spark_with(tmp_path, "4.0.0", "scala-library-2.13.16.jar"))
+    broker = request_for(JarSet.BROKER, *spark_with(tmp_path, "4.0.0", "scala-library-2.13.16.jar"))
     assert broker.excluded_modules == ()
-    assert broker.coordinates[0].module == "kafka_2.13"
+    assert broker.coordinates[0].startswith("org.apache.kafka:kafka_2.13:")
 
 
 def test_a_spark_without_a_known_delta_release_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        request_for(JarSet.DELTA, spark_with(tmp_path, "9.9.1"))
+        request_for(JarSet.DELTA, *spark_with(tmp_path, "9.9.1"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from penstock.tables.export.monitoring import (
     TypeCannotBeWritten,
     TypeWrittenAgain,
 )
-from penstock.watch.listeners import AlertChanges, JsonLines, Listeners
+from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 
 
 class Ear:
@@ -59,7 +59,14 @@ def test_people_hear_when_an_alert_begins_and_when_it_ends_but_not_every_measure
 )
 def test_an_event_has_the_weight_of_what_a_person_has_to_do(event: Event, name: str, level: str) -> None:
     stream = io.StringIO()
-    JsonLines("fan", stream).event(event)
+    LogLines("fan", stream).event(event)
     told = json.loads(stream.getvalue())
     assert (told["event"], told["level"], told["job"]) == (name, level, "fan")
     assert event.facts().items() <= told.items()
+
+
+def test_a_line_for_a_terminal_names_the_job_the_event_and_its_facts() -> None:
+    stream = io.StringIO()
+    LogLines("fan", stream, text=True).event(SliceRefused("events/0", "old"))
+    [line] = stream.getvalue().splitlines()
+    assert all(word in line for word in ("fan", "slice refused", "events/0", "old", "warning"))

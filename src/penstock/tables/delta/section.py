@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.job.faults import KeyPath, Secret, nearest, shown, unless_secret
+from penstock.job.faults import KeyPath, nearest, shown, unless_secret
 from penstock.job.reader import Reader
 from penstock.job.rows import Output, complete_rows
 from penstock.job.sections import KindSection
@@ -41,8 +41,7 @@ class DeltaSection(KindSection[DeltaSpec]):
 
 def _check_partition_column(name: str, output: Output, at: KeyPath, reader: Reader) -> None:
     if not output.has(name):
-        hint = "" if isinstance(name, Secret) else nearest(name, output.types)
-        hint = hint or f"columns: {', '.join(map(unless_secret, list(output.types)[:20]))}"
+        hint = nearest(name, output.types) or f"columns: {', '.join(map(unless_secret, list(output.types)[:20]))}"
         reader.note(at, f"the table has no column {shown(name)}", hint)
     kind = output.types.get(name)
     if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
