@@ -7,29 +7,29 @@ records that some type has not landed, unless it says in the same commit that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from penstock.environment import new_batch_id
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
 from penstock.lake.delta.table import SchemaMovedError, Table
-from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
+from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import day_folder, final_name
 from penstock.tables.export.state import (
     EVENT_MS,
-    Cause,
+    MILLIS_PER_SECOND,
     ExportState,
     JobPartition,
     caught_up,
@@ -39,18 +39,15 @@ from penstock.tables.export.state import (
 )
 
 COMMITS_AT_ONCE = 16
-THERE = "there"
-"""The sum of a share that counts the records which its type had already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which types a slice is written for, each from the offset that the job log has for it, and why not for others."""
+    """Which types a slice is written for, each from the offset that the job log has for it; the others lag."""
 
     takes: Mapping[str, int]
     taken_from: Mapping[str, int]
     """Further offsets where a type's log is ahead: it has what lies between already."""
-    lagging: Mapping[str, Cause] = field(default_factory=dict)
     after: Mapping[str, int] = field(default_factory=dict)
     """Where the last slice ends that has files of a type."""
 
@@ -68,6 +65,8 @@ class RoutedPart:
     watermark_ms: int | None = None
     mark: EpochMark | None = None
     """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
+    failed: frozenset[str] = frozenset()
+    """Types that take part and could not be written."""
 
     @property
     def partition(self) -> Partition:
@@ -76,7 +75,7 @@ class RoutedPart:
     @property
     def names(self) -> list[str]:
         """The types that the slice is written for, without those that failed on the way."""
-        return [name for name in self.roles.takes if name not in self.roles.lagging]
+        return [name for name in self.roles.takes if name not in self.failed]
 
     @property
     def written(self) -> Mapping[str, Share]:
@@ -103,14 +102,13 @@ class RoutedPart:
         After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
         catch-up moves its types even if the log has lost all that they waited for.
         """
-        share = self.of(name)
-        new = share.counts.read > share.sums.get(THERE, 0) or self.piece.gap > 0 or not self.main
-        return new and self.roles.taken_from.get(name, self.roles.takes[name]) < self.piece.end
+        counts = self.of(name).counts
+        new = counts.read > counts.skipped or self.piece.gap > 0 or not self.main
+        return new and self.roles.taken_from[name] < self.piece.end
 
-    def without(self, name: str) -> RoutedPart:
-        """The same slice with a type left behind that failed."""
-        lagging = {**self.roles.lagging, name: Cause.FAILING}
-        return replace(self, roles=replace(self.roles, lagging=lagging))
+    def without(self, names: Iterable[str]) -> RoutedPart:
+        """The same slice with types left behind that failed."""
+        return replace(self, failed=self.failed | frozenset(names))
 
 
 @dataclass(slots=True)
@@ -121,10 +119,8 @@ class TypesLanded:
     """Partitions of which a type has moved meanwhile: they are planned again."""
     failed: dict[str, str] = field(default_factory=dict)
     """Types that could not commit, with the reason: they lag from now on."""
-    renames: list[Rename] = field(default_factory=list)
-    """Plain files that are to get their final names."""
-    landed: dict[str, tuple[AcceptedPart, ...]] = field(default_factory=dict)
-    """The parts that the logs of types took."""
+    landed: dict[str, list[SlicePart]] = field(default_factory=dict)
+    """The slices that the logs of types took."""
 
 
 class Commits:
@@ -155,7 +151,7 @@ class Commits:
             if log is None:
                 # Its columns are not known yet: what is bad of it is listed by the job log.
                 return
-            outcome, renames = self._commit(name, log, batch_id, parts)
+            outcome = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:
             result.moved.update(partitions)
         except StagedFileGoneError:
@@ -164,25 +160,17 @@ class Commits:
             result.failed[name] = error.primary
         else:
             self._logs.environment.at_step("type_committed")
-            accepted = {part.partition for part in outcome.accepted}
-            result.moved.update(partitions - accepted)
-            result.landed[name] = outcome.accepted
-            if self._logs.is_plain:
-                result.renames += [rename for partition in accepted for rename in renames[partition]]
+            result.moved.update(partitions - {part.partition for part in outcome.accepted})
+            result.landed[name] = [part for part in outcome.accepted if isinstance(part, SlicePart)]
 
-    def _commit(
-        self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]
-    ) -> tuple[Outcome, Mapping[Partition, Sequence[Rename]]]:
+    def _commit(self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
         days = {day for part in parts for day in part.of(name).days}
-        renames = {part.partition: [self._rename(name, part, file) for file in part.of(name).files] for part in parts}
         before = self._logs.days_of(name)
 
         def revise() -> Proposal:
-            known = log.known_state(renames)
-            slices = [
-                self._slice(name, part, known.of(part.partition).position, renames[part.partition]) for part in parts
-            ]
+            state = log.known_state([part.partition for part in parts])
+            slices = [self._slice(name, part, state.of(part.partition).position) for part in parts]
             extra = {flow_key(self._job): self._logs.settings_of(name), **self._markers.late_numbers(name, days)}
             return Proposal(self._job, batch_id, tuple(slices), extra)
 
@@ -193,27 +181,30 @@ class Commits:
 
         outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
         self._markers.report_late(name, before)
-        return outcome, renames
+        return outcome
 
-    def _slice(self, name: str, part: RoutedPart, position: int | None, renames: Sequence[Rename]) -> SlicePart:
+    def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
         A log beyond what the files begin with would hold their rows twice: it refuses a slice that starts below it.
         """
-        share, end = part.of(name), part.piece.end
-        start = part.roles.taken_from.get(name, part.roles.takes[name])
+        share, end, start = part.of(name), part.piece.end, part.roles.taken_from[name]
         start = position if position is not None and position <= start else start
-        there = share.sums.get(THERE, 0)
-        counts = replace(share.counts, read=share.counts.read - there, skipped=share.counts.skipped - there)
-        files = committed_files(self._logs, share.files, renames)
+        # Those that it had already are counted.
+        counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
+        incarnation = self._logs.known_state().incarnations.get(part.partition.topic, 1)
+        files = tuple(
+            committed_file(
+                self._logs,
+                name,
+                file,
+                final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0),
+            )
+            for file in share.files
+        )
         numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
         own = Slice(part.partition, start, end, start)
         return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
-
-    def _rename(self, name: str, part: RoutedPart, file: StagedFile) -> Rename:
-        incarnation = self._logs.known_state().incarnations.get(part.partition.topic, 1)
-        final = final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0)
-        return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
 
     # the job log
 
@@ -237,7 +228,7 @@ class Commits:
     def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
         """The slices that the job log, as it is loaded, does not take: another process moved on, or holds a token."""
         state = self._logs.known_state()
-        self._refuse_unknown_types(parts, state)
+        self._logs.refuse_unnamed_types(state)
         return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
     def handshake(self, proposal: Proposal) -> Outcome:
@@ -276,8 +267,7 @@ class Commits:
         before = state.of(part.partition)
         if part.main:
             left, unrouted = part.left, part.of(UNROUTED)
-            causes = {name: part.roles.lagging.get(name, Cause.ROTATION) for name in left}
-            lags = deferred_lags(before, left, causes, int(self._logs.environment.now() * 1000))
+            lags = deferred_lags(before, left, int(self._logs.environment.now() * MILLIS_PER_SECOND))
             made: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
@@ -311,27 +301,15 @@ class Commits:
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
         return numbers
 
-    def _refuse_unknown_types(self, parts: Sequence[RoutedPart], state: ExportState) -> None:
-        """A slice written by a process that does not know a type would hide that type's records for ever."""
-        for part in parts:
-            unknown = sorted(state.types.keys() - part.roles.takes.keys() - part.roles.lagging.keys())
-            if unknown and part.main:
-                raise UserError(
-                    f"the table has types that this process does not know: {', '.join(unknown)}",
-                    detail="another process added them with a newer job file",
-                    hint="start this process again with that job file",
-                )
 
-
-def committed_files(logs: ExportLogs, files: Sequence[StagedFile], renames: Sequence[Rename]) -> tuple[StagedFile, ...]:
-    """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
+def committed_file(logs: ExportLogs, name: str, file: StagedFile, final: str) -> StagedFile:
+    """A staged file as the log of its type names it: a plain one by its final path, the staged name as a value."""
+    folder, _, staged = file.path.rpartition("/")
     if not logs.is_plain:
-        return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
-    values = [{**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]} for file in files]
-    return tuple(
-        structs.replace(file, path=rename.target, partition_values=of_file)
-        for file, rename, of_file in zip(files, renames, values, strict=True)
-    )
+        return structs.replace(file, path=f"{folder.partition('/')[2]}/{staged}")
+    values = {**file.partition_values, STAGED: staged}
+    path = f"{day_folder(name, str(values[DAY_FOLDER]))}/{final}"
+    return structs.replace(file, path=path, partition_values=values)
 
 
 def _refusal(part: RoutedPart, before: JobPartition) -> str | None:

@@ -20,10 +20,10 @@ from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
     CatchUpBatch,
-    CatchUpTerms,
     IdlePartitions,
     RaiseEventTimes,
     check_residue,
+    is_rotation_due,
     next_catch_up,
 )
 from penstock.tables.export.commits import Commits, Roles, RoutedPart
@@ -38,8 +38,8 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.root import claim_names, claim_topics
-from penstock.tables.export.state import Cause, ExportState
+from penstock.tables.export.root import claim_names
+from penstock.tables.export.state import ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View
 
 RETRY_SECONDS = 10.0
@@ -63,7 +63,6 @@ class WrittenShares:
 
     gathered: Gathered
     roles: Mapping[Partition, Roles]
-    main: bool
     staged_at: float
 
     @property
@@ -89,7 +88,8 @@ class ExportTable:
 
     def put_markers(self, names: Iterable[str]) -> None:
         """Mark the complete days of types."""
-        self.markers.put(self.logs.state(), names, self.finishing.pending_days)
+        self.logs.state()
+        self.markers.put(names, self.finishing.pending_days)
 
 
 class Export(ExportTable):
@@ -134,8 +134,7 @@ class Export(ExportTable):
         """Reserve names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
-            claim_names(self.logs, {partition.topic for partition in new})
-            claim_topics(self.logs, {partition.topic_id for partition in new})
+            claim_names(self.logs, new)
             self._owned |= new
             self._is_finished = False
 
@@ -148,7 +147,8 @@ class Export(ExportTable):
         self.quarantine.append_missing(self.logs.job_log, partitions)
         for name, log in self.logs.type_logs():
             self.quarantine.append_missing(log, partitions, name)
-        self.markers.read(self.logs.state())
+        self.logs.state()
+        self.markers.read()
         self._put_own_markers()
         self._is_finished = True
 
@@ -162,14 +162,15 @@ class Export(ExportTable):
         self._report(state)
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
-        terms = CatchUpTerms(
-            rotations={name: spec.rotation for name, spec in self.spec.types.items()},
-            now=view.now,
-            flush_now=view.flush_now,
-            resting=self._resting(view.now),
-            records_max=records_per_batch_max(self.job.flush, view.record_bytes),
-        )
-        batch = next_catch_up(state, bounds, terms)
+        resting = self._resting(view.now)
+
+        def is_due(name: str, lag: Lag) -> bool:
+            spec = self.spec.types.get(name)
+            if spec is None or name in resting:
+                return False
+            return view.flush_now or is_rotation_due(spec.rotation, lag, view.now)
+
+        batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
                 reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
@@ -253,34 +254,29 @@ class Export(ExportTable):
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return {piece.partition: self._roles(piece, batch.takes[piece.partition], {}) for piece in batch.slices}
-        state = self.logs.state()
-        return {piece.partition: self._main_roles(piece, state, batch.flush) for piece in batch.slices}
+            return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
+        state, resting = self.logs.state(), self._resting(self.environment.now())
+        # A slice of the partition itself is for every type but those that lag, fail or are not due.
+        ready = [
+            name for name, spec in self.spec.types.items() if name not in resting and (batch.flush or not spec.rotation)
+        ]
+        roles = {}
+        for piece in batch.slices:
+            lags = state.of(piece.partition).lags
+            roles[piece.partition] = self._roles(piece, {name: piece.start for name in ready if name not in lags})
+        return roles
 
-    def _main_roles(self, piece: Slice, state: ExportState, flush: bool) -> Roles:
-        """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
-        lags, resting = state.of(piece.partition).lags, self._resting(self.environment.now())
-        lagging: dict[str, Cause] = {}
-        for name, spec in self.spec.types.items():
-            if name in lags:
-                lagging[name] = lags[name].cause
-            elif name in resting:
-                lagging[name] = Cause.FAILING
-            elif spec.rotation is not None and not flush:
-                lagging[name] = Cause.ROTATION
-        takes = {name: piece.start for name in self.spec.types if name not in lagging}
-        return self._roles(piece, takes, lagging)
-
-    def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:
+    def _roles(self, piece: Slice, takes: Mapping[str, int]) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        return Roles(takes, taken_from, lagging, self.logs.files_ends(takes, piece.partition))
+        return Roles(takes, taken_from, self.logs.files_ends(takes, piece.partition))
 
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
         """Commit the types, then the job; plain files get their places in between."""
         self._is_finished = False
-        parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
+        main = not isinstance(batch, CatchUpBatch)
+        parts = [self._part(piece, tokens[piece.partition], staged, main) for piece in batch.slices]
         # A process that lost its claim is refused here already, and not after types have taken its files.
         self.logs.job_log.refresh()
         refused = self.commits.refusals(parts)
@@ -289,12 +285,18 @@ class Export(ExportTable):
             return Landed(Outcome(None, (), refused))
         failed = {name: share.failed for part in parts for name, share in part.shares.items() if share.failed}
         failed |= self._unwritable(parts, failed)
-        parts = _without(parts, failed)
         self.environment.at_step("checked")
-        landed = self.commits.land_types(batch.id, parts)
-        parts = _without(parts, landed.failed)
+        landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed
-        failed |= self.finishing.finish(landed.renames)
+        parts = [part.without(failed) for part in parts]
+        failed |= self.finishing.finish(
+            [
+                rename
+                for name, slices in landed.landed.items()
+                for piece in slices
+                for rename in self.finishing.renames_of(name, piece.files)
+            ]
+        )
         self._fail(failed)
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
@@ -316,17 +318,17 @@ class Export(ExportTable):
         self._put_own_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}
-        return _landed(outcome, [part for part in steady if part.partition in accepted], staged.main)
+        return _landed(outcome, [part for part in steady if part.partition in accepted], main)
 
-    def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
+    def _part(self, piece: Slice, token: int, staged: WrittenShares, main: bool) -> RoutedPart:
         roles = staged.roles[piece.partition]
         shares = self._with_logs(staged.gathered.of(piece.partition), roles)
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
         mark = staged.gathered.mark_of(piece.partition)
-        part = RoutedPart(piece, token, shares, roles, staged.main, watermark_ms, mark)
-        if not staged.main:
+        part = RoutedPart(piece, token, shares, roles, main, watermark_ms, mark)
+        if not main:
             taken = {name: part.of(name).counts.read for name in part.names if not part.of(name).failed}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.logs.known_state().of(piece.partition), taken, may_vanish)
@@ -347,13 +349,6 @@ class Export(ExportTable):
                 days.setdefault(name, set()).update(share.days)
         reasons = {name: self.finishing.probe(name, days[name]) for name in days.keys() - failed}
         return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def _without(parts: Sequence[RoutedPart], names: Iterable[str]) -> list[RoutedPart]:
-    """The same slices with types left behind that failed."""
-    for name in names:
-        parts = [part.without(name) for part in parts]
-    return list(parts)
 
 
 def _landed(outcome: Outcome, parts: Sequence[RoutedPart], main: bool) -> Landed:

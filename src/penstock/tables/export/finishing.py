@@ -21,12 +21,15 @@ import pyarrow.parquet as pq
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_compacted_name
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import ActiveFile
 from penstock.storage import NotFoundError, Storage
-from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.logs import STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.names import Day, day_folder, type_and_day
+from penstock.tables.export.names import day_folder
+from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
 DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
@@ -40,13 +43,9 @@ class Rename:
     """A staged file of a type and its final name, both below the root."""
 
     type: str
+    day: Day
     source: str
     target: str
-
-    @property
-    def day(self) -> Day:
-        place = type_and_day(self.target)
-        return "" if place is None else place[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,17 @@ class Finishing:
         renames: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.types.keys()):
             if (log := self.logs.refreshed(name)) is not None:
-                files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
+                files = (self._rename(name, file.path, *file.values) for file in log.active_files())
                 renames += [rename for rename in files if rename.source in staged]
         return renames
+
+    def renames_of(self, name: str, files: Iterable[StagedFile]) -> list[Rename]:
+        """The same of files that were just committed."""
+        values = [(file.path, file.partition_values) for file in files] if self.logs.is_plain else []
+        return [self._rename(name, path, of_file[DAY_FOLDER], of_file[STAGED]) for path, of_file in values]
+
+    def _rename(self, name: str, path: str, day: object, staged: object) -> Rename:
+        return Rename(name, str(day), f"{self.logs.places.staged}/{name}/{staged}", path)
 
     def pending_days(self, name: str) -> set[Day]:
         """The days of a type whose files are not all in their place."""

@@ -26,10 +26,9 @@ from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.days import Days, parse_days
 from penstock.tables.export.names import NameSpace, Places
 from penstock.tables.export.spec import ExportSpec, TypeSpec
-from penstock.tables.export.state import EVENT_MS, ExportState, parse_state, routing_key, type_key
+from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
 STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
@@ -239,7 +238,7 @@ class ExportLogs:
         """Create the logs that are missing, and enter the routing and the types that the job log does not know yet."""
         state = self.state()
         self._refuse_lost_logs(state)
-        self._refuse_unnamed_types(state)
+        self.refuse_unnamed_types(state)
         self.create_job_log()
         for spec in self.export.types.values():
             if self._readable(spec.name) is None and spec.name in self.unreadable:
@@ -261,7 +260,7 @@ class ExportLogs:
 
         def decide() -> Change | None:
             state = self.known_state()
-            self._refuse_unnamed_types(state)
+            self.refuse_unnamed_types(state)
             self._refuse_rerouted(state)
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}
             for name in self.export.types:
@@ -276,13 +275,13 @@ class ExportLogs:
         log = self._readable(name)
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
 
-    def _refuse_unnamed_types(self, state: ExportState) -> None:
+    def refuse_unnamed_types(self, state: ExportState) -> None:
         unnamed = sorted(state.types.keys() - self.export.types.keys())
         if unnamed:
             raise UserError(
                 f"the table has types that the job file does not name: {', '.join(unnamed)}",
                 detail="this job file may be older than the one that added them",
-                hint="name them; a type that is not wanted any more is kept with `values: []`",
+                hint="start this process again with that job file; a type is retired with `values: []`",
             )
 
     def _refuse_rerouted(self, state: ExportState) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.logs.log import Partition
+from penstock.tables.export.state import Day
 
 SUFFIX = ".parquet"
 CLAIMS = "_penstock/names"
-Day = str
-"""`YYYY-MM-DD`, in UTC."""
 TypeDay = tuple[str, Day]
 
 _FINAL = re.compile(
@@ -66,9 +65,9 @@ def claim_of(space: str) -> str:
     return f"{CLAIMS}/{space}"
 
 
-def topic_claim(topic_id: str, name: str) -> str:
-    """The object by which a job reserves the records of a type in one incarnation of a topic."""
-    return f"_penstock/topics/{topic_id}/{name}"
+def topic_claim(topic_id: str) -> str:
+    """The object by which a job reserves the records of one incarnation of a topic."""
+    return f"_penstock/topics/{topic_id}"
 
 
 def day_folder(name: str, day: Day) -> str:

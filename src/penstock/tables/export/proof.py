@@ -134,7 +134,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
     return replace(
         subject,
         states={
-            partition: replace(state, totals=_combined(logs, types, partition, state.totals))
+            partition: replace(state, totals=_combined(types, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
@@ -169,19 +169,17 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     return states, slices
 
 
-def _combined(logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
+def _combined(types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
     """The totals of all logs.
 
     If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
-    them again, its holes may have been records, and bad records of before are not in the new quarantine.
+    them again, and its holes may have been records.
     """
     for own in (of_type.states[partition].totals for of_type in types):
         totals += Totals(written=own.written, quarantined=own.quarantined, filtered=own.filtered, replayed=own.replayed)
     if totals.restored:
-        former = logs.known_state().of(partition).former_quarantined
         read_again = min(max(totals.unaccounted, 0), totals.restored)
-        totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
-        totals += Totals(holes=-totals.holes, gap=totals.holes)
+        totals += Totals(restored=-read_again, holes=-totals.holes, gap=totals.holes)
     return totals
 
 
@@ -199,7 +197,7 @@ def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, u
     files = []
     for day, of_day in by_day.items():
         paths = {file.path: source for file in of_day if (source := table.finishing.source_of(name, file)) in staged}
-        complete = logs.is_plain and table.markers.is_complete(logs.known_state(), name, day)
+        complete = logs.is_plain and table.markers.is_complete(name, day)
         if complete and not log.file_storage().sizes(paths.get(file.path, file.path) for file in of_day):
             compacted = [file for file in of_day if parse_compacted_name(str(file.values[-1])) is not None]
             deleted[name, day] = sum(file.rows or 0 for file in of_day)

@@ -39,12 +39,11 @@ from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
-from penstock.tables.export.days import day_key
 from penstock.tables.export.finishing import Footer, read_footer
 from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportLogs, type_totals
 from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
 from penstock.tables.export.root import own_files
-from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
+from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
 FOOTERS_AT_ONCE = 16
@@ -294,9 +293,11 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
             if end < position
         ]
         totals = type_totals(logs, partition)
-        known = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
-        known[FORMER_QUARANTINED] = totals.quarantined - totals.replayed
-        numbers |= {field_key(job, partition, what): number for what, number in known.items()}
+        # Bad records of before are not in the new quarantine: of the sum over all logs, they count as filtered.
+        former = totals.quarantined - totals.replayed
+        counts = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
+        counts |= {"quarantined": -former, "filtered": former}
+        numbers |= {field_key(job, partition, what): number for what, number in counts.items()}
         numbers[position_key(job, partition)] = position
     record = Provenance(kind=_KIND, job=job).metadata
     # What types listed for the former quarantine counts as appended to the new one.

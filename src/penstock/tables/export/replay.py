@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
-from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, StagedFile, offsets_of, ranges_of
+from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
 from penstock.flow.write.report import Share
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import field_key, replay_key
@@ -35,12 +35,11 @@ from penstock.quarantine.replay import (
 )
 from penstock.staging.batch_job import Records
 from penstock.staging.reports import Shares
-from penstock.tables.export.commits import committed_files
+from penstock.tables.export.commits import committed_file
 from penstock.tables.export.export import Export
-from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import REPLAYED_END, ExportLogs
 from penstock.tables.export.monitoring import TypeCannotBeWritten
-from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.export.names import output_name
 from penstock.tables.export.state import ExportState
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
@@ -182,8 +181,8 @@ class ExportTarget(Target[RunShares]):
         assert log is not None, f"type {name} has files and no log"
         days, markers = {day for share in shares.values() for day in share.days}, self._export.markers
         staged = [file for share in shares.values() for file in share.files]
-        renames = [self._rename(name, run, file) for file in staged]
-        files = committed_files(self._logs, staged, renames)
+        finals = [output_name("replayed", self.job.name, run.number, uuid.uuid4().hex) for _ in staged]
+        files = [committed_file(self._logs, name, file, final) for file, final in zip(staged, finals, strict=True)]
         landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
         before = self._logs.days_of(name)
 
@@ -201,12 +200,7 @@ class ExportTarget(Target[RunShares]):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
         self.environment.at_step("type_committed")
         markers.report_late(name, before)
-        if self._logs.is_plain:
-            self._export.finishing.finish(renames)
-
-    def _rename(self, name: str, run: ReplayRun, file: StagedFile) -> Rename:
-        final = output_name("replayed", self.job.name, run.number, uuid.uuid4().hex)
-        return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
+        self._export.finishing.finish(self._export.finishing.renames_of(name, files))
 
 
 def _has_run(log: Table, run: ReplayRun) -> bool:

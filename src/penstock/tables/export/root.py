@@ -7,14 +7,14 @@ beyond the type's position: a job that went on from older positions would write 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from penstock.errors import InvariantError, UserError
+from penstock.logs.log import Partition
 from penstock.storage import Entry, NotFoundError, Storage
-from penstock.tables.export.days import open_days
 from penstock.tables.export.finishing import read_footer
 from penstock.tables.export.logs import LOST, ExportLogs
+from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import (
     SUFFIX,
     claim_of,
@@ -25,43 +25,22 @@ from penstock.tables.export.names import (
     type_and_day,
 )
 
-CLAIMS_AT_ONCE = 16
 
-
-def claim_names(logs: ExportLogs, topics: Iterable[str]) -> None:
-    """Reserve the beginnings of file names: two jobs never write the same name (S5, S7)."""
-    for topic in sorted(set(topics)):
-        [owner] = _claimed(logs, [claim_of(logs.space.of(topic))])
-        if owner != logs.job.name:
-            raise UserError(
-                f"the root {logs.export.path} is used by the job {owner} under the same file names",
-                hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
-            )
-
-
-def claim_topics(logs: ExportLogs, topic_ids: Iterable[str]) -> None:
-    """Reserve what topics hold of each type: under other names, a second job would write every row once more."""
-    places = [(topic_id, name) for topic_id in sorted(set(topic_ids)) for name in sorted(logs.export.types)]
-    for (topic_id, name), owner in zip(places, _claimed(logs, [topic_claim(*place) for place in places]), strict=True):
-        if owner not in (None, logs.job.name):
-            raise UserError(
-                f"the job {owner} already writes the type {name} of the same topic to {logs.export.path}",
-                detail=f"the topic's id is {topic_id}: readers of {name}/ would see every row twice",
-                hint="give one of the jobs a root of its own, or let one job do the work of both",
-            )
-
-
-def _claimed(logs: ExportLogs, paths: list[str]) -> list[str | None]:
-    """The jobs that have these claims: this one, unless another was first. None is made if another has one of them."""
-    job, storage = logs.job.name, logs.storage
-
-    def claim(path: str) -> str | None:
-        return job if storage.put_if_absent(path, job.encode()) else _owner(storage, path)
-
-    with ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool:
-        # Looked at first: a job that is refused must leave no claim that keeps others away.
-        owners = list(pool.map(lambda path: _owner(storage, path), paths))
-        return list(pool.map(claim, paths)) if all(owner in (None, job) for owner in owners) else owners
+def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
+    """Reserve topics, and the beginnings of file names: two jobs never write the same name or record (S5, S7)."""
+    topics = {(partition.topic, partition.topic_id) for partition in partitions}
+    paths = {claim_of(logs.space.of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
+    owners = {path: _owner(logs.storage, path) for path in paths}
+    # Looked at first: a job that is refused leaves no claim that keeps others away.
+    for path in sorted(paths) if set(owners.values()) <= {None, logs.job.name} else ():
+        created = logs.storage.put_if_absent(path, logs.job.name.encode())
+        owners[path] = logs.job.name if created else _owner(logs.storage, path)
+    for owner in set(owners.values()) - {None, logs.job.name}:
+        raise UserError(
+            f"the job {owner} already writes the same topic, or the same file names, to {logs.export.path}",
+            detail="readers would see every row twice, or files would replace each other",
+            hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
+        )
 
 
 def _owner(storage: Storage, path: str) -> str | None:
@@ -105,9 +84,11 @@ def _owner_of(logs: ExportLogs) -> Callable[[str], str | None]:
 
 def refuse_unnamed_files(logs: ExportLogs) -> None:
     """Stop before anything is written twice; days before the first that is not complete are not listed."""
+    logs.state()
+    markers = DayMarkers(logs)
     for name in logs.export.types if logs.is_plain else ():
         days = logs.days_of(name)
-        opened = open_days(days, logs.state().watermark_of(name), logs.export.days.complete_after_seconds)
+        opened = [day for day in days if not markers.is_complete(name, day)]
         first = min(opened, default=max(days, default=None))
         try:
             files = own_files(logs, name, "" if first is None else day_folder(name, first))
@@ -140,14 +121,13 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
     final, state = parse_final_name(path), logs.known_state()
     if final is None:
         return False
-    topic = next((topic for topic in state.fingerprints if logs.space.of(topic) == final.space), None)
-    incarnation = state.incarnations.get(topic or "", 1)
-    if topic is None or final.incarnation != incarnation:
-        return topic is None or final.incarnation > incarnation
     for key, counted in state.current():
         partition = state.partition_of(key)
-        if (partition.topic, partition.number) == (topic, final.partition):
-            own = logs.position(name, partition)
+        if (logs.space.of(partition.topic), partition.number) == (final.space, final.partition):
+            incarnation, own = state.incarnations.get(partition.topic, 1), logs.position(name, partition)
             # The log of a type that cannot be read fails its type alone.
-            return final.last_offset >= (own if own is not None else counted.position_of(name) or 0)
-    return True
+            position = own if own is not None else counted.position_of(name) or 0
+            return (final.incarnation, final.last_offset) >= (incarnation, position)
+    # No such partition has begun: only one of an earlier incarnation of its topic may have files.
+    started = {logs.space.of(topic): number for topic, number in state.incarnations.items()}
+    return final.incarnation >= started.get(final.space, 0)

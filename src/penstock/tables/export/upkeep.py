@@ -23,6 +23,7 @@ from msgspec import structs
 from penstock.errors import PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import compacted_name
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.compaction import Effort, Group, Limit, Merged, OneFile, Progress, Source, group, merge_files
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
@@ -43,10 +44,10 @@ from penstock.logs.log import Partition
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 from penstock.storage import Entry
-from penstock.tables.export.commits import committed_files
+from penstock.tables.export.commits import committed_file
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer
-from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
+from penstock.tables.export.names import output_name
 
 FILES_PER_OUTPUT_MAX = 1000
 """Files whose footers an output carries: they make its own footer longer."""
@@ -98,11 +99,12 @@ def _groups(
     days: dict[str, list[ActiveFile]] = {}
     for file in log.active_files():
         days.setdefault(_day(file), []).append(file)
-    state, now = table.logs.state(), table.environment.now()
+    table.logs.state()
+    now = table.environment.now()
     # Where a rename is a copy, one that another process began may end after the file was deleted, and bring it back.
     age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
     for day in sorted(days):
-        if not (all_days and day != max(days)) and not table.markers.is_complete(state, name, day):
+        if not (all_days and day != max(days)) and not table.markers.is_complete(name, day):
             continue
         old = [file for file in days[day] if now - file.modified_at_ms / 1000 >= age_seconds_min]
         small = [file for file in old if file.size_bytes < target_bytes]
@@ -128,9 +130,9 @@ def _merge(
     sources = [Source(file.path) for file in inputs.files]
     [output] = merge_files(logs.storage, sources, columns, sink, DAMAGED_FILE)
     stats = json.dumps({"numRecords": output.rows})
-    final = f"{day_folder(name, day)}/{output_name('compacted', logs.job.name, version_max, unique)}"
-    staged_file = structs.replace(output, partition_values={"day": day}, stats=stats)
-    return Merged(inputs, committed_files(logs, [staged_file], [Rename(name, staged, final)]))
+    staged_file = structs.replace(output, partition_values={DAY_FOLDER: day}, stats=stats)
+    final = output_name("compacted", logs.job.name, version_max, unique)
+    return Merged(inputs, (committed_file(logs, name, staged_file, final),))
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:

@@ -52,7 +52,7 @@ class ExportWriter:
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         result = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, result, counted=main)
-        return WrittenShares(result, roles, main, started_at) if self._complete(flow, result) else SchemaChanged()
+        return WrittenShares(result, roles, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
         return ExportTarget(self.table, self._spark, self.replay)
