@@ -34,9 +34,9 @@ from penstock.storage.objects import MemoryStorage
 from penstock.tables.export.catch_up import CatchUpBatch
 from penstock.tables.export.commits import Roles
 from penstock.tables.export.export import Export, WrittenShares
+from penstock.tables.export.finishing import claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
-from penstock.tables.export.root import claim_names
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView

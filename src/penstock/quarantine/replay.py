@@ -266,8 +266,6 @@ class StagedRun(Generic[F]):
     run: ReplayRun
     total: Counts
     files: F
-    waiting: int = 0
-    """Of those that count as quarantined: records of types that cannot be written now."""
 
 
 class Target(ABC, Generic[F]):

@@ -27,7 +27,7 @@ from penstock.tables.export.catch_up import (
     next_catch_up,
 )
 from penstock.tables.export.commits import Commits, Roles, RoutedPart
-from penstock.tables.export.finishing import Finishing
+from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.monitoring import (
@@ -38,7 +38,6 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.root import claim_names
 from penstock.tables.export.state import ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View
 
@@ -221,7 +220,7 @@ class Export(ExportTable):
     def _fail(self, reasons: Mapping[str, str]) -> None:
         """Leave types alone for a while."""
         for name, reason in reasons.items():
-            self.finishing.forget_probes(name)
+            self.finishing.forget_probe(name)
             before = self.failing.get(name)
             self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
@@ -342,12 +341,9 @@ class Export(ExportTable):
         return {**kept, UNROUTED: unrouted} if missing else shares
 
     def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
-        """The types whose folders take no files now, with the reason."""
-        days: dict[str, set[str]] = {}
-        for part in parts:
-            for name, share in part.written.items():
-                days.setdefault(name, set()).update(share.days)
-        reasons = {name: self.finishing.probe(name, days[name]) for name in days.keys() - failed}
+        """The types with files whose folders take none now, with the reason."""
+        names = {name for part in parts for name, share in part.written.items() if share.files}
+        reasons = {name: self.finishing.probe(name) for name in sorted(names - {*failed})}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
 

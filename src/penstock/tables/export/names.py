@@ -10,7 +10,8 @@ from penstock.logs.log import Partition
 from penstock.tables.export.state import Day
 
 SUFFIX = ".parquet"
-CLAIMS = "_penstock/names"
+CLAIMS = "_penstock/_claims"
+"""No job has such a name."""
 TypeDay = tuple[str, Day]
 
 _FINAL = re.compile(
@@ -62,12 +63,12 @@ class FinalName:
 
 def claim_of(space: str) -> str:
     """The object by which a job reserves the names that begin so."""
-    return f"{CLAIMS}/{space}"
+    return f"{CLAIMS}/names/{space}"
 
 
 def topic_claim(topic_id: str) -> str:
     """The object by which a job reserves the records of one incarnation of a topic."""
-    return f"_penstock/topics/{topic_id}"
+    return f"{CLAIMS}/topics/{topic_id}"
 
 
 def day_folder(name: str, day: Day) -> str:

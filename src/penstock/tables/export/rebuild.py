@@ -39,10 +39,9 @@ from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
-from penstock.tables.export.finishing import Footer, read_footer
+from penstock.tables.export.finishing import Footer, own_files, read_footer
 from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportLogs, type_totals
 from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
-from penstock.tables.export.root import own_files
 from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 

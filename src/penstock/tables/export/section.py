@@ -23,11 +23,8 @@ from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, JobSpec
 from penstock.tables.export.spec import ExportSpec, TypeSpec
 
-AT: KeyPath = ("table", ExportSpec.kind)
 NAME_CHARACTERS_MAX = 180
 """Of cluster and topic together: a file name has 255 bytes, of which partition, offset and our own marks need some."""
-RESERVED_NAMES = ("names", "topics")
-"""Folders of `_penstock/` beside those of the jobs."""
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
 TYPES_NAMED_MAX = 5
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -187,10 +184,7 @@ def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
 
 
 def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> None:
-    """Names of the job and of types are folders of one root, or parts of file names."""
-    if job.name in RESERVED_NAMES and reader.has(*AT):
-        hint = "it is a folder below _penstock/ that all jobs of the root share: choose another name"
-        reader.note(("job",), f"an export cannot be called {shown(job.name)}", hint)
+    """Names of types are folders of one root, those of topics parts of file names."""
     for index, topic in enumerate(job.log.topics):
         if len(job.table.cluster) + len(topic) > NAME_CHARACTERS_MAX:
             log = next(log for log in reader.written("log") if reader.has("log", log, "topics"))

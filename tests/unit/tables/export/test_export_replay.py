@@ -14,8 +14,8 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.quarantine.replay import OvertakenError, finish_replay
 from penstock.quarantine.table import open_quarantine
-from penstock.tables.export.replay import ExportRuns, left_to_log
 from penstock.tables.export.upkeep import vacuum
+from penstock.tables.export.writer import ExportRuns, left_to_log
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.support.export_root import rows_in as plain_rows
 from tests.support.pipes import CrashError
