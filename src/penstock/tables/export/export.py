@@ -141,10 +141,10 @@ class Export(ExportTable):
         """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
         if self._is_finished:
             return
-        self.logs.refresh_types()
+        types = self.logs.type_logs(refresh=True)
         self._fail(self.finish_renames())
         self.quarantine.append_missing(self.logs.job_log, partitions)
-        for name, log in self.logs.type_logs():
+        for name, log in types.items():
             self.quarantine.append_missing(log, partitions, name)
         self.logs.state()
         self.markers.read()
@@ -301,10 +301,7 @@ class Export(ExportTable):
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
         steady = [part for part in parts if part.partition not in landed.moved]
-        if moved := [part for part in parts if part.partition in landed.moved]:
-            # Planned again, unless the job has moved on too: then another process holds the partition.
-            self.logs.job_log.refresh()
-            refused = (*refused, *self.commits.refusals(moved))
+        # Others are planned again; if another process holds the partition, that slice is refused.
         outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)

@@ -299,7 +299,7 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
     for key, counted in state.current():
         partition = state.partition_of(key)
         if (logs.space.of(partition.topic), partition.number) == (final.space, final.partition):
-            incarnation, own = state.incarnations.get(partition.topic, 1), logs.position(name, partition)
+            incarnation, own = state.incarnations.get(partition.topic, 1), logs.counted(name, partition).position
             # The log of a type that cannot be read fails its type alone.
             position = own if own is not None else counted.position_of(name) or 0
             return (final.incarnation, final.last_offset) >= (incarnation, position)

@@ -47,7 +47,7 @@ from penstock.proof.subject import (
 from penstock.storage import NotFoundError
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import read_footer, visible_files
-from penstock.tables.export.logs import ExportLogs
+from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
@@ -67,7 +67,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
         return NO_TABLE
     facts = read_facts(job, logs.job_log)
     # Read last: types may be ahead, and never behind.
-    types = [TypeFacts.read(logs, name, log, facts.states) for name, log in logs.type_logs()]
+    types = [TypeFacts.read(logs, name, log, facts.states) for name, log in logs.type_logs().items()]
     if not any(of_type.ahead for of_type in types):
         return prove(subject_of(table, facts, types), depth, open_log)
     if reads > 1:
@@ -123,7 +123,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
     return replace(
         subject,
         states={
-            partition: replace(state, totals=_combined(types, partition, state.totals))
+            partition: replace(state, totals=_combined(logs, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
@@ -158,14 +158,13 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     return states, slices
 
 
-def _combined(types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
+def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
     """The totals of all logs.
 
     If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
     them again, and its holes may have been records.
     """
-    for own in (of_type.state(partition).totals for of_type in types):
-        totals += Totals(written=own.written, quarantined=own.quarantined, filtered=own.filtered, replayed=own.replayed)
+    totals += type_totals(logs, partition)
     if totals.restored:
         read_again = min(max(totals.unaccounted, 0), totals.restored)
         totals += Totals(restored=-read_again, holes=-totals.holes, gap=totals.holes)
@@ -261,7 +260,7 @@ def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
 
 def _rewrite(logs: ExportLogs) -> Rewrite:
     """Writes records again, routed and filed as the job does now."""
-    takes = {name for name, _ in logs.type_logs()}
+    takes = logs.type_logs()
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         partition = piece.partition

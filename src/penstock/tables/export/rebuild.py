@@ -23,30 +23,26 @@ from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, Ranges, StagedFile
 from penstock.flow.write.names import SUFFIX
-from penstock.job.spec import StartAt
+from penstock.job.spec import DAY_FOLDER, StartAt
 from penstock.lake.delta.keys import (
     field_key,
-    flow_key,
     jobs_with_positions,
-    position_key,
     replay_key,
     topic_fingerprint,
     topic_key,
 )
-from penstock.lake.delta.provenance import CommitStart, Provenance, placed
-from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Proposal, SlicePart
+from penstock.lake.state import Numbers
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
 from penstock.tables.export.finishing import Footer, own_files, read_footer
-from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportLogs, type_totals
+from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
 from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
 from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
 FOOTERS_AT_ONCE = 16
-_KIND = "rebuild"
 _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they are in former folders of the quarantine"
 
 
@@ -55,7 +51,7 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
     away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
-    intact = {name for name, log in logs.type_logs() if log.job in jobs_with_positions(log.transactions())}
+    intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     files = sorted(own_files(logs, ""), key=lambda entry: entry.path) if logs.is_plain else []
     with_files = {entry.path.split("/")[0] for entry in files}
@@ -232,22 +228,21 @@ class _Restored:
         logs.add_columns(name, pa.schema([field for field in self.schemas[name] if folded(field.name) not in computed]))
         log = logs.find_type_log(name)
         assert log is not None
-        numbers = {day_key(job, str(file.partition_values["day"])): 0 for file in self.files[name]}
-        numbers[replay_key(job)] = max(file.run for file in self.written if file.type == name)
-        starts = []
+        extra = {day_key(job, str(file.partition_values[DAY_FOLDER])): 0 for file in self.files[name]}
+        extra[replay_key(job)] = max(file.run for file in self.written if file.type == name)
+        parts = []
         for partition, files in self._by_partition(name).items():
             own, replayed = [file for file in files if not file.run], [file for file in files if file.run]
-            origin = own[0].start if own else min(file.offsets[0][0] for file in replayed)
-            end, rows = max((file.place[1] for file in own), default=origin), sum(file.rows for file in own)
+            start = own[0].start if own else min(file.offsets[0][0] for file in replayed)
+            end, rows = max((file.place[1] for file in own), default=start), sum(file.rows for file in own)
             # The type was beyond bad records that were replayed later.
             position = max([end, *(file.offsets[-1][1] for file in replayed)])
-            known = {"origin": origin, "read": rows, "written": rows, "holes": position - origin - rows}
-            known |= {"replayed": sum(file.rows for file in replayed), **({FILES_END: end} if own else {})}
-            numbers |= {field_key(job, partition, what): number for what, number in known.items()}
-            numbers[position_key(job, partition)] = position
-            starts.append(CommitStart(*placed(partition), origin))
-        record = Provenance(kind=_KIND, job=job, starts=tuple(starts)).metadata
-        log.swap(lambda: Change([*map(log.add_action, self.files[name])], numbers, record), "rebuilding")
+            numbers = Numbers(latest={FILES_END: end} if own else {})
+            piece = Slice(partition, start, position, start)
+            parts.append(SlicePart(piece, 0, Counts(read=rows, written=rows), numbers=numbers, begins=True))
+            extra[field_key(job, partition, "replayed")] = sum(file.rows for file in replayed)
+        proposal = Proposal(job, new_batch_id(), tuple(parts), extra, files=tuple(self.files[name]))
+        log.commit(proposal)
 
 
 # the job log
@@ -256,11 +251,11 @@ class _Restored:
 def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_ids: Mapping[str, str]) -> RebuildReport:
     """Create the job log, and enter positions and types with one commit; `former_ids` are of topics as of the files."""
     job, job_log = logs.job.name, logs.create_job_log()
-    types = dict(logs.type_logs())
+    types = logs.type_logs()
     run = max(map(run_number, types.values()), default=0)
-    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
-    own = {name: parse_state(log.version, log.transactions(), job).partitions for name, log in types.items()}
-    keys = sorted({key for known in own.values() for key, counted in known.items() if counted.position is not None})
+    extra = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
+    states = [parse_state(log.version, log.transactions(), job).partitions for log in types.values()]
+    keys = sorted({key for state in states for key, counted in state.items() if counted.position is not None})
     ids = {part.topic: part.topic_id for part in bounds if any(part.topic_id == topic_id for topic_id, _ in keys)}
     # The next start notices a topic that was recreated meanwhile.
     ids = {**dict.fromkeys((partition.topic for partition in bounds), UNKNOWN_TOPIC), **former_ids, **ids}
@@ -269,19 +264,16 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
     for topic, topic_id in ids.items():
         incarnations = [final.incarnation for final in finals if final and final.space == logs.space.of(topic)]
         if incarnations or topic_id != UNKNOWN_TOPIC:
-            numbers[topic_key(job, topic)] = topic_fingerprint(topic_id)
-            numbers[incarnation_key(job, topic)] = max(incarnations, default=1)
-    positions, notes = {}, [_QUARANTINE_NOTE]
-    marks: dict[str, int] = {}
-    partitions = [Partition(topics.get(key[0], UNKNOWN_TOPIC), *key) for key in keys]
-    for name, log in types.items():
-        marks |= listed_marks(log, name)
-        _go_on_from(logs, name, log, partitions)
-    for partition, key in zip(partitions, keys, strict=True):
-        origins = [parts[key].origin or 0 for parts in own.values() if key in parts]
+            extra[topic_key(job, topic)] = topic_fingerprint(topic_id)
+            extra[incarnation_key(job, topic)] = max(incarnations, default=1)
+    positions, notes, parts = {}, [_QUARANTINE_NOTE], []
+    for topic_id, number in keys:
+        partition = Partition(topics.get(topic_id, UNKNOWN_TOPIC), topic_id, number)
+        origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origins)
-        ends = {name: logs.position(name, partition) or begun for name in logs.export.types}
+        begun = min(origin for origin in origins if origin is not None)
+        begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
+        ends = {name: logs.counted(name, partition).position or begun for name in logs.export.types}
         position = max(ends.values())
         if partition.topic != UNKNOWN_TOPIC:
             first = bounds[partition].first if partition in bounds else 0
@@ -294,23 +286,11 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
         totals = type_totals(logs, partition)
         # Bad records of before are not in the new quarantine: of the sum over all logs, they count as filtered.
         former = totals.quarantined - totals.replayed
-        counts = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
-        counts |= {"quarantined": -former, "filtered": former}
-        numbers |= {field_key(job, partition, what): number for what, number in counts.items()}
-        numbers[position_key(job, partition)] = position
-    record = Provenance(kind=_KIND, job=job).metadata
+        counts = {"restored": totals.accounted, "quarantined": -former, "filtered": former}
+        extra |= {field_key(job, partition, what): number for what, number in counts.items()}
+        parts.append(SlicePart(Slice(partition, begun, position, begun), 0, Counts(), begins=True))
     # What types listed for the former quarantine counts as appended to the new one.
+    marks = {key: mark for name, log in types.items() for key, mark in listed_marks(log, name).items()}
     discard(logs.job, Listings(job_log.quarantine_url, {**marks, replay_key(job): run}, run), logs.environment)
-    job_log.swap(lambda: None if logs.known_state().partitions else Change([], numbers, record), "rebuilding")
+    job_log.commit(Proposal(job, new_batch_id(), tuple(parts), extra))
     return RebuildReport(positions=positions, notes=tuple(notes))
-
-
-def _go_on_from(logs: ExportLogs, name: str, log: Table, partitions: Sequence[Partition]) -> None:
-    """Let a type pass the rows that were replayed into it, and take further ones under the job file as it is."""
-    parts = []
-    for partition, known in log.known_state(partitions).partitions.items():
-        start, end = known.position or 0, known.numbers.get(REPLAYED_END, 0)
-        if start < end:
-            parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=known.position is None))
-    proposal = Proposal(log.job, new_batch_id(), tuple(parts), {flow_key(log.job): logs.settings_of(name)})
-    log.commit_revised(lambda: proposal, logs.columns_of(name))

@@ -62,7 +62,7 @@ def compact(
     """
     failed = table.finish_renames()
     report = CompactReport()
-    logs = dict(table.logs.type_logs())
+    logs = table.logs.type_logs()
     failed |= table.logs.unreadable
     for number, (name, log) in enumerate(logs.items()):
         try:
@@ -153,7 +153,7 @@ def listings(table: ExportTable) -> Listings:
     """What the commits of all logs list for the quarantine."""
     logs = table.logs
     marks = dict(listed_marks(logs.job_log))
-    for name, log in logs.type_logs():
+    for name, log in logs.type_logs().items():
         marks |= listed_marks(log, name)
     return Listings(logs.job_log.quarantine_url, marks, run_number(logs.job_log))
 
@@ -169,7 +169,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     result: list[Classified] = []
     quarantine = open_quarantine(table.job, logs.job_log.quarantine_url, environment)
     listed_quarantine = None if quarantine is None else ListedTable.of(quarantine)
-    for name, log in logs.type_logs():
+    for name, log in logs.type_logs().items():
         try:
             result.append(_type_folder(table, name, log))
         except PenstockError as error:

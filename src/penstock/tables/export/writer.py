@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.environment import new_batch_id
 from penstock.errors import TransientError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
@@ -29,9 +30,10 @@ from penstock.flow.write.pool import PoolLimits
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
 from penstock.lake.delta.files import check_staged
-from penstock.lake.delta.keys import field_key, replay_key
+from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
+from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.quarantine.replay import (
     Chunk,
@@ -48,7 +50,7 @@ from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.catch_up import CatchUpBatch
 from penstock.tables.export.commits import Roles, committed_file
 from penstock.tables.export.export import Export, WrittenShares
-from penstock.tables.export.logs import REPLAYED_END, ExportLogs
+from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.export.state import ExportState
@@ -201,7 +203,7 @@ class ExportRuns:
     def find(self, number: int) -> ReplayRun | None:
         """What the types landed of a run, after which none lands more of it."""
         offsets: dict[Partition, Ranges] = {}
-        for _, log in self.logs.type_logs():
+        for log in self.logs.type_logs().values():
             log.swap(lambda log=log: _fence(log, number))  # type: ignore[misc]
             run = TableRuns(log).find(number)
             for partition, ranges in (run.offsets if run is not None else {}).items():
@@ -238,7 +240,7 @@ class ExportTarget(Target[RunShares]):
         return ExportRuns(self._logs)
 
     def refresh(self) -> None:
-        self._logs.refresh_types()
+        self._logs.type_logs(refresh=True)
         self._export.finish_renames()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
@@ -306,16 +308,15 @@ class ExportTarget(Target[RunShares]):
         files = [committed_file(self._logs, name, file, final) for file, final in zip(staged, finals, strict=True)]
         landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
         before = self._logs.days_of(name)
+        _pass(log, landed)
 
         def decide() -> Change | None:
             if run_number(log) >= run.number:
                 return None
             markers.hide(name, days)
             check_staged(self._logs.storage, staged)
-            ends = {field_key(log.job, place, REPLAYED_END): ranges[-1][1] for place, ranges in landed.offsets.items()}
-            ends = {key: max(end, log.transaction(key) or 0) for key, end in ends.items()}
             change = run_change(log, landed, files)
-            return replace(change, transactions={**change.transactions, **markers.late_numbers(name, days), **ends})
+            return replace(change, transactions={**change.transactions, **markers.late_numbers(name, days)})
 
         if not log.swap(decide) and not _has_run(log, run):
             raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
@@ -328,6 +329,20 @@ def _has_run(log: Table, run: ReplayRun) -> bool:
     """Whether a log has this very run: the answer to a commit may have been lost."""
     known = TableRuns(log).find(run.number)
     return known is not None and known.batch_id == run.batch_id
+
+
+def _pass(log: Table, run: ReplayRun) -> None:
+    """Move a type up to the end of replayed rows, which it has passed by the job log: none is read from the log again.
+
+    So a job log that is restored from the logs of types does not go back behind them.
+    """
+    parts = []
+    for partition, ranges in run.offsets.items():
+        position, end = log.known_state([partition]).of(partition).position, ranges[-1][1]
+        if (position or 0) < end:
+            piece = Slice(partition, position or 0, end, position or 0)
+            parts.append(SlicePart(piece, 0, Counts(), begins=position is None))
+    log.commit(Proposal(log.job, new_batch_id(), tuple(parts)))
 
 
 def left_to_log(state: ExportState, partition: Partition, name: str) -> Ranges:

@@ -195,7 +195,7 @@ def test_a_type_whose_log_cannot_be_opened_is_never_taken_for_one_that_has_nothi
     quarantine = open_quarantine(root.job, export_quarantine(root.job))
     table = root.open()
     with locked(root, "order"):
-        table.logs.refresh_types()
+        table.logs.type_logs(refresh=True)
         with pytest.raises(PenstockError, match="order"):
             finish_replay(ExportRuns(table.logs), quarantine)
         assert in_quarantine(root) == [3, 4, 8]
