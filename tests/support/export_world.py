@@ -217,7 +217,7 @@ class ExportWorld:
         return log.version
 
     def type_position(self, name: str, partition: Partition = ZERO) -> int | None:
-        return self.logs.position(name, partition)
+        return self.logs.counted(name, partition).position
 
     # what a reader finds
 

@@ -7,16 +7,15 @@ records that some type has not landed, unless it says in the same commit that th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
@@ -54,47 +53,31 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class RoutedPart:
-    """One slice of a batch with the shares of its types; `UNROUTED` for what belongs to none."""
+    """One slice of a batch with the shares of its types."""
 
     piece: Slice
     token: int
-    shares: Mapping[str, Share]
     roles: Roles
+    written: Mapping[str, Share]
+    """Of the types that the slice is written for, also of those without a record in it."""
+    left: Mapping[str, Share]
+    """Of types that lag, because their turn has not come or they failed: their records are left to them."""
+    unrouted: Share
+    """What belongs to no type, or to one without a log."""
     main: bool = True
     """False for a catch-up, which moves types and not the partition."""
     watermark_ms: int | None = None
     mark: EpochMark | None = None
     """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
-    failed: frozenset[str] = frozenset()
-    """Types that take part and could not be written."""
 
     @property
     def partition(self) -> Partition:
         return self.piece.partition
 
     @property
-    def names(self) -> list[str]:
-        """The types that the slice is written for, without those that failed on the way."""
-        return [name for name in self.roles.takes if name not in self.failed]
-
-    @property
-    def written(self) -> Mapping[str, Share]:
-        """The shares that are going to be visible."""
-        return {name: self.shares[name] for name in self.names if name in self.shares}
-
-    @property
-    def left(self) -> Mapping[str, Share]:
-        """The shares of types that lag, with records that are left to them."""
-        shares = {name: share for name, share in self.shares.items() if name and name not in self.written}
-        return {name: share for name, share in shares.items() if share.counts.read}
-
-    @property
     def counted(self) -> Counts:
         """What became of the records that this slice dealt with; those left are not among them."""
-        return sum((share.counts for share in self.written.values()), self.of(UNROUTED).counts)
-
-    def of(self, name: str) -> Share:
-        return self.shares.get(name, Share())
+        return sum((share.counts for share in self.written.values()), self.unrouted.counts)
 
     def concerns(self, name: str) -> bool:
         """Whether the log of a type has to take this slice: for records that it lacks, for a gap, or in a catch-up.
@@ -102,13 +85,15 @@ class RoutedPart:
         After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
         catch-up moves its types even if the log has lost all that they waited for.
         """
-        counts = self.of(name).counts
+        counts = self.written[name].counts
         new = counts.read > counts.skipped or self.piece.gap > 0 or not self.main
         return new and self.roles.taken_from[name] < self.piece.end
 
-    def without(self, names: Iterable[str]) -> RoutedPart:
+    def without(self, failed: Collection[str]) -> RoutedPart:
         """The same slice with types left behind that failed."""
-        return replace(self, failed=self.failed | frozenset(names))
+        written = {name: share for name, share in self.written.items() if name not in failed}
+        left = {name: share for name, share in self.written.items() if name in failed}
+        return replace(self, written=written, left={**self.left, **left})
 
 
 @dataclass(slots=True)
@@ -137,7 +122,7 @@ class Commits:
         """Commit every type that has records in the batch, types side by side."""
         by_type: dict[str, list[RoutedPart]] = {}
         for part in parts:
-            for name in filter(part.concerns, part.names):
+            for name in filter(part.concerns, part.written):
                 by_type.setdefault(name, []).append(part)
         result = TypesLanded()
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
@@ -165,7 +150,7 @@ class Commits:
 
     def _commit(self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
-        days = {day for part in parts for day in part.of(name).days}
+        days = {day for part in parts for day in part.written[name].days}
         before = self._logs.days_of(name)
 
         def revise() -> Proposal:
@@ -177,7 +162,7 @@ class Commits:
         def prepare() -> None:
             self._markers.hide(name, days)
             if self._logs.is_plain:
-                check_staged(self._logs.storage, [file for part in parts for file in part.of(name).files])
+                check_staged(self._logs.storage, [file for part in parts for file in part.written[name].files])
 
         outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
         self._markers.report_late(name, before)
@@ -188,17 +173,18 @@ class Commits:
 
         A log beyond what the files begin with would hold their rows twice: it refuses a slice that starts below it.
         """
-        share, end, start = part.of(name), part.piece.end, part.roles.taken_from[name]
+        share, end, start = part.written[name], part.piece.end, part.roles.taken_from[name]
         start = position if position is not None and position <= start else start
         # Those that it had already are counted.
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
-        incarnation = self._logs.known_state().incarnations.get(part.partition.topic, 1)
+        topic = part.partition.topic
+        space, incarnation = self._logs.space_of(topic), self._logs.known_state().incarnations.get(topic, 1)
         files = tuple(
             committed_file(
                 self._logs,
                 name,
                 file,
-                final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0),
+                final_name(space, part.partition.number, incarnation, file.last_offset or 0),
             )
             for file in share.files
         )
@@ -248,38 +234,25 @@ class Commits:
 
         return self._logs.job_log.commit_revised(revise)
 
-    def raise_event_times(self, idle: Mapping[Partition, int]) -> None:
-        """Let the event times of idle partitions follow the clock, without rows; they never fall."""
-        batch_id = new_batch_id()
-
-        def revise() -> Proposal:
-            state = self._logs.known_state()
-            parts = (
-                FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
-                for partition, event_ms in idle.items()
-            )
-            return Proposal(self._job, batch_id, tuple(parts))
-
-        self._logs.job_log.commit_revised(revise)
-
     def _part(self, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
         """A slice as the job log takes it, with the numbers of types that lag after it."""
         before = state.of(part.partition)
         if part.main:
-            left, unrouted = part.left, part.of(UNROUTED)
+            left = {name: share for name, share in part.left.items() if share.counts.read}
+            deferred = sum(share.counts.read for share in left.values())
             lags = deferred_lags(before, left, int(self._logs.environment.now() * MILLIS_PER_SECOND))
             made: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
-                replace(unrouted.counts, read=sum(share.counts.read for share in part.shares.values())),
-                quarantine_files=unrouted.quarantine_files,
+                replace(part.unrouted.counts, read=part.counted.read + deferred),
+                quarantine_files=part.unrouted.quarantine_files,
                 mark=part.mark,
                 numbers=Numbers() if part.watermark_ms is None else Numbers(peaks={EVENT_MS: part.watermark_ms}),
-                deferred=sum(share.counts.read for share in left.values()),
+                deferred=deferred,
             )
         else:
             # Also a type without any record in the slice moves with it.
-            counts = {name: part.of(name).counts.read for name in part.names}
+            counts = {name: share.counts.read for name, share in part.written.items()}
             lags, totals = caught_up(before, part.piece, counts)
             made = FencePart(part.partition, part.token, totals)
         return made, lag_numbers(self._job, part.partition, lags)
@@ -317,14 +290,9 @@ def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
     if part.token < before.token:
         return f"token {part.token} is older than the table's {before.token}"
     if part.main:
-        if part.piece.start == before.position:
-            return None
-        return f"the slice starts at {part.piece.start}, the table's position is {before.position}"
-    if part.piece.end > (before.position or 0):
-        return f"the catch-up ends at {part.piece.end}, beyond the table's position {before.position}"
-    for name, start in part.roles.takes.items():
-        lag = before.lags.get(name)
-        if lag is None or lag.position != start:
-            now = "does not lag" if lag is None else f"is at {lag.position}"
-            return f"the catch-up of {name} starts at {start}, the type {now}"
-    return None
+        moved = part.piece.start != before.position
+        return f"the slice starts at {part.piece.start}, the table's position is {before.position}" if moved else None
+    positions = {name: lag.position for name, lag in before.lags.items() if name in part.roles.takes}
+    if positions == part.roles.takes and part.piece.end <= (before.position or 0):
+        return None
+    return f"the catch-up starts at {dict(part.roles.takes)}, its types are at {positions}"

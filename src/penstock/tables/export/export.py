@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.report import Share
 from penstock.job.spec import GapPolicy
-from penstock.lake.proposal import Outcome, Proposal
-from penstock.lake.state import TableState
+from penstock.lake.proposal import FencePart, Outcome, Proposal
+from penstock.lake.state import Numbers, TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
@@ -38,7 +39,7 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.state import ExportState, Lag
+from penstock.tables.export.state import EVENT_MS, ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View
 
 RETRY_SECONDS = 10.0
@@ -180,7 +181,13 @@ class Export(ExportTable):
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [batch])]
 
     def perform(self, chore: RaiseEventTimes) -> None:
-        self.commits.raise_event_times(chore.idle)
+        """Let the event times of idle partitions follow the clock, without rows; they never fall."""
+        state = self.logs.state()
+        parts = [
+            FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
+            for partition, event_ms in chore.idle.items()
+        ]
+        self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
         self._put_own_markers()
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
@@ -282,7 +289,7 @@ class Export(ExportTable):
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
         if not parts:
             return Landed(Outcome(None, (), refused))
-        failed = {name: share.failed for part in parts for name, share in part.shares.items() if share.failed}
+        failed = {name: share.failed for part in parts for name, share in part.written.items() if share.failed}
         failed |= self._unwritable(parts, failed)
         self.environment.at_step("checked")
         landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
@@ -318,24 +325,25 @@ class Export(ExportTable):
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares, main: bool) -> RoutedPart:
         roles = staged.roles[piece.partition]
-        shares = self._with_logs(staged.gathered.of(piece.partition), roles)
+        written, left, unrouted = dict.fromkeys(roles.takes, Share()), {}, Share()
+        shares = staged.gathered.of(piece.partition)
+        for name, share in shares.items():
+            if name and name not in written:
+                left[name] = share
+            elif name and (self.logs.columns_of(name) is not None or name in self.logs.unreadable):
+                written[name] = share
+            else:
+                # A type whose columns are not known yet has no log: the job log lists what is bad of it.
+                unrouted += share
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
-        mark = staged.gathered.mark_of(piece.partition)
-        part = RoutedPart(piece, token, shares, roles, main, watermark_ms, mark)
         if not main:
-            taken = {name: part.of(name).counts.read for name in part.names if not part.of(name).failed}
+            taken = {name: share.counts.read for name, share in written.items() if not share.failed}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.logs.known_state().of(piece.partition), taken, may_vanish)
-        return part
-
-    def _with_logs(self, shares: Mapping[str, Share], roles: Roles) -> Mapping[str, Share]:
-        """What is bad of a type whose columns are not known yet, so that it has no log, is listed by the job log."""
-        missing = [name for name in shares if name in roles.takes and self.logs.columns_of(name) is None]
-        unrouted = sum((shares[name] for name in missing), shares.get(UNROUTED, Share()))
-        kept = {name: share for name, share in shares.items() if name not in missing}
-        return {**kept, UNROUTED: unrouted} if missing else shares
+        mark = staged.gathered.mark_of(piece.partition)
+        return RoutedPart(piece, token, roles, written, left, unrouted, main, watermark_ms, mark)
 
     def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
         """The types with files whose folders take none now, with the reason."""

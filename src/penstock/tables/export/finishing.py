@@ -12,7 +12,7 @@ beyond the type's position: a job that went on from older positions would write 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,7 +40,6 @@ from penstock.tables.export.names import (
     output_owner,
     parse_final_name,
     topic_claim,
-    type_and_day,
 )
 from penstock.tables.export.state import Day
 
@@ -143,8 +142,11 @@ class Finishing:
             except PenstockError as error:
                 failed[name] = error.primary
         ready = [rename for rename in renames if rename.type not in failed]
-        with ThreadPoolExecutor(RENAMES_AT_ONCE) as pool:
-            reasons = list(pool.map(self._finish, ready))
+        if len(ready) < RENAMES_AT_ONCE:
+            reasons = [self._finish(rename) for rename in ready]
+        else:
+            with ThreadPoolExecutor(RENAMES_AT_ONCE) as pool:
+                reasons = list(pool.map(self._finish, ready))
         failed |= {rename.type: reason for rename, reason in zip(ready, reasons, strict=True) if reason is not None}
         if renames:
             self.logs.environment.at_step("renamed")
@@ -204,7 +206,7 @@ class Finishing:
 def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
     """Reserve topics, and the beginnings of file names: two jobs never write the same name or record (S5, S7)."""
     topics = {(partition.topic, partition.topic_id) for partition in partitions}
-    paths = {claim_of(logs.space.of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
+    paths = {claim_of(logs.space_of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
     owners = {path: _owner(logs.storage, path) for path in paths}
     # Looked at first: a job that is refused leaves no claim that keeps others away.
     for path in sorted(paths) if set(owners.values()) <= {None, logs.job.name} else ():
@@ -229,32 +231,16 @@ def _owner(storage: Storage, path: str) -> str | None:
 # whose a file is
 
 
-def own_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[Entry]:
-    """The plain data files below a folder that may be the job's: no other job has reserved their names."""
-    owner = _owner_of(logs)
-    for entry in logs.storage.list(folder, after):
-        if owner(entry.path) == logs.job.name and type_and_day(entry.path) is not None:
-            yield entry
-
-
-def visible_files(logs: ExportLogs, name: str) -> Iterator[str]:
-    """The files below the folder of a type that readers of plain files see, without those of other jobs."""
-    owner = _owner_of(logs)
-    for entry in logs.storage.list(name):
-        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
-        if entry.path.endswith(SUFFIX) and not hidden and owner(entry.path) in (None, logs.job.name):
-            yield entry.path
-
-
-def _owner_of(logs: ExportLogs) -> Callable[[str], str | None]:
-    """The job that a file belongs to by its name: this one, unless another has reserved it; None for other names."""
+def visible_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[Entry]:
+    """The files below a folder that readers of plain files see, without those whose names another job has reserved."""
     reserved = cache(lambda space: _owner(logs.storage, claim_of(space)))
-
-    def owner(path: str) -> str | None:
-        final = parse_final_name(path)
-        return output_owner(path) if final is None else reserved(final.space) or logs.job.name
-
-    return owner
+    for entry in logs.storage.list(folder, after):
+        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+        if entry.path.endswith(SUFFIX) and not hidden:
+            final = parse_final_name(entry.path)
+            owner = output_owner(entry.path) if final is None else reserved(final.space)
+            if owner in (None, logs.job.name):
+                yield entry
 
 
 def refuse_unnamed_files(logs: ExportLogs) -> None:
@@ -266,7 +252,7 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
         opened = [day for day in days if not markers.is_complete(name, day)]
         first = min(opened, default=max(days, default=None))
         try:
-            files = own_files(logs, name, "" if first is None else day_folder(name, first))
+            files = visible_files(logs, name, "" if first is None else day_folder(name, first))
             paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]
         except UserError:
             # A folder that cannot be read fails its type alone.
@@ -298,11 +284,11 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
         return False
     for key, counted in state.current():
         partition = state.partition_of(key)
-        if (logs.space.of(partition.topic), partition.number) == (final.space, final.partition):
+        if (logs.space_of(partition.topic), partition.number) == (final.space, final.partition):
             incarnation, own = state.incarnations.get(partition.topic, 1), logs.counted(name, partition).position
             # The log of a type that cannot be read fails its type alone.
             position = own if own is not None else counted.position_of(name) or 0
             return (final.incarnation, final.last_offset) >= (incarnation, position)
     # No such partition has begun: only one of an earlier incarnation of its topic may have files.
-    started = {logs.space.of(topic): number for topic, number in state.incarnations.items()}
+    started = {logs.space_of(topic): number for topic, number in state.incarnations.items()}
     return final.incarnation >= started.get(final.space, 0)

@@ -26,7 +26,7 @@ from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.names import NameSpace, Places
+from penstock.tables.export.names import Places, name_space
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
@@ -51,12 +51,15 @@ class ExportLogs:
         self.root = job.table.path.rstrip("/")
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
-        self.space = NameSpace(job.table.cluster)
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
         self._job_log: Table | None = None
         self._logs: dict[str, Table] = {}
         self._state = ExportState()
+
+    def space_of(self, topic: str) -> str:
+        """How the names of files of a topic begin."""
+        return name_space(self.export.cluster, topic)
 
     # the job log
 

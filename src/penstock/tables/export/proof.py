@@ -242,7 +242,7 @@ def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
 def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
     """Plain files that readers see and that the log of their type does not name: rows are there twice, or too many."""
     logs, name = table.logs, of_type.name
-    left = set(visible_files(logs, name)) if logs.is_plain else set()
+    left = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
     left -= {file.path for file in of_type.log.active_files()}
     if not left:
         return ()

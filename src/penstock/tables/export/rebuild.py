@@ -22,7 +22,6 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, Ranges, StagedFile
-from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import DAY_FOLDER, StartAt
 from penstock.lake.delta.keys import (
     field_key,
@@ -36,9 +35,9 @@ from penstock.lake.state import Numbers
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
-from penstock.tables.export.finishing import Footer, own_files, read_footer
+from penstock.tables.export.finishing import Footer, read_footer, visible_files
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
-from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
+from penstock.tables.export.names import day_folder, output_owner, parse_final_name, type_and_day
 from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
@@ -53,18 +52,18 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
     intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
-    files = sorted(own_files(logs, ""), key=lambda entry: entry.path) if logs.is_plain else []
+    files = [entry for entry in visible_files(logs, "") if not logs.is_plain or _is_named(entry.path)]
+    files.sort(key=lambda entry: entry.path)
     with_files = {entry.path.split("/")[0] for entry in files}
     if not logs.is_plain:
-        storage = logs.storage
-        with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
+        with_files &= logs.export.types.keys()
     if intact:
         restore = away if logs.is_plain else "restore its _delta_log"
         doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
-    elif not files:
+    elif not files or not logs.is_plain:
         doubts.append("there are neither positions nor data files of this job")
     restored = _Restored(logs)
-    if files and not intact and not doubts:
+    if not intact and not doubts:
         with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
             footers = pool.map(lambda entry: _footer(logs, entry.path), files)
             for entry, footer in zip(files, footers, strict=True):
@@ -115,6 +114,12 @@ class WrittenFile(
         return Partition(self.topic, self.topic_id, self.number)
 
 
+def _is_named(path: str) -> bool:
+    """Whether a file has a name and lies in a folder as Penstock gives them to plain files."""
+    named = parse_final_name(path) is not None or output_owner(path) is not None
+    return named and type_and_day(path) is not None
+
+
 def _footer(logs: ExportLogs, path: str) -> Footer | str:
     try:
         return read_footer(logs.storage, path)
@@ -138,7 +143,7 @@ class _Restored:
             self.faults.append(f"{path}: {footer}")
             return
         final, (name, day) = parse_final_name(path), type_and_day(path) or ("", "")
-        spaces = {self.logs.space.of(topic) for topic in self.logs.job.log.topics}
+        spaces = {self.logs.space_of(topic) for topic in self.logs.job.log.topics}
         if final is not None and final.space not in spaces and footer.facts.get("job") != self.logs.job.name:
             # Of another job whose claims were lost too.
             return
@@ -163,7 +168,7 @@ class _Restored:
         final = parse_final_name(file.path)
         named = None if final is None else (final.space, final.partition, final.last_offset)
         own = file.job == self.logs.job.name and file.path.startswith(f"{day_folder(file.type, file.day)}/")
-        return own and (bool(file.run) or named == (self.logs.space.of(file.topic), file.number, file.last))
+        return own and (bool(file.run) or named == (self.logs.space_of(file.topic), file.number, file.last))
 
     def doubts(self) -> list[str]:
         """What is missing or too much, in all files."""
@@ -262,7 +267,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
     topics = {topic_id: topic for topic, topic_id in ids.items()}
     finals = [parse_final_name(file.path) for log in types.values() for file in log.active_files()]
     for topic, topic_id in ids.items():
-        incarnations = [final.incarnation for final in finals if final and final.space == logs.space.of(topic)]
+        incarnations = [final.incarnation for final in finals if final and final.space == logs.space_of(topic)]
         if incarnations or topic_id != UNKNOWN_TOPIC:
             extra[topic_key(job, topic)] = topic_fingerprint(topic_id)
             extra[incarnation_key(job, topic)] = max(incarnations, default=1)

@@ -9,16 +9,15 @@ from functools import partial
 
 import pyarrow as pa
 
-from penstock.errors import UserError
-from penstock.flow.columns.computed import is_time, output_type
+from penstock.flow.columns.days import time_fault
 from penstock.job.decode import note_stated_schema, schema_of_message
-from penstock.job.expressions import Expression, KafkaField, fields, to_text
+from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.faults import Finding, KeyPath, Secret, shown
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.reader import Reader
 from penstock.job.rows import add_place, column_findings, expression_findings, readable, stated_columns
-from penstock.job.schema import job_type_name, type_at
+from penstock.job.schema import type_at
 from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, JobSpec
 from penstock.tables.export.spec import ExportSpec, TypeSpec
@@ -160,17 +159,8 @@ def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> It
     # A type that could not be read has a finding already.
     if missing or any(pa.types.is_null(type_at(schema, path)) for path in paths):
         return
-    hint = ""
-    try:
-        kind = output_type(expression, schema)
-        fault = "" if is_time(kind) else f"{to_text(expression)} is no time: it is of type {job_type_name(kind)}"
-        if pa.types.is_integer(kind):
-            hint = f"write timestamp_millis({to_text(expression)}), or _seconds or _micros"
-    except UserError as error:
-        fault = error.primary
-    if fault:
-        hidden = any(isinstance(path[0], Secret) for path in paths)
-        yield Finding(at, "gives no time") if hidden else Finding(at, fault, hint)
+    if fault := time_fault(expression, schema):
+        yield Finding(at, "gives no time" if any(isinstance(path[0], Secret) for path in paths) else fault)
 
 
 # contradictions, names and the route
