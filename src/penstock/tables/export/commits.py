@@ -179,15 +179,8 @@ class Commits:
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
         topic = part.partition.topic
         space, incarnation = self._logs.space_of(topic), self._logs.known_state().incarnations.get(topic, 1)
-        files = tuple(
-            committed_file(
-                self._logs,
-                name,
-                file,
-                final_name(space, part.partition.number, incarnation, file.last_offset or 0),
-            )
-            for file in share.files
-        )
+        finals = [final_name(space, part.partition.number, incarnation, file.last_offset or 0) for file in share.files]
+        files = committed_files(self._logs, name, share.files, finals)
         numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
         own = Slice(part.partition, start, end, start)
         return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
@@ -204,10 +197,10 @@ class Commits:
             refused = self.refusals(parts)
             stale = {refusal.partition for refusal in refused}
             taken = [part for part in parts if part.partition not in stale]
-            made = [self._part(part, state) for part in taken]
-            numbers = {key: number for _, of_part in made for key, number in of_part.items()}
+            pairs = [self._part(part, state) for part in taken]
+            numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
             rows = sum(part.counted.written for part in taken)
-            return Proposal(self._job, batch_id, tuple(part for part, _ in made), numbers, rows=rows)
+            return Proposal(self._job, batch_id, tuple(part for part, _ in pairs), numbers, rows=rows)
 
         return replace(self._logs.job_log.commit_revised(revise), refused=refused)
 
@@ -241,7 +234,7 @@ class Commits:
             left = {name: share for name, share in part.left.items() if share.counts.read}
             deferred = sum(share.counts.read for share in left.values())
             lags = deferred_lags(before, left, int(self._logs.environment.now() * MILLIS_PER_SECOND))
-            made: SlicePart | FencePart = SlicePart(
+            proposed: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
                 replace(part.unrouted.counts, read=part.counted.read + deferred),
@@ -254,8 +247,8 @@ class Commits:
             # Also a type without any record in the slice moves with it.
             counts = {name: share.counts.read for name, share in part.written.items()}
             lags, totals = caught_up(before, part.piece, counts)
-            made = FencePart(part.partition, part.token, totals)
-        return made, lag_numbers(self._job, part.partition, lags)
+            proposed = FencePart(part.partition, part.token, totals)
+        return proposed, lag_numbers(self._job, part.partition, lags)
 
     def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
         """The numbers of a partition's topic when it starts under a new id: what types had left of it has vanished."""
@@ -264,25 +257,31 @@ class Commits:
         if before is None or before == now:
             return {} if before else {incarnation_key(job, topic): 1}
         numbers = {incarnation_key(job, topic): state.incarnations.get(topic, 1) + 1}
-        for (topic_id, number), lost in state.partitions.items():
-            if topic_fingerprint(topic_id) == before and lost.lags:
+        for (topic_id, number), former in state.partitions.items():
+            if topic_fingerprint(topic_id) == before and former.lags:
                 old = Partition(topic, topic_id, number)
-                rest = Slice(old, 0, lost.position or 0, 0)
-                lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0))
-                totals = lost.totals + more
+                rest = Slice(old, 0, former.position or 0, 0)
+                lags, vanished = caught_up(former, rest, dict.fromkeys(former.lags, 0))
+                totals = former.totals + vanished
                 numbers |= lag_numbers(job, old, lags)
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
         return numbers
 
 
-def committed_file(logs: ExportLogs, name: str, file: StagedFile, final: str) -> StagedFile:
-    """A staged file as the log of its type names it: a plain one by its final path, the staged name as a value."""
-    folder, _, staged = file.path.rpartition("/")
+def committed_files(
+    logs: ExportLogs, name: str, files: Sequence[StagedFile], finals: Sequence[str]
+) -> tuple[StagedFile, ...]:
+    """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
     if not logs.is_plain:
-        return structs.replace(file, path=f"{folder.partition('/')[2]}/{staged}")
-    values = {**file.partition_values, STAGED: staged}
-    path = f"{day_folder(name, str(values[DAY_FOLDER]))}/{final}"
-    return structs.replace(file, path=path, partition_values=values)
+        return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
+    return tuple(
+        structs.replace(
+            file,
+            path=f"{day_folder(name, str(file.partition_values[DAY_FOLDER]))}/{final}",
+            partition_values={**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]},
+        )
+        for file, final in zip(files, finals, strict=True)
+    )
 
 
 def _refusal(part: RoutedPart, before: JobPartition) -> str | None:

@@ -215,7 +215,7 @@ class Export(ExportTable):
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
 
     def _vanished_now(self) -> int:
-        return sum(known.totals.vanished for known in self.logs.known_state().partitions.values())
+        return sum(counted.totals.vanished for counted in self.logs.known_state().partitions.values())
 
     # types that fail
 

@@ -27,8 +27,7 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.section import ExportSection
-from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.spec import ExportSection, ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportRuns, ExportWriter

@@ -285,7 +285,7 @@ class ExportLogs:
 
     def _refuse_rerouted(self, state: ExportState) -> None:
         """Records that were left to a type are recognised only by the routing under which they were counted."""
-        lagging = sorted({name for _, here in state.current() for name in here.lags})
+        lagging = sorted({name for _, partition in state.current() for name in partition.lags})
         if lagging and state.routing not in (None, self.routing()):
             raise UserError(
                 "route, types or values of the job file changed while records wait for a type",

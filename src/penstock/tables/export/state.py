@@ -115,8 +115,8 @@ class ExportState:
 
 def _least(marks: Sequence[int | None]) -> int | None:
     """The least of these watermarks; None if one is missing, or all are."""
-    known = [mark for mark in marks if mark is not None]
-    return min(known, default=None) if len(known) == len(marks) else None
+    numbers = [mark for mark in marks if mark is not None]
+    return min(numbers, default=None) if len(numbers) == len(marks) else None
 
 
 # how the job log keeps it

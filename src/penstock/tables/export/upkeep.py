@@ -44,7 +44,7 @@ from penstock.logs.log import Partition
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 from penstock.storage import Entry
-from penstock.tables.export.commits import committed_file
+from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
 from penstock.tables.export.names import output_name
@@ -123,16 +123,16 @@ def _merge(
     logs, day, unique = table.logs, _day(inputs.files[0]), uuid.uuid4().hex
     staged = f"{logs.places.staged}/{name}/{compacted_name(version_max, unique)}"
     footers = [read_footer(logs.storage, file.path) for file in inputs.files]
-    words = {FOOTER_KEY: json.dumps(_facts(name, day, inputs.files, footers), separators=(",", ":"))}
+    footer = {FOOTER_KEY: json.dumps(_facts(name, day, inputs.files, footers), separators=(",", ":"))}
     columns = logs.columns_of(name)
     assert columns is not None
-    sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, words)
+    sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, footer)
     sources = [Source(file.path) for file in inputs.files]
     [output] = merge_files(logs.storage, sources, columns, sink, DAMAGED_FILE)
     stats = json.dumps({"numRecords": output.rows})
     staged_file = structs.replace(output, partition_values={DAY_FOLDER: day}, stats=stats)
     final = output_name("compacted", logs.job.name, version_max, unique)
-    return Merged(inputs, (committed_file(logs, name, staged_file, final),))
+    return Merged(inputs, committed_files(logs, name, [staged_file], [final]))
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:

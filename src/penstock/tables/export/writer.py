@@ -48,7 +48,7 @@ from penstock.quarantine.replay import (
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.catch_up import CatchUpBatch
-from penstock.tables.export.commits import Roles, committed_file
+from penstock.tables.export.commits import Roles, committed_files
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
@@ -279,10 +279,6 @@ class ExportTarget(Target[RunShares]):
                         hint="make its folder writable and replay again; the records are still in quarantine",
                     )
 
-    def commit(self, staged: StagedRun[RunShares]) -> None:
-        if not self._land(staged):
-            raise OvertakenError(f"another replay committed run {staged.run.number} first")
-
     def _land(self, staged: StagedRun[RunShares]) -> bool:
         """Begin the run in the job log, then land every type. If one fails, the next process finishes the run."""
         run, log = staged.run, self._logs.job_log
@@ -291,7 +287,7 @@ class ExportTarget(Target[RunShares]):
             return run_change(log, replace(run, offsets={}), ()) if run_number(log) == run.number - 1 else None
 
         if not log.swap(begin) and not _has_run(log, run):
-            return False
+            raise OvertakenError(f"another replay committed run {run.number} first")
         self.environment.at_step("replay_begun")
         for name in sorted({name for named in staged.files.values() for name in named}):
             self._land_type(
@@ -305,7 +301,7 @@ class ExportTarget(Target[RunShares]):
         days, markers = {day for share in shares.values() for day in share.days}, self._export.markers
         staged = [file for share in shares.values() for file in share.files]
         finals = [output_name("replayed", self.job.name, run.number, uuid.uuid4().hex) for _ in staged]
-        files = [committed_file(self._logs, name, file, final) for file, final in zip(staged, finals, strict=True)]
+        files = committed_files(self._logs, name, staged, finals)
         landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
         before = self._logs.days_of(name)
         _pass(log, landed)
@@ -327,8 +323,8 @@ class ExportTarget(Target[RunShares]):
 
 def _has_run(log: Table, run: ReplayRun) -> bool:
     """Whether a log has this very run: the answer to a commit may have been lost."""
-    known = TableRuns(log).find(run.number)
-    return known is not None and known.batch_id == run.batch_id
+    landed = TableRuns(log).find(run.number)
+    return landed is not None and landed.batch_id == run.batch_id
 
 
 def _pass(log: Table, run: ReplayRun) -> None:
