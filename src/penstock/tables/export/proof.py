@@ -67,7 +67,11 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
         return NO_TABLE
     facts = read_facts(job, logs.job_log)
     # Read last: types may be ahead, and never behind.
-    types = [TypeFacts.read(logs, name, log, facts.states) for name, log in logs.type_logs().items()]
+    state = logs.known_state()
+    types = [
+        TypeFacts(name, read_facts(job, log), {place: state.of(place).position_of(name) or 0 for place in facts.states})
+        for name, log in logs.type_logs().items()
+    ]
     if not any(of_type.ahead for of_type in types):
         return prove(subject_of(table, facts, types), depth, open_log)
     if reads > 1:
@@ -85,12 +89,6 @@ class TypeFacts:
     facts: TableFacts
     ends: Mapping[Partition, int]
     """Up to where the type is complete by the job log: no row is at or beyond them."""
-
-    @classmethod
-    def read(cls, logs: ExportLogs, name: str, log: Table, partitions: Iterable[Partition]) -> TypeFacts:
-        state = logs.known_state()
-        ends = {partition: state.of(partition).position_of(name) or 0 for partition in partitions}
-        return cls(name, read_facts(logs.job, log), ends)
 
     @property
     def log(self) -> Table:

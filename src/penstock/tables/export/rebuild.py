@@ -196,27 +196,28 @@ class _Restored:
     def _broken(self, name: str, files: Sequence[WrittenFile]) -> Iterator[str]:
         """What is missing or too much among the files of a type in a partition, which are in order."""
         batches: dict[str, list[WrittenFile]] = defaultdict(list)
-        end: int | None = None
         for file in files:
-            if file.run:
-                if file.after is not None and file.after > (end or 0):
-                    yield f"offsets {end or 0} to {file.after - 1}: files of {name} are missing before {file.path}"
-            elif file.batch not in batches:
-                if end is not None and file.start < end:
-                    yield f"offsets {file.start} to {end - 1}: two batches wrote rows of {name}: {file.path}"
-                elif file.after != end:
-                    last = (file.after or file.start) - 1
-                    yield f"offsets {end or 0} to {last}: files of {name} are missing before {file.path}"
-                end = file.place[1]
             if not file.run:
                 batches[file.batch].append(file)
-        for batch, own in batches.items():
-            yield from self._broken_batch(name, batch, own)
+        end: int | None = None
+        for own in batches.values():
+            first = own[0]
+            if end is not None and first.start < end:
+                yield f"offsets {first.start} to {end - 1}: two batches wrote rows of {name}: {first.path}"
+            elif first.after != end:
+                last = (first.after or first.start) - 1
+                yield f"offsets {end or 0} to {last}: files of {name} are missing before {first.path}"
+            end = first.place[1]
+            yield from self._broken_batch(name, own)
+        for file in files:
+            if file.run and (file.after or 0) > (end or 0):
+                yield f"offsets {end or 0} to {(file.after or 0) - 1}: files of {name} are missing before {file.path}"
 
-    def _broken_batch(self, name: str, batch: str, own: Sequence[WrittenFile]) -> Iterator[str]:
+    def _broken_batch(self, name: str, own: Sequence[WrittenFile]) -> Iterator[str]:
         """What is missing of a type in a batch of one partition; files of other types count its own."""
         first, counts = own[0], Counter(file.piece for file in own)
-        of_batch = [file for file in self.written if (file.batch, file.partition) == (batch, first.partition)]
+        place = first.batch, first.partition
+        of_batch = [file for file in self.written if (file.batch, file.partition) == place]
         of_batch.sort(key=lambda file: file.types is not None)
         for piece, types in sorted({file.piece: file.types for file in of_batch}.items()):
             expected = "an unknown number" if types is None else types.get(name, 0)
