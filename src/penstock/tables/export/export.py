@@ -168,7 +168,8 @@ class Export(ExportTable):
             spec = self.spec.types.get(name)
             if spec is None or name in resting:
                 return False
-            return view.flush_now or is_rotation_due(spec.rotation, lag, view.now)
+            # One that failed is tried as soon as its rest is over.
+            return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
