@@ -27,7 +27,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
 from penstock.flow.write.pool import PoolLimits
-from penstock.flow.write.report import Share
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import replay_key
@@ -272,8 +272,10 @@ class ExportTarget(Target[RunShares]):
         """A type that cannot be written stops the replay before anything of the run is committed."""
         for named in shares.values():
             for name, share in named.items():
+                if name == UNROUTED:
+                    continue
                 self._logs.find_type_log(name)
-                if reason := share.failed or self._export.finishing.probe(name):
+                if reason := share.failed or (share.files and self._export.finishing.probe(name)):
                     raise TransientError(
                         f"records of type {name} cannot be replayed: {reason}",
                         hint="make its folder writable and replay again; the records are still in quarantine",
@@ -335,9 +337,9 @@ def _pass(log: Table, run: ReplayRun) -> None:
     parts = []
     for partition, ranges in run.offsets.items():
         position, end = log.known_state([partition]).of(partition).position, ranges[-1][1]
-        if (position or 0) < end:
-            piece = Slice(partition, position or 0, end, position or 0)
-            parts.append(SlicePart(piece, 0, Counts(), begins=position is None))
+        start = ranges[0][0] if position is None else position
+        if start < end:
+            parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=position is None))
     log.commit(Proposal(log.job, new_batch_id(), tuple(parts)))
 
 
