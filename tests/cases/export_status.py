@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,6 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import open_log
 from penstock.status.model import JobStatus, PartitionStatus
-from penstock.tables.export.state import Cause
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.support.export_root import ExportRoot
@@ -75,26 +74,24 @@ class Fan:
         number: int,
         start: int,
         end: int,
-        left: Mapping[str, Cause] | None = None,
+        failed: Collection[str] = (),
+        left: Collection[str] = (),
         watermark_ms: int | None = None,
     ) -> None:
-        """Commit a slice; types in `left` are not written, those that fail after their files were tried."""
-        left = left or {}
+        """Commit a slice; types in `left` are not written, those that failed after their files were tried."""
         shares = self._shares(number, start, end)
-        for name in left.keys() & shares.keys():
+        for name in {*failed, *left} & shares.keys():
             counts = Counts(read=shares[name].counts.read)
-            failed = "made to fail" if left[name] is Cause.FAILING else ""
-            shares[name] = Share(counts, shares[name].first, failed=failed)
+            shares[name] = Share(counts, shares[name].first, failed="made to fail" if name in failed else "")
         if watermark_ms is not None:
             shares[UNROUTED] = Share(event_ms_max=watermark_ms)
-        takes = {name: start for name in ("fs", "gc") if left.get(name) is not Cause.ROTATION}
-        lagging = {name: cause for name, cause in left.items() if name not in takes}
-        self._land(Slice(self.partitions[number], start, end, start), shares, takes, lagging)
+        takes = {name: start for name in ("fs", "gc") if name not in left}
+        self._land(Slice(self.partitions[number], start, end, start), shares, takes)
 
     def catch_up(self, number: int, takes: Mapping[str, int], end: int) -> None:
         start = min(takes.values())
         shares = {name: share for name, share in self._shares(number, start, end).items() if name in takes}
-        self._land(Slice(self.partitions[number], start, end, start), shares, takes, {}, main=False)
+        self._land(Slice(self.partitions[number], start, end, start), shares, takes, main=False)
 
     def _shares(self, number: int, start: int, end: int) -> dict[str, Share]:
         assert self._filled is not None
@@ -106,11 +103,10 @@ class Fan:
         piece: Slice,
         shares: Mapping[str, Share],
         takes: Mapping[str, int],
-        lagging: Mapping[str, Cause],
         main: bool = True,
     ) -> None:
         assert self._filled is not None
-        assert not self._filled.land(piece, shares, takes, lagging=lagging, main=main).refused
+        assert not self._filled.land(piece, shares, takes, main=main).refused
 
     def status(self) -> JobStatus:
         return status(self.job)
@@ -157,5 +153,5 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> None:
     """Partition 0 is read to its end; of partition 1 eight offsets are read, and fs could not be written."""
     fan.start()
     fan.write(0, 0, 10, watermark_ms=at(watermark))
-    fan.write(1, 0, 8, {"fs": Cause.FAILING}, watermark_ms=at(watermark))
+    fan.write(1, 0, 8, failed=["fs"], watermark_ms=at(watermark))
     fan.mirror(10, 0)

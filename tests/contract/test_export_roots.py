@@ -49,7 +49,7 @@ def test_a_second_job_on_the_same_topic_is_refused_under_whatever_names(tmp_path
     one.send("A", one.partitions[0])
     one.run()
     two.send("A", two.partitions[0])
-    with pytest.raises(UserError, match="from-pa4 already writes the type A of the same topic"):
+    with pytest.raises(UserError, match="from-pa4 already writes the same topic, or the same file names"):
         two.run()
     assert one.rows() == places("A")
 
@@ -60,7 +60,7 @@ def test_a_second_job_under_the_same_names_is_refused(tmp_path: Path) -> None:
     one.send("A", one.partitions[0])
     one.run()
     two.send("A", two.partitions[0])
-    with pytest.raises(UserError, match="is used by the job from-pa4 under the same file names"):
+    with pytest.raises(UserError, match="the job from-pa4 already writes the same topic, or the same file names"):
         two.run()
 
 

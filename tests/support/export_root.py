@@ -31,13 +31,13 @@ from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.storage import Storage
 from penstock.storage.objects import MemoryStorage
-from penstock.tables.export.commits import THERE, Roles
+from penstock.tables.export.catch_up import CatchUpBatch
+from penstock.tables.export.commits import Roles
 from penstock.tables.export.export import Export, WrittenShares
+from penstock.tables.export.finishing import claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import day_folder
-from penstock.tables.export.root import claim_names
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import Cause
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
 
@@ -158,7 +158,7 @@ class ExportRoot:
     def __post_init__(self) -> None:
         self.job = job_of(load_job(self.job_path), ExportSpec)
         self.table = self.open()
-        claim_names(self.logs, self.job.log.topics)
+        claim_names(self.logs, [Partition(topic, f"{self.job.name}-{topic}", 0) for topic in self.job.log.topics])
 
     @property
     def lake(self) -> Path:
@@ -217,8 +217,7 @@ class ExportRoot:
         for name in failed:
             counts = Counts(read=shares[name].counts.read)
             shares[name] = replace(shares[name], counts=counts, files=(), failed="made to fail")
-        causes = dict.fromkeys(lagging, Cause.ROTATION)
-        outcome = self.land(Slice(partition, start, end, start), shares, takes, lagging=causes, watermark=watermark)
+        outcome = self.land(Slice(partition, start, end, start), shares, takes, watermark=watermark)
         assert not outcome.refused, outcome.refused
         self._expect(partition, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
 
@@ -231,7 +230,7 @@ class ExportRoot:
             there = [offset for offset in offsets if offset < starts.get(name, 0)]
             if there:
                 counts = Counts(read=len(there), skipped=len(there))
-                share = Share(counts, min(there), sums={THERE: len(there)})
+                share = Share(counts, min(there))
                 shares[name] = shares[name] + share if name in shares else share
         return lacking, shares
 
@@ -251,7 +250,6 @@ class ExportRoot:
         shares: Mapping[str, Share],
         takes: Mapping[str, int],
         *,
-        lagging: Mapping[str, Cause] | None = None,
         main: bool = True,
         watermark: str | None = None,
         token: int = TOKEN,
@@ -263,10 +261,10 @@ class ExportRoot:
             shares = {**shares, UNROUTED: Share(event_ms_max=noon_ms(watermark))}
         key = (piece.partition.topic, piece.partition.number)
         taken_from = {name: table.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        roles = {piece.partition: Roles(takes, taken_from, lagging or {})}
+        roles = {piece.partition: Roles(takes, taken_from)}
         gathered = Gathered({key: dict(shares)}, "", (), {})
-        batch = Batch(new_batch_id(), (piece,))
-        return table.land(batch, {piece.partition: token}, WrittenShares(gathered, roles, main, 0.0)).outcome
+        batch = Batch(new_batch_id(), (piece,)) if main else CatchUpBatch(new_batch_id(), (piece,))
+        return table.land(batch, {piece.partition: token}, WrittenShares(gathered, roles, 0.0)).outcome
 
     def stage(
         self,

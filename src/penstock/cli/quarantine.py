@@ -157,7 +157,6 @@ def _summary(job: JobSpec, report: ReplayReport) -> str:
         (report.finished, "of an interrupted replay were taken out of quarantine"),
         (report.still_bad, "still do not fit"),
         (report.filtered, "fit, but the job's filter drops them: they stay in quarantine"),
-        (report.waiting, "are of types that cannot be written now: they stay in quarantine, replay them later"),
         (report.left_to_log, "are of types that read them from the log themselves: they stay in quarantine"),
     )
     first = f"{report.replayed} replayed, {report.remaining} remain in quarantine ({job.name})"

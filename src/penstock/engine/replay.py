@@ -58,8 +58,6 @@ class ReplayReport:
     """Records that would be rows, but that the job's filter drops: they stay, so that the counts remain right (I3)."""
     left_to_log: int = 0
     """Records of an export whose type reads them, or has read them, from the log: they stay, and no row is doubled."""
-    waiting: int = 0
-    """Records of types of an export that cannot be written now: they stay, for another replay."""
     remaining: int = 0
     """Rows in quarantine afterwards, including those that were not selected."""
 
@@ -137,7 +135,6 @@ class _Replay(Generic[F]):
         """One run; whether it committed anything."""
         staged = self.target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total
-        still_bad = total.quarantined - staged.waiting
         if run.rows:
             self.target.environment.at_step("replay_staged")
             self.target.commit(staged)
@@ -145,9 +142,8 @@ class _Replay(Generic[F]):
             remove_run(quarantine, run)
             self.report.runs += 1
             self.report.replayed += run.rows
-            self.target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=still_bad))
-        self.report.still_bad += still_bad
+            self.target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=total.quarantined))
+        self.report.still_bad += total.quarantined
         self.report.filtered += total.filtered
         self.report.left_to_log += total.skipped
-        self.report.waiting += staged.waiting
         return run.rows > 0

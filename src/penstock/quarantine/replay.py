@@ -266,8 +266,6 @@ class StagedRun(Generic[F]):
     run: ReplayRun
     total: Counts
     files: F
-    waiting: int = 0
-    """Records of types that cannot be written now; they are among the quarantined."""
 
 
 class Target(ABC, Generic[F]):

@@ -15,7 +15,6 @@ from hdfs_native import Client
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.tables.export.state import Cause
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
@@ -166,7 +165,7 @@ def test_a_type_whose_folder_may_not_be_written_falls_behind_alone(
         hdfs.shell("-chmod", "000", f"{export.home}/A")
         story.read(pipeline, "ABAB", day=1)
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (2, 6, 2)
-        assert export.state.of(story.partition).lags["A"].cause is Cause.FAILING
+        assert export.state.of(story.partition).lags["A"].deferred == 2
         assert "permission denied" in export.heard.named("type cannot be written")[0]["reason"]
         story.read(pipeline, "BA", day=1)
         assert export.offsets("B") == [1, 3, 5, 6]

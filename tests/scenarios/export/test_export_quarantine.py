@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
+from penstock.errors import PenstockError
 from penstock.proof.subject import Sample
 from penstock.quarantine.replay import ReplayOptions
 from penstock.verify import verify
@@ -78,10 +79,14 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     log = export.root / "A" / "_delta_log"
     log.rename(log.with_name("away"))
     log.write_text("in the way")
-    waiting = replay(export.job, spark=export.spark)
-    assert waiting == ReplayReport(runs=1, replayed=1, still_bad=1, waiting=2, remaining=3)
+    with pytest.raises(PenstockError):
+        replay(export.job, spark=export.spark)
+    assert len(export.quarantined()) == 4
     log.unlink()
     log.with_name("away").rename(log)
+
+    of_type_b = ReplayOptions(error_contains="is not known")
+    assert replay(export.job, None, of_type_b, spark=export.spark) == ReplayReport(runs=1, replayed=1, remaining=3)
     assert export.rows("B", "id", "day") == [(2, date(2026, 3, 2))]
 
     one_by_one = ReplayOptions(run_rows_max=1)

@@ -14,8 +14,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
     ("old", "new", "line", "key", "said"),
     [
         # Folders that the jobs of a root share.
-        ("job: shop", "job: names", 1, "job", "another name"),
-        ("job: shop", "job: topics", 1, "job", "another name"),
         ("job: shop", "job: ..", 1, "job", "letter or a digit"),
         # The route.
         ("route: {by: field(meta.type)}\n", "", 1, "route", "required key is missing"),

@@ -29,7 +29,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
     """The event time of each row in microseconds; a row without one is null and named in `faults`."""
-    fault = _time_fault(expression, rows.columns.schema)
+    fault = time_fault(expression, rows.columns.schema)
     if fault is not None:
         faults.update(dict.fromkeys(range(rows.kafka.num_rows), f"{NO_EVENT_TIME}: {fault}"))
         return pa.nulls(rows.kafka.num_rows, UTC_MICROS)
@@ -43,13 +43,15 @@ def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa
     return times
 
 
-def _time_fault(expression: Expression, schema: pa.Schema) -> str | None:
-    """Why rows of an inferred schema have no time; the job file could not know it."""
+def time_fault(expression: Expression, schema: pa.Schema) -> str | None:
+    """Why an expression gives no time; of an inferred schema, the job file could not know it."""
     try:
         kind = output_type(expression, schema)
     except UserError as error:
         return error.primary
-    return None if is_time(kind) else f"{to_text(expression)} is of type {job_type_name(kind)}"
+    text = to_text(expression)
+    hint = f"; write timestamp_millis({text}), or _seconds or _micros" if pa.types.is_integer(kind) else ""
+    return None if is_time(kind) else f"{text} is no time: it is of type {job_type_name(kind)}{hint}"
 
 
 class DayBounds:

@@ -186,7 +186,7 @@ class Fanout:
         if not missing.all():
             # A process that died left the type ahead: it has these records, wherever they belong.
             there = len(chosen) - int(missing.sum())
-            self._tallies.add(type_key, Share(Counts(skipped=there), sums={"there": there}))
+            self._tallies.add(type_key, Share(Counts(skipped=there)))
             lacking: Rows = chosen[missing]
             return lacking
         if type_key.type not in piece.left:

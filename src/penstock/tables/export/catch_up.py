@@ -1,21 +1,20 @@
-"""Work of an export beside new batches: which types are brought up to the others, over which offsets, and when.
+"""Work of an export next to new batches: types that lag are brought up to the others, and idle partitions close days.
 
 Pure plans, and what a running process remembers of idle partitions; time is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
 from penstock.job.spec import DaysSpec
 from penstock.logs.log import Batch, Bounds, Partition, Slice
-from penstock.tables.export.days import next_boundary_ms
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, JobPartition, Lag
+from penstock.tables.export.state import MILLIS_PER_DAY, MILLIS_PER_SECOND, ExportState, JobPartition, Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,57 +38,34 @@ class RaiseEventTimes:
     idle: Mapping[Partition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpTerms:
-    """What a plan depends on beside the lags."""
+def next_catch_up(
+    state: ExportState, bounds: Mapping[Partition, Bounds], is_due: Callable[[str, Lag], bool], records_max: int
+) -> CatchUpBatch | None:
+    """The next slices below the positions of these partitions, with the types that are due; None if none is.
 
-    rotations: Mapping[str, Rotation | None]
-    now: float
-    flush_now: bool = False
-    resting: frozenset[str] = field(default_factory=frozenset)
-    """Types that could not be written lately and are left alone for a while."""
-    records_max: int = 1_000_000
-
-
-def next_catch_up(state: ExportState, bounds: Mapping[Partition, Bounds], terms: CatchUpTerms) -> CatchUpBatch | None:
-    """The next slices of types that lag and are due, in these partitions; None if there are none."""
-    waiting = [partition for partition in bounds if state.of(partition).lags]
-    terms = replace(terms, records_max=max(1, terms.records_max // max(1, len(waiting))))
-    plans = (catch_up(partition, state.of(partition), bounds[partition], terms) for partition in waiting)
-    planned = [plan for plan in plans if plan is not None]
-    if not planned:
-        return None
-    takes = {piece.partition: types for piece, types in planned}
-    return CatchUpBatch(new_batch_id(), tuple(piece for piece, _ in planned), takes=takes)
-
-
-def catch_up(
-    partition: Partition, state: JobPartition, bounds: Bounds, terms: CatchUpTerms
-) -> tuple[Slice, dict[str, int]] | None:
-    """The next slice below a partition's position, with the types that take part, each from its own position.
-
-    None if nothing below it is due.
+    Each type takes part from its own position on.
     """
-    due = {name: lag for name, lag in state.lags.items() if _is_due(name, lag, terms)}
-    if not due or state.position is None:
-        return None
-    start = min(lag.position for lag in due.values())
-    read_from = min(max(start, bounds.first), state.position)
-    end = min(state.position, read_from + terms.records_max)
-    takes = {name: lag.position for name, lag in due.items() if lag.position < end}
-    return Slice(partition, start, end, read_from), takes
+    slices: list[Slice] = []
+    takes: dict[Partition, Mapping[str, int]] = {}
+    records_each = max(1, records_max // max(1, sum(bool(state.of(partition).lags) for partition in bounds)))
+    for partition, held in bounds.items():
+        counted = state.of(partition)
+        due = {name: lag.position for name, lag in counted.lags.items() if is_due(name, lag)}
+        if not due or counted.position is None:
+            continue
+        start = min(due.values())
+        read_from = min(max(start, held.first), counted.position)
+        end = min(counted.position, read_from + records_each)
+        slices.append(Slice(partition, start, end, read_from))
+        takes[partition] = {name: position for name, position in due.items() if position < end}
+    return CatchUpBatch(new_batch_id(), tuple(slices), takes=takes) if slices else None
 
 
-def _is_due(name: str, lag: Lag, terms: CatchUpTerms) -> bool:
-    """Whether a type that lags is to be written now."""
-    if name in terms.resting:
-        return False
-    rotation = terms.rotations.get(name)
-    if lag.cause is not Cause.ROTATION or rotation is None or terms.flush_now:
+def is_rotation_due(rotation: Rotation | None, lag: Lag, now: float) -> bool:
+    """Whether a type that lags is to be written by its rotation; without one, as soon as it can be."""
+    if rotation is None or (rotation.events is not None and lag.deferred >= rotation.events):
         return True
-    return (
-        rotation.events is not None and lag.deferred >= rotation.events
-    ) or terms.now - lag.since_ms / 1000 >= rotation.seconds
+    return now - lag.since_ms / MILLIS_PER_SECOND >= rotation.seconds
 
 
 def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
@@ -102,7 +78,7 @@ def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], m
             continue
         if lag.deferred != count:
             raise InvariantError(
-                f"{piece.partition}: type {name} left {lag.deferred} records and found {count} of them",
+                f"{piece.partition}: {lag.deferred} records were left to type {name}, and {count} of them were found",
                 detail=f"offsets {lag.position} to {piece.end - 1}; nothing was written",
                 hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
                 "otherwise report this with the output of `penstock verify`",
@@ -125,13 +101,20 @@ class IdlePartitions:
         """
         idle: dict[Partition, int] = {}
         passed_ms = int((now - self.days.idle_seconds) * MILLIS_PER_SECOND)
+        boundary_ms = last_boundary_ms(passed_ms, self.days.complete_after_seconds, late)
         for partition, end in ends.items():
-            known = state.of(partition)
-            if known.position != end:
+            counted = state.of(partition)
+            if counted.position != end:
                 self.since.pop(partition, None)
                 continue
-            since = self.since.setdefault(partition, now)
-            boundary_ms = next_boundary_ms(known.watermark_ms, passed_ms, self.days.complete_after_seconds, late)
-            if now - since >= self.days.idle_seconds and boundary_ms is not None:
+            idle_seconds, mark_ms = now - self.since.setdefault(partition, now), counted.watermark_ms
+            if idle_seconds >= self.days.idle_seconds and (mark_ms is None or mark_ms < boundary_ms):
                 idle[partition] = passed_ms
         return idle
+
+
+def last_boundary_ms(now_ms: int, after_seconds: float, late: Sequence[int]) -> int:
+    """The last instant up to now at which a day became complete: some time after a midnight, or after late rows."""
+    margin_ms = int(after_seconds * MILLIS_PER_SECOND)
+    midnight_ms = (now_ms - margin_ms) // MILLIS_PER_DAY * MILLIS_PER_DAY
+    return max(instant_ms + margin_ms for instant_ms in (midnight_ms, *late) if instant_ms + margin_ms <= now_ms)

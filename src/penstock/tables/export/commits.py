@@ -7,29 +7,28 @@ records that some type has not landed, unless it says in the same commit that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from penstock.environment import new_batch_id
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.report import Share
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
 from penstock.lake.delta.table import SchemaMovedError, Table
-from penstock.lake.proposal import AcceptedPart, FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
+from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.export.finishing import Rename
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import day_folder, final_name
 from penstock.tables.export.state import (
     EVENT_MS,
-    Cause,
+    MILLIS_PER_SECOND,
     ExportState,
     JobPartition,
     caught_up,
@@ -39,30 +38,32 @@ from penstock.tables.export.state import (
 )
 
 COMMITS_AT_ONCE = 16
-THERE = "there"
-"""The sum of a share that counts the records which its type had already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which types a slice is written for, each from the offset that the job log has for it, and why not for others."""
+    """Which types a slice is written for, each from the offset that the job log has for it; the others lag."""
 
     takes: Mapping[str, int]
     taken_from: Mapping[str, int]
     """Further offsets where a type's log is ahead: it has what lies between already."""
-    lagging: Mapping[str, Cause] = field(default_factory=dict)
     after: Mapping[str, int] = field(default_factory=dict)
     """Where the last slice ends that has files of a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedPart:
-    """One slice of a batch with the shares of its types; `UNROUTED` for what belongs to none."""
+    """One slice of a batch with the shares of its types."""
 
     piece: Slice
     token: int
-    shares: Mapping[str, Share]
     roles: Roles
+    written: Mapping[str, Share]
+    """Of the types that the slice is written for, also of those without a record in it."""
+    left: Mapping[str, Share]
+    """Of types that lag, because their turn has not come or they failed: their records are left to them."""
+    unrouted: Share
+    """What belongs to no type, or to one without a log."""
     main: bool = True
     """False for a catch-up, which moves types and not the partition."""
     watermark_ms: int | None = None
@@ -74,28 +75,9 @@ class RoutedPart:
         return self.piece.partition
 
     @property
-    def names(self) -> list[str]:
-        """The types that the slice is written for, without those that failed on the way."""
-        return [name for name in self.roles.takes if name not in self.roles.lagging]
-
-    @property
-    def written(self) -> Mapping[str, Share]:
-        """The shares that are going to be visible."""
-        return {name: self.shares[name] for name in self.names if name in self.shares}
-
-    @property
-    def left(self) -> Mapping[str, Share]:
-        """The shares of types that lag, with records that are left to them."""
-        shares = {name: share for name, share in self.shares.items() if name and name not in self.written}
-        return {name: share for name, share in shares.items() if share.counts.read}
-
-    @property
     def counted(self) -> Counts:
         """What became of the records that this slice dealt with; those left are not among them."""
-        return sum((share.counts for share in self.written.values()), self.of(UNROUTED).counts)
-
-    def of(self, name: str) -> Share:
-        return self.shares.get(name, Share())
+        return sum((share.counts for share in self.written.values()), self.unrouted.counts)
 
     def concerns(self, name: str) -> bool:
         """Whether the log of a type has to take this slice: for records that it lacks, for a gap, or in a catch-up.
@@ -103,14 +85,15 @@ class RoutedPart:
         After a gap every type is fenced: a former owner that had read the lost records must not land them later. So a
         catch-up moves its types even if the log has lost all that they waited for.
         """
-        share = self.of(name)
-        new = share.counts.read > share.sums.get(THERE, 0) or self.piece.gap > 0 or not self.main
-        return new and self.roles.taken_from.get(name, self.roles.takes[name]) < self.piece.end
+        counts = self.written[name].counts
+        new = counts.read > counts.skipped or self.piece.gap > 0 or not self.main
+        return new and self.roles.taken_from[name] < self.piece.end
 
-    def without(self, name: str) -> RoutedPart:
-        """The same slice with a type left behind that failed."""
-        lagging = {**self.roles.lagging, name: Cause.FAILING}
-        return replace(self, roles=replace(self.roles, lagging=lagging))
+    def without(self, failed: Collection[str]) -> RoutedPart:
+        """The same slice with types left behind that failed."""
+        written = {name: share for name, share in self.written.items() if name not in failed}
+        left = {name: share for name, share in self.written.items() if name in failed}
+        return replace(self, written=written, left={**self.left, **left})
 
 
 @dataclass(slots=True)
@@ -121,10 +104,8 @@ class TypesLanded:
     """Partitions of which a type has moved meanwhile: they are planned again."""
     failed: dict[str, str] = field(default_factory=dict)
     """Types that could not commit, with the reason: they lag from now on."""
-    renames: list[Rename] = field(default_factory=list)
-    """Plain files that are to get their final names."""
-    landed: dict[str, tuple[AcceptedPart, ...]] = field(default_factory=dict)
-    """The parts that the logs of types took."""
+    landed: dict[str, list[SlicePart]] = field(default_factory=dict)
+    """The slices that the logs of types took."""
 
 
 class Commits:
@@ -141,7 +122,7 @@ class Commits:
         """Commit every type that has records in the batch, types side by side."""
         by_type: dict[str, list[RoutedPart]] = {}
         for part in parts:
-            for name in filter(part.concerns, part.names):
+            for name in filter(part.concerns, part.written):
                 by_type.setdefault(name, []).append(part)
         result = TypesLanded()
         with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
@@ -155,7 +136,7 @@ class Commits:
             if log is None:
                 # Its columns are not known yet: what is bad of it is listed by the job log.
                 return
-            outcome, renames = self._commit(name, log, batch_id, parts)
+            outcome = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:
             result.moved.update(partitions)
         except StagedFileGoneError:
@@ -164,56 +145,45 @@ class Commits:
             result.failed[name] = error.primary
         else:
             self._logs.environment.at_step("type_committed")
-            accepted = {part.partition for part in outcome.accepted}
-            result.moved.update(partitions - accepted)
-            result.landed[name] = outcome.accepted
-            if self._logs.is_plain:
-                result.renames += [rename for partition in accepted for rename in renames[partition]]
+            result.moved.update(partitions - {part.partition for part in outcome.accepted})
+            result.landed[name] = [part for part in outcome.accepted if isinstance(part, SlicePart)]
 
-    def _commit(
-        self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]
-    ) -> tuple[Outcome, Mapping[Partition, Sequence[Rename]]]:
+    def _commit(self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
-        days = {day for part in parts for day in part.of(name).days}
-        renames = {part.partition: [self._rename(name, part, file) for file in part.of(name).files] for part in parts}
+        days = {day for part in parts for day in part.written[name].days}
         before = self._logs.days_of(name)
 
         def revise() -> Proposal:
-            known = log.known_state(renames)
-            slices = [
-                self._slice(name, part, known.of(part.partition).position, renames[part.partition]) for part in parts
-            ]
+            state = log.known_state([part.partition for part in parts])
+            slices = [self._slice(name, part, state.of(part.partition).position) for part in parts]
             extra = {flow_key(self._job): self._logs.settings_of(name), **self._markers.late_numbers(name, days)}
             return Proposal(self._job, batch_id, tuple(slices), extra)
 
         def prepare() -> None:
             self._markers.hide(name, days)
             if self._logs.is_plain:
-                check_staged(self._logs.storage, [file for part in parts for file in part.of(name).files])
+                check_staged(self._logs.storage, [file for part in parts for file in part.written[name].files])
 
         outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
         self._markers.report_late(name, before)
-        return outcome, renames
+        return outcome
 
-    def _slice(self, name: str, part: RoutedPart, position: int | None, renames: Sequence[Rename]) -> SlicePart:
+    def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
         A log beyond what the files begin with would hold their rows twice: it refuses a slice that starts below it.
         """
-        share, end = part.of(name), part.piece.end
-        start = part.roles.taken_from.get(name, part.roles.takes[name])
+        share, end, start = part.written[name], part.piece.end, part.roles.taken_from[name]
         start = position if position is not None and position <= start else start
-        there = share.sums.get(THERE, 0)
-        counts = replace(share.counts, read=share.counts.read - there, skipped=share.counts.skipped - there)
-        files = committed_files(self._logs, share.files, renames)
+        # Those that it had already are counted.
+        counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
+        topic = part.partition.topic
+        space, incarnation = self._logs.space_of(topic), self._logs.known_state().incarnations.get(topic, 1)
+        finals = [final_name(space, part.partition.number, incarnation, file.last_offset or 0) for file in share.files]
+        files = committed_files(self._logs, name, share.files, finals)
         numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
         own = Slice(part.partition, start, end, start)
         return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
-
-    def _rename(self, name: str, part: RoutedPart, file: StagedFile) -> Rename:
-        incarnation = self._logs.known_state().incarnations.get(part.partition.topic, 1)
-        final = final_name(self._logs.space, part.partition, incarnation, file.last_offset or 0)
-        return Rename(name, file.path, f"{day_folder(name, str(file.partition_values['day']))}/{final}")
 
     # the job log
 
@@ -227,17 +197,17 @@ class Commits:
             refused = self.refusals(parts)
             stale = {refusal.partition for refusal in refused}
             taken = [part for part in parts if part.partition not in stale]
-            made = [self._part(part, state) for part in taken]
-            numbers = {key: number for _, of_part in made for key, number in of_part.items()}
+            pairs = [self._part(part, state) for part in taken]
+            numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
             rows = sum(part.counted.written for part in taken)
-            return Proposal(self._job, batch_id, tuple(part for part, _ in made), numbers, rows=rows)
+            return Proposal(self._job, batch_id, tuple(part for part, _ in pairs), numbers, rows=rows)
 
         return replace(self._logs.job_log.commit_revised(revise), refused=refused)
 
     def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
         """The slices that the job log, as it is loaded, does not take: another process moved on, or holds a token."""
         state = self._logs.known_state()
-        self._refuse_unknown_types(parts, state)
+        self._logs.refuse_unnamed_types(state)
         return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
     def handshake(self, proposal: Proposal) -> Outcome:
@@ -257,42 +227,28 @@ class Commits:
 
         return self._logs.job_log.commit_revised(revise)
 
-    def raise_event_times(self, idle: Mapping[Partition, int]) -> None:
-        """Let the event times of idle partitions follow the clock, without rows; they never fall."""
-        batch_id = new_batch_id()
-
-        def revise() -> Proposal:
-            state = self._logs.known_state()
-            parts = (
-                FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
-                for partition, event_ms in idle.items()
-            )
-            return Proposal(self._job, batch_id, tuple(parts))
-
-        self._logs.job_log.commit_revised(revise)
-
     def _part(self, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
         """A slice as the job log takes it, with the numbers of types that lag after it."""
         before = state.of(part.partition)
         if part.main:
-            left, unrouted = part.left, part.of(UNROUTED)
-            causes = {name: part.roles.lagging.get(name, Cause.ROTATION) for name in left}
-            lags = deferred_lags(before, left, causes, int(self._logs.environment.now() * 1000))
-            made: SlicePart | FencePart = SlicePart(
+            left = {name: share for name, share in part.left.items() if share.counts.read}
+            deferred = sum(share.counts.read for share in left.values())
+            lags = deferred_lags(before, left, int(self._logs.environment.now() * MILLIS_PER_SECOND))
+            proposed: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
-                replace(unrouted.counts, read=sum(share.counts.read for share in part.shares.values())),
-                quarantine_files=unrouted.quarantine_files,
+                replace(part.unrouted.counts, read=part.counted.read + deferred),
+                quarantine_files=part.unrouted.quarantine_files,
                 mark=part.mark,
                 numbers=Numbers() if part.watermark_ms is None else Numbers(peaks={EVENT_MS: part.watermark_ms}),
-                deferred=sum(share.counts.read for share in left.values()),
+                deferred=deferred,
             )
         else:
             # Also a type without any record in the slice moves with it.
-            counts = {name: part.of(name).counts.read for name in part.names}
+            counts = {name: share.counts.read for name, share in part.written.items()}
             lags, totals = caught_up(before, part.piece, counts)
-            made = FencePart(part.partition, part.token, totals)
-        return made, lag_numbers(self._job, part.partition, lags)
+            proposed = FencePart(part.partition, part.token, totals)
+        return proposed, lag_numbers(self._job, part.partition, lags)
 
     def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
         """The numbers of a partition's topic when it starts under a new id: what types had left of it has vanished."""
@@ -301,36 +257,30 @@ class Commits:
         if before is None or before == now:
             return {} if before else {incarnation_key(job, topic): 1}
         numbers = {incarnation_key(job, topic): state.incarnations.get(topic, 1) + 1}
-        for (topic_id, number), lost in state.partitions.items():
-            if topic_fingerprint(topic_id) == before and lost.lags:
+        for (topic_id, number), former in state.partitions.items():
+            if topic_fingerprint(topic_id) == before and former.lags:
                 old = Partition(topic, topic_id, number)
-                rest = Slice(old, 0, lost.position or 0, 0)
-                lags, more = caught_up(lost, rest, dict.fromkeys(lost.lags, 0))
-                totals = lost.totals + more
+                rest = Slice(old, 0, former.position or 0, 0)
+                lags, vanished = caught_up(former, rest, dict.fromkeys(former.lags, 0))
+                totals = former.totals + vanished
                 numbers |= lag_numbers(job, old, lags)
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
         return numbers
 
-    def _refuse_unknown_types(self, parts: Sequence[RoutedPart], state: ExportState) -> None:
-        """A slice written by a process that does not know a type would hide that type's records for ever."""
-        for part in parts:
-            unknown = sorted(state.types.keys() - part.roles.takes.keys() - part.roles.lagging.keys())
-            if unknown and part.main:
-                raise UserError(
-                    f"the table has types that this process does not know: {', '.join(unknown)}",
-                    detail="another process added them with a newer job file",
-                    hint="start this process again with that job file",
-                )
 
-
-def committed_files(logs: ExportLogs, files: Sequence[StagedFile], renames: Sequence[Rename]) -> tuple[StagedFile, ...]:
+def committed_files(
+    logs: ExportLogs, name: str, files: Sequence[StagedFile], finals: Sequence[str]
+) -> tuple[StagedFile, ...]:
     """Staged files as the log of their type names them: plain ones by final paths, the staged name as a value."""
     if not logs.is_plain:
         return tuple(structs.replace(file, path=file.path.partition("/")[2]) for file in files)
-    values = [{**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]} for file in files]
     return tuple(
-        structs.replace(file, path=rename.target, partition_values=of_file)
-        for file, rename, of_file in zip(files, renames, values, strict=True)
+        structs.replace(
+            file,
+            path=f"{day_folder(name, str(file.partition_values[DAY_FOLDER]))}/{final}",
+            partition_values={**file.partition_values, STAGED: file.path.rsplit("/", 1)[-1]},
+        )
+        for file, final in zip(files, finals, strict=True)
     )
 
 
@@ -339,14 +289,9 @@ def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
     if part.token < before.token:
         return f"token {part.token} is older than the table's {before.token}"
     if part.main:
-        if part.piece.start == before.position:
-            return None
-        return f"the slice starts at {part.piece.start}, the table's position is {before.position}"
-    if part.piece.end > (before.position or 0):
-        return f"the catch-up ends at {part.piece.end}, beyond the table's position {before.position}"
-    for name, start in part.roles.takes.items():
-        lag = before.lags.get(name)
-        if lag is None or lag.position != start:
-            now = "does not lag" if lag is None else f"is at {lag.position}"
-            return f"the catch-up of {name} starts at {start}, the type {now}"
-    return None
+        moved = part.piece.start != before.position
+        return f"the slice starts at {part.piece.start}, the table's position is {before.position}" if moved else None
+    positions = {name: lag.position for name, lag in before.lags.items() if name in part.roles.takes}
+    if positions == part.roles.takes and part.piece.end <= (before.position or 0):
+        return None
+    return f"the catch-up starts at {dict(part.roles.takes)}, its types are at {positions}"

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.report import Share
 from penstock.job.spec import GapPolicy
-from penstock.lake.proposal import Outcome, Proposal
-from penstock.lake.state import TableState
+from penstock.lake.proposal import FencePart, Outcome, Proposal
+from penstock.lake.state import Numbers, TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
@@ -20,14 +21,14 @@ from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
     CatchUpBatch,
-    CatchUpTerms,
     IdlePartitions,
     RaiseEventTimes,
     check_residue,
+    is_rotation_due,
     next_catch_up,
 )
 from penstock.tables.export.commits import Commits, Roles, RoutedPart
-from penstock.tables.export.finishing import Finishing
+from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.monitoring import (
@@ -38,8 +39,7 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.root import claim_names, claim_topics
-from penstock.tables.export.state import Cause, ExportState
+from penstock.tables.export.state import EVENT_MS, ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View
 
 RETRY_SECONDS = 10.0
@@ -63,7 +63,6 @@ class WrittenShares:
 
     gathered: Gathered
     roles: Mapping[Partition, Roles]
-    main: bool
     staged_at: float
 
     @property
@@ -89,7 +88,8 @@ class ExportTable:
 
     def put_markers(self, names: Iterable[str]) -> None:
         """Mark the complete days of types."""
-        self.markers.put(self.logs.state(), names, self.finishing.pending_days)
+        self.logs.state()
+        self.markers.put(names, self.finishing.pending_days)
 
 
 class Export(ExportTable):
@@ -134,8 +134,7 @@ class Export(ExportTable):
         """Reserve names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
-            claim_names(self.logs, {partition.topic for partition in new})
-            claim_topics(self.logs, {partition.topic_id for partition in new})
+            claim_names(self.logs, new)
             self._owned |= new
             self._is_finished = False
 
@@ -143,12 +142,13 @@ class Export(ExportTable):
         """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
         if self._is_finished:
             return
-        self.logs.refresh_types()
+        types = self.logs.type_logs(refresh=True)
         self._fail(self.finish_renames())
         self.quarantine.append_missing(self.logs.job_log, partitions)
-        for name, log in self.logs.type_logs():
+        for name, log in types.items():
             self.quarantine.append_missing(log, partitions, name)
-        self.markers.read(self.logs.state())
+        self.logs.state()
+        self.markers.read()
         self._put_own_markers()
         self._is_finished = True
 
@@ -162,14 +162,16 @@ class Export(ExportTable):
         self._report(state)
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
-        terms = CatchUpTerms(
-            rotations={name: spec.rotation for name, spec in self.spec.types.items()},
-            now=view.now,
-            flush_now=view.flush_now,
-            resting=self._resting(view.now),
-            records_max=records_per_batch_max(self.job.flush, view.record_bytes),
-        )
-        batch = next_catch_up(state, bounds, terms)
+        resting = self._resting(view.now)
+
+        def is_due(name: str, lag: Lag) -> bool:
+            spec = self.spec.types.get(name)
+            if spec is None or name in resting:
+                return False
+            # One that failed is tried as soon as its rest is over.
+            return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
+
+        batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
                 reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
@@ -180,7 +182,13 @@ class Export(ExportTable):
         return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [batch])]
 
     def perform(self, chore: RaiseEventTimes) -> None:
-        self.commits.raise_event_times(chore.idle)
+        """Let the event times of idle partitions follow the clock, without rows; they never fall."""
+        state = self.logs.state()
+        parts = [
+            FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
+            for partition, event_ms in chore.idle.items()
+        ]
+        self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
         self._put_own_markers()
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
@@ -208,7 +216,7 @@ class Export(ExportTable):
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
 
     def _vanished_now(self) -> int:
-        return sum(known.totals.vanished for known in self.logs.known_state().partitions.values())
+        return sum(counted.totals.vanished for counted in self.logs.known_state().partitions.values())
 
     # types that fail
 
@@ -220,7 +228,7 @@ class Export(ExportTable):
     def _fail(self, reasons: Mapping[str, str]) -> None:
         """Leave types alone for a while."""
         for name, reason in reasons.items():
-            self.finishing.forget_probes(name)
+            self.finishing.forget_probe(name)
             before = self.failing.get(name)
             self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
@@ -253,57 +261,55 @@ class Export(ExportTable):
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return {piece.partition: self._roles(piece, batch.takes[piece.partition], {}) for piece in batch.slices}
-        state = self.logs.state()
-        return {piece.partition: self._main_roles(piece, state, batch.flush) for piece in batch.slices}
+            return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
+        state, resting = self.logs.state(), self._resting(self.environment.now())
+        # A slice of the partition itself is for every type but those that lag, fail or are not due.
+        ready = [
+            name for name, spec in self.spec.types.items() if name not in resting and (batch.flush or not spec.rotation)
+        ]
+        roles = {}
+        for piece in batch.slices:
+            lags = state.of(piece.partition).lags
+            roles[piece.partition] = self._roles(piece, {name: piece.start for name in ready if name not in lags})
+        return roles
 
-    def _main_roles(self, piece: Slice, state: ExportState, flush: bool) -> Roles:
-        """Of a slice of the partition itself: every type but those that lag, fail or are not due."""
-        lags, resting = state.of(piece.partition).lags, self._resting(self.environment.now())
-        lagging: dict[str, Cause] = {}
-        for name, spec in self.spec.types.items():
-            if name in lags:
-                lagging[name] = lags[name].cause
-            elif name in resting:
-                lagging[name] = Cause.FAILING
-            elif spec.rotation is not None and not flush:
-                lagging[name] = Cause.ROTATION
-        takes = {name: piece.start for name in self.spec.types if name not in lagging}
-        return self._roles(piece, takes, lagging)
-
-    def _roles(self, piece: Slice, takes: Mapping[str, int], lagging: Mapping[str, Cause]) -> Roles:
+    def _roles(self, piece: Slice, takes: Mapping[str, int]) -> Roles:
         taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        return Roles(takes, taken_from, lagging, self.logs.files_ends(takes, piece.partition))
+        return Roles(takes, taken_from, self.logs.files_ends(takes, piece.partition))
 
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
         """Commit the types, then the job; plain files get their places in between."""
         self._is_finished = False
-        parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
+        main = not isinstance(batch, CatchUpBatch)
+        parts = [self._part(piece, tokens[piece.partition], staged, main) for piece in batch.slices]
         # A process that lost its claim is refused here already, and not after types have taken its files.
         self.logs.job_log.refresh()
         refused = self.commits.refusals(parts)
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
         if not parts:
             return Landed(Outcome(None, (), refused))
-        failed = {name: share.failed for part in parts for name, share in part.shares.items() if share.failed}
+        failed = {name: share.failed for part in parts for name, share in part.written.items() if share.failed}
         failed |= self._unwritable(parts, failed)
-        parts = _without(parts, failed)
         self.environment.at_step("checked")
-        landed = self.commits.land_types(batch.id, parts)
-        parts = _without(parts, landed.failed)
+        landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed
-        failed |= self.finishing.finish(landed.renames)
+        parts = [part.without(failed) for part in parts]
+        failed |= self.finishing.finish(
+            [
+                rename
+                for name, slices in landed.landed.items()
+                for piece in slices
+                for rename in self.finishing.renames_of(name, piece.files)
+            ]
+        )
         self._fail(failed)
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
         steady = [part for part in parts if part.partition not in landed.moved]
-        if moved := [part for part in parts if part.partition in landed.moved]:
-            # Planned again, unless the job has moved on too: then another process holds the partition.
-            self.logs.job_log.refresh()
-            refused = (*refused, *self.commits.refusals(moved))
+        # Others are planned again; if another process holds the partition, that slice is refused.
         outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
@@ -316,44 +322,35 @@ class Export(ExportTable):
         self._put_own_markers()
         self._report(self.logs.known_state())
         accepted = {part.partition for part in outcome.accepted}
-        return _landed(outcome, [part for part in steady if part.partition in accepted], staged.main)
+        return _landed(outcome, [part for part in steady if part.partition in accepted], main)
 
-    def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
+    def _part(self, piece: Slice, token: int, staged: WrittenShares, main: bool) -> RoutedPart:
         roles = staged.roles[piece.partition]
-        shares = self._with_logs(staged.gathered.of(piece.partition), roles)
+        written, left, unrouted = dict.fromkeys(roles.takes, Share()), {}, Share()
+        shares = staged.gathered.of(piece.partition)
+        for name, share in shares.items():
+            if name and name not in written:
+                left[name] = share
+            elif name and (self.logs.columns_of(name) is not None or name in self.logs.unreadable):
+                written[name] = share
+            else:
+                # A type whose columns are not known yet has no log: the job log lists what is bad of it.
+                unrouted += share
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
-        mark = staged.gathered.mark_of(piece.partition)
-        part = RoutedPart(piece, token, shares, roles, staged.main, watermark_ms, mark)
-        if not staged.main:
-            taken = {name: part.of(name).counts.read for name in part.names if not part.of(name).failed}
+        if not main:
+            taken = {name: share.counts.read for name, share in written.items() if not share.failed}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.logs.known_state().of(piece.partition), taken, may_vanish)
-        return part
-
-    def _with_logs(self, shares: Mapping[str, Share], roles: Roles) -> Mapping[str, Share]:
-        """What is bad of a type whose columns are not known yet, so that it has no log, is listed by the job log."""
-        missing = [name for name in shares if name in roles.takes and self.logs.columns_of(name) is None]
-        unrouted = sum((shares[name] for name in missing), shares.get(UNROUTED, Share()))
-        kept = {name: share for name, share in shares.items() if name not in missing}
-        return {**kept, UNROUTED: unrouted} if missing else shares
+        mark = staged.gathered.mark_of(piece.partition)
+        return RoutedPart(piece, token, roles, written, left, unrouted, main, watermark_ms, mark)
 
     def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
-        """The types whose folders take no files now, with the reason."""
-        days: dict[str, set[str]] = {}
-        for part in parts:
-            for name, share in part.written.items():
-                days.setdefault(name, set()).update(share.days)
-        reasons = {name: self.finishing.probe(name, days[name]) for name in days.keys() - failed}
+        """The types with files whose folders take none now, with the reason."""
+        names = {name for part in parts for name, share in part.written.items() if share.files}
+        reasons = {name: self.finishing.probe(name) for name in sorted(names - {*failed})}
         return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def _without(parts: Sequence[RoutedPart], names: Iterable[str]) -> list[RoutedPart]:
-    """The same slices with types left behind that failed."""
-    for name in names:
-        parts = [part.without(name) for part in parts]
-    return list(parts)
 
 
 def _landed(outcome: Outcome, parts: Sequence[RoutedPart], main: bool) -> Landed:

@@ -1,17 +1,21 @@
-"""Plain files: renamed to their final names after the commit that names them (RULES E4).
+"""Plain files of an export below its root: renamed after the commit that names them, and told from those of other jobs.
 
 What is pending is never listed anywhere: a staged file is pending while the log of its type has an active entry with
 its name. So any process may finish the work of any other, any number of times: first the final files are deleted that
 a compacted file replaces, which its footer names, then the staged file gets its final name. A plain reader may miss
-rows of a day for a moment while it is compacted, and never sees one twice.
+rows of a day for a moment while it is compacted, and never sees one twice (RULES E4).
+
+The name of a file shows its partition and last offset. A file gets its name after the commit of its type, so none is
+beyond the type's position: a job that went on from older positions would write once more what such files hold.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,19 +23,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import new_batch_id
-from penstock.errors import InvariantError, PenstockError
+from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.flow.route.type_files import FOOTER_KEY
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_compacted_name
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import ActiveFile
-from penstock.storage import NotFoundError, Storage
-from penstock.tables.export.logs import ExportLogs
+from penstock.logs.log import Partition
+from penstock.storage import Entry, NotFoundError, Storage
+from penstock.tables.export.logs import LOST, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.names import Day, day_folder, type_and_day
+from penstock.tables.export.names import (
+    SUFFIX,
+    claim_of,
+    day_folder,
+    output_owner,
+    parse_final_name,
+    topic_claim,
+)
+from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
 DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
-PROBE = "_probe."
-"""How the names of probes begin."""
 _RENAMING = frozenset({"", "file", "memory", "hdfs"})
 
 
@@ -40,13 +53,9 @@ class Rename:
     """A staged file of a type and its final name, both below the root."""
 
     type: str
+    day: Day
     source: str
     target: str
-
-    @property
-    def day(self) -> Day:
-        place = type_and_day(self.target)
-        return "" if place is None else place[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
-    _probed: set[str] = field(default_factory=set)
+    _writable: set[str] = field(default_factory=set)
+    """Types whose folders took a file."""
 
     @property
     def copies(self) -> bool:
@@ -103,9 +113,17 @@ class Finishing:
         renames: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.types.keys()):
             if (log := self.logs.refreshed(name)) is not None:
-                files = (Rename(name, self.source_of(name, file), file.path) for file in log.active_files())
+                files = (self._rename(name, file.path, *file.values) for file in log.active_files())
                 renames += [rename for rename in files if rename.source in staged]
         return renames
+
+    def renames_of(self, name: str, files: Iterable[StagedFile]) -> list[Rename]:
+        """The same of files that were just committed."""
+        values = [(file.path, file.partition_values) for file in files] if self.logs.is_plain else []
+        return [self._rename(name, path, of_file[DAY_FOLDER], of_file[STAGED]) for path, of_file in values]
+
+    def _rename(self, name: str, path: str, day: object, staged: object) -> Rename:
+        return Rename(name, str(day), f"{self.logs.places.staged}/{name}/{staged}", path)
 
     def pending_days(self, name: str) -> set[Day]:
         """The days of a type whose files are not all in their place."""
@@ -164,19 +182,113 @@ class Finishing:
 
     # probes
 
-    def probe(self, name: str, days: Iterable[Day] | None = None) -> str | None:
-        """Why plain files cannot be put into the folders of these days, or of the type; None if they can."""
-        folders = [name] if days is None else [day_folder(name, day) for day in days]
-        for folder in sorted({*folders} - self._probed) if self.logs.is_plain else ():
-            path = f"{folder}/{PROBE}{new_batch_id()}"
-            try:
-                self.logs.storage.put(path, b"")
-                self.logs.storage.delete(path)
-            except PenstockError as error:
-                return error.primary
-            self._probed.add(folder)
+    def probe(self, name: str) -> str | None:
+        """Why plain files cannot be put into the folder of a type; None if they can."""
+        if name in self._writable or not self.logs.is_plain:
+            return None
+        path = f"{name}/_probe.{new_batch_id()}"
+        try:
+            self.logs.storage.put(path, b"")
+            self.logs.storage.delete(path)
+        except PenstockError as error:
+            return error.primary
+        self._writable.add(name)
         return None
 
-    def forget_probes(self, name: str) -> None:
+    def forget_probe(self, name: str) -> None:
         """A type that failed is probed again before its next files are committed."""
-        self._probed = {folder for folder in self._probed if folder.split("/")[0] != name}
+        self._writable.discard(name)
+
+
+# what jobs reserve below a root
+
+
+def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
+    """Reserve topics, and the beginnings of file names: two jobs never write the same name or record (S5, S7)."""
+    topics = {(partition.topic, partition.topic_id) for partition in partitions}
+    paths = {claim_of(logs.space_of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
+    owners = {path: _owner(logs.storage, path) for path in paths}
+    # Looked at first: a job that is refused leaves no claim that keeps others away.
+    for path in sorted(paths) if set(owners.values()) <= {None, logs.job.name} else ():
+        created = logs.storage.put_if_absent(path, logs.job.name.encode())
+        owners[path] = logs.job.name if created else _owner(logs.storage, path)
+    for owner in set(owners.values()) - {None, logs.job.name}:
+        raise UserError(
+            f"the job {owner} already writes the same topic, or the same file names, to {logs.export.path}",
+            detail="readers would see every row twice, or files would replace each other",
+            hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
+        )
+
+
+def _owner(storage: Storage, path: str) -> str | None:
+    """The job that has a claim; None if there is no such claim."""
+    try:
+        return storage.read(path).decode()
+    except NotFoundError:
+        return None
+
+
+# whose a file is
+
+
+def visible_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[Entry]:
+    """The files below a folder that readers of plain files see, without those whose names another job has reserved."""
+    reserved = cache(lambda space: _owner(logs.storage, claim_of(space)))
+    for entry in logs.storage.list(folder, after):
+        hidden = any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+        if entry.path.endswith(SUFFIX) and not hidden:
+            final = parse_final_name(entry.path)
+            owner = output_owner(entry.path) if final is None else reserved(final.space)
+            if owner in (None, logs.job.name):
+                yield entry
+
+
+def refuse_unnamed_files(logs: ExportLogs) -> None:
+    """Stop before anything is written twice; days before the first that is not complete are not listed."""
+    logs.state()
+    markers = DayMarkers(logs)
+    for name in logs.export.types if logs.is_plain else ():
+        days = logs.days_of(name)
+        opened = [day for day in days if not markers.is_complete(name, day)]
+        first = min(opened, default=max(days, default=None))
+        try:
+            files = visible_files(logs, name, "" if first is None else day_folder(name, first))
+            paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]
+        except UserError:
+            # A folder that cannot be read fails its type alone.
+            continue
+        if paths:
+            # Another process may have committed them since.
+            logs.refreshed(name)
+            logs.state()
+        if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
+            raise UserError(
+                f"{logs.export.path} has data files such as {paths[0]} that the logs of the job do not name",
+                detail="the logs were lost, or are older than the files: records would be written again",
+                hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
+            )
+
+
+def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
+    """Whether a file says that it is of Penstock: another program may have put one under such a name."""
+    try:
+        return bool(read_footer(logs.storage, path).facts)
+    except (NotFoundError, InvariantError):
+        return False
+
+
+def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
+    """Whether the records of a file are beyond what the logs, as they are loaded, have of its type."""
+    final, state = parse_final_name(path), logs.known_state()
+    if final is None:
+        return False
+    for key, counted in state.current():
+        partition = state.partition_of(key)
+        if (logs.space_of(partition.topic), partition.number) == (final.space, final.partition):
+            incarnation, own = state.incarnations.get(partition.topic, 1), logs.counted(name, partition).position
+            # The log of a type that cannot be read fails its type alone.
+            position = own if own is not None else counted.position_of(name) or 0
+            return (final.incarnation, final.last_offset) >= (incarnation, position)
+    # No such partition has begun: only one of an earlier incarnation of its topic may have files.
+    started = {logs.space_of(topic): number for topic, number in state.incarnations.items()}
+    return final.incarnation >= started.get(final.space, 0)

@@ -22,17 +22,15 @@ from penstock.spark.failures import spark_errors
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.export import Export, ExportTable
+from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.replay import ExportRuns
-from penstock.tables.export.root import refuse_unnamed_files
-from penstock.tables.export.section import ExportSection
-from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.spec import ExportSection, ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
-from penstock.tables.export.writer import ExportWriter
+from penstock.tables.export.writer import ExportRuns, ExportWriter
 from penstock.tables.kind import CompactRequest, ReadRequest, RebuildReport, VacuumRequest
 
 

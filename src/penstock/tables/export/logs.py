@@ -8,7 +8,7 @@ was staged as a partition value. A staged file that an active entry names is ren
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -23,20 +23,17 @@ from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
 from penstock.lake.delta.table import Change, Table, find_table, open_or_create
-from penstock.lake.state import Totals
+from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.days import Days, parse_days
-from penstock.tables.export.names import NameSpace, Places
-from penstock.tables.export.spec import ExportSpec, TypeSpec
-from penstock.tables.export.state import EVENT_MS, ExportState, parse_state, routing_key, type_key
+from penstock.tables.export.names import Places, name_space
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
 STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
 FILES_END = "files_end"
 """The number of a partition in a type's log that says where the last slice ends that has files."""
-REPLAYED_END = "replayed_end"
-"""The same for rows that were replayed: the type was complete up to there, whatever its own position says."""
 LOGS_AT_ONCE = 16
 LOST = "restore _penstock/, or restore the logs from the files: penstock rebuild JOB"
 _NO_COLUMNS = pa.schema([("_", pa.string())])
@@ -54,12 +51,15 @@ class ExportLogs:
         self.root = job.table.path.rstrip("/")
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
-        self.space = NameSpace(job.table.cluster)
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
         self._job_log: Table | None = None
         self._logs: dict[str, Table] = {}
         self._state = ExportState()
+
+    def space_of(self, topic: str) -> str:
+        """How the names of files of a topic begin."""
+        return name_space(self.export.cluster, topic)
 
     # the job log
 
@@ -115,7 +115,7 @@ class ExportLogs:
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",
             quarantine_url="" if job_log is None else job_log.quarantine_url,
-            numbers=(FILES_END, REPLAYED_END),
+            numbers=(FILES_END,),
         )
 
     def find_type_log(self, name: str) -> Table | None:
@@ -128,18 +128,12 @@ class ExportLogs:
         self.unreadable.pop(name, None)
         return self._logs[name]
 
-    def type_logs(self) -> Iterator[tuple[str, Table]]:
-        """The logs that are there and can be opened; the others are in `unreadable`."""
+    def type_logs(self, *, refresh: bool = False) -> dict[str, Table]:
+        """The logs that are there and can be opened, read again on request; the others are in `unreadable`."""
         names = list(self.export.types)
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
-            for name, log in zip(names, pool.map(self._readable, names), strict=True):
-                if log is not None:
-                    yield name, log
-
-    def refresh_types(self) -> None:
-        """Read the logs of all types again."""
-        with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
-            list(pool.map(self.refreshed, self.export.types))
+            logs = list(pool.map(self.refreshed if refresh else self._readable, names))
+        return {name: log for name, log in zip(names, logs, strict=True) if log is not None}
 
     def refreshed(self, name: str) -> Table | None:
         """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
@@ -161,24 +155,22 @@ class ExportLogs:
         log = self._readable(name)
         return {} if log is None else parse_days(log.transactions(), self.job.name)
 
-    def position(self, name: str, partition: Partition) -> int | None:
-        """The offset up to which the log of a type holds its records, as of the version that is loaded."""
+    def counted(self, name: str, partition: Partition) -> DeltaPartition:
+        """What the log of a type holds of a partition, as of the version that is loaded."""
         log = self._readable(name)
-        return None if log is None else log.known_state([partition]).of(partition).position
+        return DeltaPartition() if log is None else log.known_state([partition]).of(partition)
 
     def files_ends(self, names: Iterable[str], partition: Partition) -> dict[str, int]:
         """Where the last slice ends that has files of a type, as of the versions that are loaded."""
-        logs = {name: log for name in names if (log := self._readable(name)) is not None}
-        numbers = {name: log.known_state([partition]).of(partition).numbers for name, log in logs.items()}
-        return {name: known[FILES_END] for name, known in numbers.items() if FILES_END in known}
+        ends = {name: self.counted(name, partition).numbers.get(FILES_END) for name in names}
+        return {name: end for name, end in ends.items() if end is not None}
 
     def taken_from(self, name: str, partition: Partition, start: int) -> int:
         """From which offset on a type lacks records: a process that died after its commit left it ahead (RULES E3)."""
-        position = self.position(name, partition)
+        position = self.counted(name, partition).position
         if position is None or position <= start:
             return start
-        known = self._logs[name].transaction(flow_key(self.job.name))
-        if known is not None and known != self.settings_of(name):
+        if self._logs[name].transaction(flow_key(self.job.name)) not in (None, self.settings_of(name)):
             raise UserError(
                 f"the job file was changed after a process died in the middle of a commit to type {name}",
                 detail=f"its log has records of {partition} up to offset {position}, the job log those below {start}; "
@@ -217,21 +209,28 @@ class ExportLogs:
 
     def add_columns(self, name: str, decoded: pa.Schema) -> None:
         """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
-        known = self.decoded_of(name)
-        self._create(self.export.types[name], decoded if known is None else grown(known, decoded))
+        self._create(name, decoded)
 
-    def _create(self, spec: TypeSpec, decoded: pa.Schema) -> None:
-        """Open the log of a type with at least these fields and the computed columns; create it if it is missing."""
+    def _create(self, name: str, more: pa.Schema | None = None) -> None:
+        """Open the log of a type with its fields, these and the computed columns; create it if it is missing.
+
+        A type whose fields are not known has no log yet.
+        """
+        decoded: pa.Schema | None = None
+        for fields in (self.decoded_of(name), self.export.types[name].schema, more):
+            decoded = fields if decoded is None else decoded if fields is None else grown(decoded, fields)
+        if decoded is None:
+            return
         computed = [
             pa.field(column, output_type(expression, decoded)) for column, expression in self.job.columns.items()
         ]
         partitions = [(DAY_FOLDER, pa.date32()), *([(STAGED, pa.string())] if self.is_plain else [])]
-        wanted = pa.schema([*decoded, *computed, *partitions])
-        log = self.find_type_log(spec.name)
-        if log is None or len(fit(log.schema, wanted, NewColumnPolicy.ADD, log.spec.path)):
-            place = self.type_place(spec.name)
-            log = open_or_create(place, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
-            self._logs[spec.name] = log
+        columns = pa.schema([*decoded, *computed, *partitions])
+        log = self.find_type_log(name)
+        if log is None or len(fit(log.schema, columns, NewColumnPolicy.ADD, log.spec.path)):
+            place = self.type_place(name)
+            log = open_or_create(place, self.job.name, columns, NewColumnPolicy.ADD, self.environment)
+            self._logs[name] = log
 
     # types
 
@@ -239,21 +238,20 @@ class ExportLogs:
         """Create the logs that are missing, and enter the routing and the types that the job log does not know yet."""
         state = self.state()
         self._refuse_lost_logs(state)
-        self._refuse_unnamed_types(state)
+        self.refuse_unnamed_types(state)
         self.create_job_log()
-        for spec in self.export.types.values():
-            if self._readable(spec.name) is None and spec.name in self.unreadable:
-                continue
-            if (decoded := self.decoded_of(spec.name)) is not None:
-                self._create(spec, decoded if spec.schema is None else grown(decoded, spec.schema))
+        self.type_logs()
+        for name in self.export.types:
+            if name not in self.unreadable:
+                self._create(name)
         self.enter_types()
 
     def reopen(self, name: str) -> None:
         """Open the log of a type that failed once more; create it if that was not possible when the job started."""
         self._logs.pop(name, None)
-        if self.find_type_log(name) is None and (decoded := self.decoded_of(name)) is not None:
+        if self.find_type_log(name) is None:
             self._refuse_lost_logs(self.state())
-            self._create(self.export.types[name], decoded)
+            self._create(name)
             self.enter_types()
 
     def enter_types(self) -> None:
@@ -261,7 +259,7 @@ class ExportLogs:
 
         def decide() -> Change | None:
             state = self.known_state()
-            self._refuse_unnamed_types(state)
+            self.refuse_unnamed_types(state)
             self._refuse_rerouted(state)
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}
             for name in self.export.types:
@@ -276,18 +274,18 @@ class ExportLogs:
         log = self._readable(name)
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
 
-    def _refuse_unnamed_types(self, state: ExportState) -> None:
+    def refuse_unnamed_types(self, state: ExportState) -> None:
         unnamed = sorted(state.types.keys() - self.export.types.keys())
         if unnamed:
             raise UserError(
                 f"the table has types that the job file does not name: {', '.join(unnamed)}",
                 detail="this job file may be older than the one that added them",
-                hint="name them; a type that is not wanted any more is kept with `values: []`",
+                hint="start this process again with that job file; a type is retired with `values: []`",
             )
 
     def _refuse_rerouted(self, state: ExportState) -> None:
         """Records that were left to a type are recognised only by the routing under which they were counted."""
-        lagging = sorted({name for _, here in state.current() for name in here.lags})
+        lagging = sorted({name for _, partition in state.current() for name in partition.lags})
         if lagging and state.routing not in (None, self.routing()):
             raise UserError(
                 "route, types or values of the job file changed while records wait for a type",
@@ -298,7 +296,7 @@ class ExportLogs:
     def _refuse_lost_logs(self, state: ExportState) -> None:
         """A log that was lost or replaced would let records be written twice (RULES E6)."""
         if not state.partitions:
-            for name, log in self.type_logs():
+            for name, log in self.type_logs().items():
                 if any(key.startswith(f"{self.job.name}/") for key in log.transactions()):
                     raise UserError(
                         f"the log of type {name} has positions of the job {self.job.name}, whose own log is missing",
@@ -324,6 +322,6 @@ _PARTITIONS = frozenset({DAY_FOLDER, STAGED})
 
 def type_totals(logs: ExportLogs, partition: Partition) -> Totals:
     """What the logs of all types count of a partition; the job log counts the records that were read."""
-    totals = [log.known_state([partition]).of(partition).totals for _, log in logs.type_logs()]
+    totals = [logs.counted(name, partition).totals for name in logs.export.types]
     names = ("written", "quarantined", "filtered", "replayed")
     return Totals(**{name: sum(getattr(of_type, name) for of_type in totals) for name in names})

@@ -10,19 +10,17 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from penstock.errors import PenstockError, UserError
-from penstock.tables.export.days import Days, day_key, end_ms, needed_ms
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
-from penstock.tables.export.names import Day, TypeDay
-from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
+from penstock.tables.export.names import TypeDay
+from penstock.tables.export.state import MILLIS_PER_SECOND, Day, Days, day_key, end_ms, instant, needed_ms
 
 
 @dataclass(slots=True)
 class DayMarkers:
-    """The markers of one export, as far as this process knows them."""
+    """The markers of one export, as far as this process knows them. Days are judged by the logs as they are loaded."""
 
     logs: ExportLogs
     _marked: set[TypeDay] = field(default_factory=set)
@@ -30,26 +28,29 @@ class DayMarkers:
     def now_ms(self) -> int:
         return int(self.logs.environment.now() * MILLIS_PER_SECOND)
 
-    def needed_ms(self, name: str, day: Day) -> int:
-        """The watermark that makes a day complete, by the type's log as it was last read."""
-        return needed_ms(day, self.logs.days_of(name).get(day, 0), self.logs.export.days.complete_after_seconds)
-
-    def is_complete(self, state: ExportState, name: str, day: Day) -> bool:
-        """Whether no more rows of that day are expected: the watermark is past its end, and past its last late row.
+    def watermark_of(self, name: str) -> int | None:
+        """The event time up to which a type is complete.
 
         A type whose log cannot be read may have had late rows: no day of it is complete.
         """
-        mark, needed = state.watermark_of(name, self.now_ms()), self.needed_ms(name, day)
-        return mark is not None and mark >= needed and name not in self.logs.unreadable
+        return None if name in self.logs.unreadable else self.logs.known_state().watermark_of(name, self.now_ms())
+
+    def needed_ms(self, name: str, day: Day) -> int:
+        """The watermark that makes a day complete."""
+        return needed_ms(day, self.logs.days_of(name).get(day, 0), self.logs.export.days.complete_after_seconds)
+
+    def is_complete(self, name: str, day: Day) -> bool:
+        """Whether no more rows of that day are expected: the watermark is past its end, and past its last late row."""
+        needed, mark = self.needed_ms(name, day), self.watermark_of(name)
+        return mark is not None and mark >= needed
 
     def late_numbers(self, name: str, days: Iterable[Day]) -> dict[str, int]:
         """The numbers by which a commit of rows enters their days: late rows with the watermark at which they came."""
-        state, known, numbers = self.logs.known_state(), self.logs.days_of(name), {}
-        for day in days:
-            late = self.is_complete(state, name, day)
-            late_ms = (state.watermark_of(name, self.now_ms()) or 0) if late else known.get(day, 0)
-            numbers[day_key(self.logs.job.name, day)] = late_ms
-        return numbers
+        late_before, mark = self.logs.days_of(name), self.watermark_of(name) or 0
+        return {
+            day_key(self.logs.job.name, day): mark if self.is_complete(name, day) else late_before.get(day, 0)
+            for day in days
+        }
 
     def report_late(self, name: str, before: Days) -> None:
         """Report the days to which the last commit of a type added late rows."""
@@ -57,25 +58,21 @@ class DayMarkers:
             if late_ms > before.get(day, 0):
                 self.logs.environment.listener.event(DayOpenedAgain(type=name, day=day))
 
-    def read(self, state: ExportState) -> None:
+    def read(self) -> None:
         """List the markers, and remove those of days that are not complete: a process died, or put one too late."""
         with self._reporting():
             entries = self.logs.storage.list(self.logs.places.markers)
             paths = [entry.path.removesuffix(".json").split("/") for entry in entries]
             self._marked = {(parts[-2], parts[-1]) for parts in paths}
             for name, day in sorted(self._marked):
-                self._reopen(state, name, day)
-
-    def _reopen(self, state: ExportState, name: str, day: Day) -> None:
-        """Remove the marker of a day that is not complete any more."""
-        if not self.is_complete(state, name, day):
-            self.hide(name, [day])
+                if not self.is_complete(name, day):
+                    self.hide(name, [day])
 
     def hide(self, name: str, days: Iterable[Day]) -> None:
         """Remove the markers of days whose files are about to change. Raises if one cannot be removed.
 
-        Whether this process knows of a marker does not matter: another one may have put it. A day that is not over by
-        the clock has none, unless a process whose clock was ahead put it.
+        Another process may have put a marker that this one does not know. A day that is not over by the clock has none,
+        unless a process whose clock was ahead put it.
         """
         for day in days:
             is_marked, path = (name, day) in self._marked, self.logs.places.marker(name, day)
@@ -97,27 +94,26 @@ class DayMarkers:
             # Another file is in the way: nothing can be below it.
             return False
 
-    def put(self, state: ExportState, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
+    def put(self, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
         """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""
         for name in names:
-            for day in [day for day in self.logs.days_of(name) if self._is_due(state, name, day)]:
+            for day in [day for day in self.logs.days_of(name) if self._is_due(name, day)]:
                 with self._reporting():
                     # Another process may have added late rows: its commit came before or comes after the marker.
                     log = self.logs.refreshed(name)
-                    if log is not None and self._is_due(state, name, day) and day not in pending_days(name):
-                        self._put(state, name, day, log.version)
+                    if log is not None and self._is_due(name, day) and day not in pending_days(name):
+                        self._put(name, day, log.version)
                         self.logs.refreshed(name)
-                        self._reopen(state, name, day)
+                        if not self.is_complete(name, day):
+                            self.hide(name, [day])
 
-    def _is_due(self, state: ExportState, name: str, day: Day) -> bool:
-        return (name, day) not in self._marked and self.is_complete(state, name, day)
+    def _is_due(self, name: str, day: Day) -> bool:
+        return (name, day) not in self._marked and self.is_complete(name, day)
 
-    def _put(self, state: ExportState, name: str, day: Day, version: int) -> None:
+    def _put(self, name: str, day: Day, version: int) -> None:
         """The contents differ each time: a reader that finds them unchanged has read the whole day."""
-        mark_ms = state.watermark_of(name, self.now_ms()) or 0
-        mark = datetime.fromtimestamp(mark_ms / MILLIS_PER_SECOND, UTC).isoformat()
-        body = json.dumps({"type": name, "day": day, "version": version, "watermark": mark}).encode()
-        created = self.logs.storage.put_if_absent(self.logs.places.marker(name, day), body)
+        body = {"type": name, "day": day, "version": version, "watermark": instant(self.watermark_of(name))}
+        created = self.logs.storage.put_if_absent(self.logs.places.marker(name, day), json.dumps(body).encode())
         self._marked.add((name, day))
         self.logs.environment.at_step("marked")
         if created:

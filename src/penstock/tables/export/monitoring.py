@@ -92,19 +92,20 @@ def measure(
     counts = {name: (writes[name, False], writes[name, True] + writes[name, False]) for name in type_lag}
     percents = {name: 100.0 * failed / total for name, (failed, total) in counts.items() if total}
     marks = {name: mark for name in type_lag if (mark := state.watermark_of(name)) is not None}
-    # Failures and lag have to be below their limits; a discrepancy may reach its own.
     alerts: dict[str, list[str]] = {}
-    if (percent_max := limits.failed_writes_percent_max) is not None:
-        text = "type {}: {:.1f} % of writes failed, the limit is {:g} %"
-        failing = {name: percent for name, percent in percents.items() if percent >= percent_max}
-        alerts[Rule.FAILED_WRITES.value] = [text.format(*values, percent_max) for values in failing.items()]
-    if (lag_max := limits.lag_records_max) is not None:
-        text = "{}: {} records up to the end of the log, the limit is {}"
-        alerts[Rule.LAG.value] = [text.format(*values, lag_max) for values in lag.items() if values[1] >= lag_max]
-    if (apart_max := limits.discrepancy_records_max) is not None:
-        text = "{}: its types are {} records apart, the limit is {}"
-        beyond = [values for values in discrepancy.items() if values[1] > apart_max]
-        alerts[Rule.DISCREPANCY.value] = [text.format(*values, apart_max) for values in beyond]
+
+    def alert(rule: Rule, text: str, values: Mapping[str, float], limit: float | None) -> None:
+        # Failures and lag have to be below their limits; a discrepancy may reach its own.
+        at_limit = rule is not Rule.DISCREPANCY
+        if limit is not None:
+            beyond = {name: value for name, value in values.items() if value > limit or (at_limit and value == limit)}
+            alerts[rule.value] = [text.format(name, value, limit) for name, value in beyond.items()]
+
+    percent = "type {}: {:.1f} % of writes failed, the limit is {:g} %"
+    alert(Rule.FAILED_WRITES, percent, percents, limits.failed_writes_percent_max)
+    alert(Rule.LAG, "{}: {} records up to the end of the log, the limit is {}", lag, limits.lag_records_max)
+    apart = "{}: its types are {} records apart, the limit is {}"
+    alert(Rule.DISCREPANCY, apart, discrepancy, limits.discrepancy_records_max)
     return ExportRules(
         alerts=alerts,
         failed_writes_percent=percents,

@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.logs.log import Partition
+from penstock.tables.export.state import Day
 
 SUFFIX = ".parquet"
-CLAIMS = "_penstock/names"
-Day = str
-"""`YYYY-MM-DD`, in UTC."""
+CLAIMS = "_penstock/_claims"
+"""No job has such a name."""
 TypeDay = tuple[str, Day]
 
 _FINAL = re.compile(
@@ -36,19 +35,11 @@ class Places:
         return f"{self.markers}/{name}/{day}.json"
 
 
-@dataclass(frozen=True, slots=True)
-class NameSpace:
-    """How the file names of a job begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster.
-
-    Always with the topic: a second one may be added to the job at any time.
-    """
-
-    cluster: str = ""
-
-    def of(self, topic: str) -> str:
-        space = f"{self.cluster}.{topic}." if self.cluster else f"{topic}."
-        # Readers pass over files whose names begin with these.
-        return f"~{space}" if space.startswith(("_", ".")) else space
+def name_space(cluster: str, topic: str) -> str:
+    """How the names of files begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster."""
+    space = f"{cluster}.{topic}." if cluster else f"{topic}."
+    # Readers pass over files whose names begin with these.
+    return f"~{space}" if space.startswith(("_", ".")) else space
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +54,22 @@ class FinalName:
 
 def claim_of(space: str) -> str:
     """The object by which a job reserves the names that begin so."""
-    return f"{CLAIMS}/{space}"
+    return f"{CLAIMS}/names/{space}"
 
 
-def topic_claim(topic_id: str, name: str) -> str:
-    """The object by which a job reserves the records of a type in one incarnation of a topic."""
-    return f"_penstock/topics/{topic_id}/{name}"
+def topic_claim(topic_id: str) -> str:
+    """The object by which a job reserves the records of one incarnation of a topic."""
+    return f"{CLAIMS}/topics/{topic_id}"
 
 
 def day_folder(name: str, day: Day) -> str:
     return f"{name}/day={day}"
 
 
-def final_name(space: NameSpace, partition: Partition, incarnation: int, last_offset: int) -> str:
+def final_name(space: str, partition: int, incarnation: int, last_offset: int) -> str:
     """The name of a data file; `incarnation` counts how often the topic was created, from 1."""
     again = f"~{incarnation}" if incarnation > 1 else ""
-    return f"{space.of(partition.topic)}{partition.number}{again}.{last_offset}{SUFFIX}"
+    return f"{space}{partition}{again}.{last_offset}{SUFFIX}"
 
 
 def output_name(kind: Literal["compacted", "replayed"], job: str, number: int, unique: str) -> str:

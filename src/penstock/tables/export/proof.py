@@ -21,7 +21,6 @@ from penstock.flow.stage import Stage
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition, Slice
@@ -31,11 +30,8 @@ from penstock.proof.frame import prove, shown
 from penstock.proof.numbers import (
     Slices,
     States,
-    TopicIncarnations,
     check_slices,
     check_totals,
-    find_incarnations,
-    read_history,
 )
 from penstock.proof.subject import (
     DataFile,
@@ -50,9 +46,8 @@ from penstock.proof.subject import (
 )
 from penstock.storage import NotFoundError
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import read_footer
-from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.root import visible_files
+from penstock.tables.export.finishing import read_footer, visible_files
+from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
@@ -72,9 +67,11 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
         return NO_TABLE
     facts = read_facts(job, logs.job_log)
     # Read last: types may be ahead, and never behind.
-    logs.refresh_types()
-    places = facts.incarnations.partitions
-    types = [TypeFacts.read(logs, name, log, places) for name, log in logs.type_logs()]
+    state = logs.known_state()
+    types = [
+        TypeFacts(name, read_facts(job, log), {place: state.of(place).position_of(name) or 0 for place in facts.states})
+        for name, log in logs.type_logs().items()
+    ]
     if not any(of_type.ahead for of_type in types):
         return prove(subject_of(table, facts, types), depth, open_log)
     if reads > 1:
@@ -89,30 +86,20 @@ class TypeFacts:
     """What the log of a type says, as of the version that is loaded."""
 
     name: str
-    log: Table
-    states: Mapping[Partition, DeltaPartition]
-    slices: Slices
-    incarnations: TopicIncarnations
+    facts: TableFacts
     ends: Mapping[Partition, int]
     """Up to where the type is complete by the job log: no row is at or beyond them."""
 
-    @classmethod
-    def read(cls, logs: ExportLogs, name: str, log: Table, places: Iterable[Partition]) -> TypeFacts:
-        job, states = logs.job.name, {partition: logs.known_state().of(partition) for partition in places}
-        with library_errors(log.spec.path):
-            history = [record for record in log.handle.history() if int(record["version"]) <= log.version]
-        return cls(
-            name,
-            log,
-            log.known_state(states).partitions,
-            read_history(history, job),
-            find_incarnations(log.transactions(), job),
-            {partition: state.position_of(name) or 0 for partition, state in states.items()},
-        )
+    @property
+    def log(self) -> Table:
+        return self.facts.table
+
+    def state(self, partition: Partition) -> DeltaPartition:
+        return self.log.known_state(self.ends).of(partition)
 
     @property
     def ahead(self) -> bool:
-        return any((self.states[partition].position or 0) > end for partition, end in self.ends.items())
+        return any((self.state(partition).position or 0) > end for partition, end in self.ends.items())
 
 
 DeletedDays = Counter[tuple[str, str]]
@@ -124,7 +111,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
     logs, deleted, unsure = table.logs, DeletedDays(), DeletedDays()
     warnings = []
     sources = tuple(_type_source(table, of_type, deleted, unsure) for of_type in types)
-    other_ids = frozenset().union(*(of_type.incarnations.other_ids for of_type in types))
+    other_ids = frozenset().union(*(of_type.facts.incarnations.other_ids for of_type in types))
     pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
     subject = facts.subject(logs.job, pending)
     if deleted:
@@ -134,14 +121,14 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
     return replace(
         subject,
         states={
-            partition: replace(state, totals=_combined(logs, types, partition, state.totals))
+            partition: replace(state, totals=_combined(logs, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
         incarnations=replace(facts.incarnations, other_ids=other_ids),
         sources=sources,
         rows_written={
-            of_type.name: of_type.incarnations.rows_written
+            of_type.name: of_type.facts.incarnations.rows_written
             - sum(rows for (name, _), rows in deleted.items() if name == of_type.name)
             for of_type in types
         },
@@ -169,19 +156,16 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
     return states, slices
 
 
-def _combined(logs: ExportLogs, types: Sequence[TypeFacts], partition: Partition, totals: Totals) -> Totals:
+def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
     """The totals of all logs.
 
     If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
-    them again, its holes may have been records, and bad records of before are not in the new quarantine.
+    them again, and its holes may have been records.
     """
-    for own in (of_type.states[partition].totals for of_type in types):
-        totals += Totals(written=own.written, quarantined=own.quarantined, filtered=own.filtered, replayed=own.replayed)
+    totals += type_totals(logs, partition)
     if totals.restored:
-        former = logs.known_state().of(partition).former_quarantined
         read_again = min(max(totals.unaccounted, 0), totals.restored)
-        totals += Totals(quarantined=-former, filtered=former, restored=-read_again)
-        totals += Totals(holes=-totals.holes, gap=totals.holes)
+        totals += Totals(restored=-read_again, holes=-totals.holes, gap=totals.holes)
     return totals
 
 
@@ -199,7 +183,7 @@ def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, u
     files = []
     for day, of_day in by_day.items():
         paths = {file.path: source for file in of_day if (source := table.finishing.source_of(name, file)) in staged}
-        complete = logs.is_plain and table.markers.is_complete(logs.known_state(), name, day)
+        complete = logs.is_plain and table.markers.is_complete(name, day)
         if complete and not log.file_storage().sizes(paths.get(file.path, file.path) for file in of_day):
             compacted = [file for file in of_day if parse_compacted_name(str(file.values[-1])) is not None]
             deleted[name, day] = sum(file.rows or 0 for file in of_day)
@@ -243,10 +227,10 @@ def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
     """
     states = {
         partition: replace(state, totals=structs.replace(state.totals, replayed=0))
-        for partition, state in of_type.states.items()
+        for partition, state in ((partition, of_type.state(partition)) for partition in of_type.ends)
         if state.position is not None or structs.replace(state.totals, replayed=0) != Totals()
     }
-    for check in (check_totals(states), check_slices(states, of_type.slices)):
+    for check in (check_totals(states), check_slices(states, of_type.facts.slices)):
         if not check.ok:
             yield f"log of type {of_type.name}: {check.detail}"
     if unnamed := _unnamed_files(table, of_type):
@@ -256,7 +240,7 @@ def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
 def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
     """Plain files that readers see and that the log of their type does not name: rows are there twice, or too many."""
     logs, name = table.logs, of_type.name
-    left = set(visible_files(logs, name)) if logs.is_plain else set()
+    left = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
     left -= {file.path for file in of_type.log.active_files()}
     if not left:
         return ()
@@ -274,7 +258,7 @@ def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
 
 def _rewrite(logs: ExportLogs) -> Rewrite:
     """Writes records again, routed and filed as the job does now."""
-    takes = {name for name, _ in logs.type_logs()}
+    takes = logs.type_logs()
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         partition = piece.partition

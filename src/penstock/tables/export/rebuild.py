@@ -22,33 +22,26 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, Ranges, StagedFile
-from penstock.flow.write.names import SUFFIX
-from penstock.job.spec import StartAt
+from penstock.job.spec import DAY_FOLDER, StartAt
 from penstock.lake.delta.keys import (
     field_key,
-    flow_key,
     jobs_with_positions,
-    position_key,
     replay_key,
     topic_fingerprint,
     topic_key,
 )
-from penstock.lake.delta.provenance import CommitStart, Provenance, placed
-from penstock.lake.delta.table import Change, Table
 from penstock.lake.proposal import Proposal, SlicePart
+from penstock.lake.state import Numbers
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
-from penstock.tables.export.days import day_key
-from penstock.tables.export.finishing import Footer, read_footer
-from penstock.tables.export.logs import FILES_END, REPLAYED_END, STAGED, ExportLogs, type_totals
-from penstock.tables.export.names import day_folder, parse_final_name, type_and_day
-from penstock.tables.export.root import own_files
-from penstock.tables.export.state import FORMER_QUARANTINED, UNKNOWN_TOPIC, incarnation_key, parse_state, type_key
+from penstock.tables.export.finishing import Footer, read_footer, visible_files
+from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
+from penstock.tables.export.names import day_folder, output_owner, parse_final_name, type_and_day
+from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
 FOOTERS_AT_ONCE = 16
-_KIND = "rebuild"
 _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they are in former folders of the quarantine"
 
 
@@ -57,20 +50,20 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
     away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
-    intact = {name for name, log in logs.type_logs() if log.job in jobs_with_positions(log.transactions())}
+    intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
-    files = sorted(own_files(logs, ""), key=lambda entry: entry.path) if logs.is_plain else []
+    files = [entry for entry in visible_files(logs, "") if not logs.is_plain or _is_named(entry.path)]
+    files.sort(key=lambda entry: entry.path)
     with_files = {entry.path.split("/")[0] for entry in files}
     if not logs.is_plain:
-        storage = logs.storage
-        with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
+        with_files &= logs.export.types.keys()
     if intact:
         restore = away if logs.is_plain else "restore its _delta_log"
         doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
-    elif not files:
+    elif not files or not logs.is_plain:
         doubts.append("there are neither positions nor data files of this job")
     restored = _Restored(logs)
-    if files and not intact and not doubts:
+    if not intact and not doubts:
         with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
             footers = pool.map(lambda entry: _footer(logs, entry.path), files)
             for entry, footer in zip(files, footers, strict=True):
@@ -121,6 +114,12 @@ class WrittenFile(
         return Partition(self.topic, self.topic_id, self.number)
 
 
+def _is_named(path: str) -> bool:
+    """Whether a file has a name and lies in a folder as Penstock gives them to plain files."""
+    named = parse_final_name(path) is not None or output_owner(path) is not None
+    return named and type_and_day(path) is not None
+
+
 def _footer(logs: ExportLogs, path: str) -> Footer | str:
     try:
         return read_footer(logs.storage, path)
@@ -144,7 +143,7 @@ class _Restored:
             self.faults.append(f"{path}: {footer}")
             return
         final, (name, day) = parse_final_name(path), type_and_day(path) or ("", "")
-        spaces = {self.logs.space.of(topic) for topic in self.logs.job.log.topics}
+        spaces = {self.logs.space_of(topic) for topic in self.logs.job.log.topics}
         if final is not None and final.space not in spaces and footer.facts.get("job") != self.logs.job.name:
             # Of another job whose claims were lost too.
             return
@@ -169,7 +168,7 @@ class _Restored:
         final = parse_final_name(file.path)
         named = None if final is None else (final.space, final.partition, final.last_offset)
         own = file.job == self.logs.job.name and file.path.startswith(f"{day_folder(file.type, file.day)}/")
-        return own and (bool(file.run) or named == (self.logs.space.of(file.topic), file.number, file.last))
+        return own and (bool(file.run) or named == (self.logs.space_of(file.topic), file.number, file.last))
 
     def doubts(self) -> list[str]:
         """What is missing or too much, in all files."""
@@ -197,27 +196,28 @@ class _Restored:
     def _broken(self, name: str, files: Sequence[WrittenFile]) -> Iterator[str]:
         """What is missing or too much among the files of a type in a partition, which are in order."""
         batches: dict[str, list[WrittenFile]] = defaultdict(list)
-        end: int | None = None
         for file in files:
-            if file.run:
-                if file.after is not None and file.after > (end or 0):
-                    yield f"offsets {end or 0} to {file.after - 1}: files of {name} are missing before {file.path}"
-            elif file.batch not in batches:
-                if end is not None and file.start < end:
-                    yield f"offsets {file.start} to {end - 1}: two batches wrote rows of {name}: {file.path}"
-                elif file.after != end:
-                    last = (file.after or file.start) - 1
-                    yield f"offsets {end or 0} to {last}: files of {name} are missing before {file.path}"
-                end = file.place[1]
             if not file.run:
                 batches[file.batch].append(file)
-        for batch, own in batches.items():
-            yield from self._broken_batch(name, batch, own)
+        end: int | None = None
+        for own in batches.values():
+            first = own[0]
+            if end is not None and first.start < end:
+                yield f"offsets {first.start} to {end - 1}: two batches wrote rows of {name}: {first.path}"
+            elif first.after != end:
+                last = (first.after or first.start) - 1
+                yield f"offsets {end or 0} to {last}: files of {name} are missing before {first.path}"
+            end = first.place[1]
+            yield from self._broken_batch(name, own)
+        for file in files:
+            if file.run and (file.after or 0) > (end or 0):
+                yield f"offsets {end or 0} to {(file.after or 0) - 1}: files of {name} are missing before {file.path}"
 
-    def _broken_batch(self, name: str, batch: str, own: Sequence[WrittenFile]) -> Iterator[str]:
+    def _broken_batch(self, name: str, own: Sequence[WrittenFile]) -> Iterator[str]:
         """What is missing of a type in a batch of one partition; files of other types count its own."""
         first, counts = own[0], Counter(file.piece for file in own)
-        of_batch = [file for file in self.written if (file.batch, file.partition) == (batch, first.partition)]
+        place = first.batch, first.partition
+        of_batch = [file for file in self.written if (file.batch, file.partition) == place]
         of_batch.sort(key=lambda file: file.types is not None)
         for piece, types in sorted({file.piece: file.types for file in of_batch}.items()):
             expected = "an unknown number" if types is None else types.get(name, 0)
@@ -234,22 +234,21 @@ class _Restored:
         logs.add_columns(name, pa.schema([field for field in self.schemas[name] if folded(field.name) not in computed]))
         log = logs.find_type_log(name)
         assert log is not None
-        numbers = {day_key(job, str(file.partition_values["day"])): 0 for file in self.files[name]}
-        numbers[replay_key(job)] = max(file.run for file in self.written if file.type == name)
-        starts = []
+        extra = {day_key(job, str(file.partition_values[DAY_FOLDER])): 0 for file in self.files[name]}
+        extra[replay_key(job)] = max(file.run for file in self.written if file.type == name)
+        parts = []
         for partition, files in self._by_partition(name).items():
             own, replayed = [file for file in files if not file.run], [file for file in files if file.run]
-            origin = own[0].start if own else min(file.offsets[0][0] for file in replayed)
-            end, rows = max((file.place[1] for file in own), default=origin), sum(file.rows for file in own)
+            start = own[0].start if own else min(file.offsets[0][0] for file in replayed)
+            end, rows = max((file.place[1] for file in own), default=start), sum(file.rows for file in own)
             # The type was beyond bad records that were replayed later.
             position = max([end, *(file.offsets[-1][1] for file in replayed)])
-            known = {"origin": origin, "read": rows, "written": rows, "holes": position - origin - rows}
-            known |= {"replayed": sum(file.rows for file in replayed), **({FILES_END: end} if own else {})}
-            numbers |= {field_key(job, partition, what): number for what, number in known.items()}
-            numbers[position_key(job, partition)] = position
-            starts.append(CommitStart(*placed(partition), origin))
-        record = Provenance(kind=_KIND, job=job, starts=tuple(starts)).metadata
-        log.swap(lambda: Change([*map(log.add_action, self.files[name])], numbers, record), "rebuilding")
+            numbers = Numbers(latest={FILES_END: end} if own else {})
+            piece = Slice(partition, start, position, start)
+            parts.append(SlicePart(piece, 0, Counts(read=rows, written=rows), numbers=numbers, begins=True))
+            extra[field_key(job, partition, "replayed")] = sum(file.rows for file in replayed)
+        proposal = Proposal(job, new_batch_id(), tuple(parts), extra, files=tuple(self.files[name]))
+        log.commit(proposal)
 
 
 # the job log
@@ -258,32 +257,29 @@ class _Restored:
 def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_ids: Mapping[str, str]) -> RebuildReport:
     """Create the job log, and enter positions and types with one commit; `former_ids` are of topics as of the files."""
     job, job_log = logs.job.name, logs.create_job_log()
-    types = dict(logs.type_logs())
+    types = logs.type_logs()
     run = max(map(run_number, types.values()), default=0)
-    numbers = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
-    own = {name: parse_state(log.version, log.transactions(), job).partitions for name, log in types.items()}
-    keys = sorted({key for known in own.values() for key, counted in known.items() if counted.position is not None})
+    extra = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
+    states = [parse_state(log.version, log.transactions(), job).partitions for log in types.values()]
+    keys = sorted({key for state in states for key, counted in state.items() if counted.position is not None})
     ids = {part.topic: part.topic_id for part in bounds if any(part.topic_id == topic_id for topic_id, _ in keys)}
     # The next start notices a topic that was recreated meanwhile.
     ids = {**dict.fromkeys((partition.topic for partition in bounds), UNKNOWN_TOPIC), **former_ids, **ids}
     topics = {topic_id: topic for topic, topic_id in ids.items()}
     finals = [parse_final_name(file.path) for log in types.values() for file in log.active_files()]
     for topic, topic_id in ids.items():
-        incarnations = [final.incarnation for final in finals if final and final.space == logs.space.of(topic)]
+        incarnations = [final.incarnation for final in finals if final and final.space == logs.space_of(topic)]
         if incarnations or topic_id != UNKNOWN_TOPIC:
-            numbers[topic_key(job, topic)] = topic_fingerprint(topic_id)
-            numbers[incarnation_key(job, topic)] = max(incarnations, default=1)
-    positions, notes = {}, [_QUARANTINE_NOTE]
-    marks: dict[str, int] = {}
-    partitions = [Partition(topics.get(key[0], UNKNOWN_TOPIC), *key) for key in keys]
-    for name, log in types.items():
-        marks |= listed_marks(log, name)
-        _go_on_from(logs, name, log, partitions)
-    for partition, key in zip(partitions, keys, strict=True):
-        origins = [parts[key].origin or 0 for parts in own.values() if key in parts]
+            extra[topic_key(job, topic)] = topic_fingerprint(topic_id)
+            extra[incarnation_key(job, topic)] = max(incarnations, default=1)
+    positions, notes, parts = {}, [_QUARANTINE_NOTE], []
+    for topic_id, number in keys:
+        partition = Partition(topics.get(topic_id, UNKNOWN_TOPIC), topic_id, number)
+        origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else min(origins)
-        ends = {name: logs.position(name, partition) or begun for name in logs.export.types}
+        begun = min(origin for origin in origins if origin is not None)
+        begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
+        ends = {name: logs.counted(name, partition).position or begun for name in logs.export.types}
         position = max(ends.values())
         if partition.topic != UNKNOWN_TOPIC:
             first = bounds[partition].first if partition in bounds else 0
@@ -294,23 +290,13 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
             if end < position
         ]
         totals = type_totals(logs, partition)
-        known = {"origin": begun, "holes": position - begun, "restored": totals.accounted}
-        known[FORMER_QUARANTINED] = totals.quarantined - totals.replayed
-        numbers |= {field_key(job, partition, what): number for what, number in known.items()}
-        numbers[position_key(job, partition)] = position
-    record = Provenance(kind=_KIND, job=job).metadata
+        # Bad records of before are not in the new quarantine: of the sum over all logs, they count as filtered.
+        former = totals.quarantined - totals.replayed
+        counts = {"restored": totals.accounted, "quarantined": -former, "filtered": former}
+        extra |= {field_key(job, partition, what): number for what, number in counts.items()}
+        parts.append(SlicePart(Slice(partition, begun, position, begun), 0, Counts(), begins=True))
     # What types listed for the former quarantine counts as appended to the new one.
+    marks = {key: mark for name, log in types.items() for key, mark in listed_marks(log, name).items()}
     discard(logs.job, Listings(job_log.quarantine_url, {**marks, replay_key(job): run}, run), logs.environment)
-    job_log.swap(lambda: None if logs.known_state().partitions else Change([], numbers, record), "rebuilding")
+    job_log.commit(Proposal(job, new_batch_id(), tuple(parts), extra))
     return RebuildReport(positions=positions, notes=tuple(notes))
-
-
-def _go_on_from(logs: ExportLogs, name: str, log: Table, partitions: Sequence[Partition]) -> None:
-    """Let a type pass the rows that were replayed into it, and take further ones under the job file as it is."""
-    parts = []
-    for partition, known in log.known_state(partitions).partitions.items():
-        start, end = known.position or 0, known.numbers.get(REPLAYED_END, 0)
-        if start < end:
-            parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=known.position is None))
-    proposal = Proposal(log.job, new_batch_id(), tuple(parts), {flow_key(log.job): logs.settings_of(name)})
-    log.commit_revised(lambda: proposal, logs.columns_of(name))

@@ -1,15 +1,16 @@
-"""What the job log of an export says: positions, types that lag and event times, and how slices change them. Pure.
+"""The state of an export in its logs: positions, types that lag, event times and days, and how slices change it. Pure.
 
 A type that does not lag in a partition is complete up to the partition's position, also if its own log ends lower: so
-idle types need no commits. A type lags while records are left to it.
+idle types need no commits. A type lags while records are left to it, because its rotation is not due or it failed.
+The log of a type keeps every day that has rows, with the watermark at which rows came after the day was complete, or 0.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from datetime import UTC, date, datetime
 
 from penstock.flow.write.report import Share
 from penstock.lake.delta.keys import field_key, topic_fingerprint
@@ -17,22 +18,15 @@ from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition, Slice
 
 MILLIS_PER_SECOND = 1000
+MILLIS_PER_DAY = 86_400 * MILLIS_PER_SECOND
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
-FORMER_QUARANTINED = "former_quarantined"
-"""The number of a partition that counts bad records in the quarantine of a job log that was lost."""
 UNKNOWN_TOPIC = "?"
 """Stands for a topic that was recreated since."""
-
-
-class Cause(StrEnum):
-    """Why a type lags the others."""
-
-    ROTATION = "rotation"
-    FAILING = "failing"
-
-
-_CAUSES = tuple(Cause)
+Day = str
+"""`YYYY-MM-DD`, in UTC."""
+Days = Mapping[Day, int]
+"""Days that have rows, with the watermark at which late rows came, or 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,6 @@ class Lag:
     """A type that lags in a partition: everything of it below `position` is written."""
 
     position: int
-    cause: Cause
     deferred: int = 0
     """How many records are left to it."""
     since_ms: int = 0
@@ -61,7 +54,6 @@ class JobPartition:
     totals: Totals = field(default_factory=Totals)
     watermark_ms: int | None = None
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    former_quarantined: int = 0
 
     def watermark_of(self, name: str) -> int | None:
         lag = self.lags.get(name)
@@ -98,31 +90,33 @@ class ExportState:
 
     def partition_of(self, key: PartitionId) -> Partition:
         """With the name of its topic, if it is a topic as it is now."""
-        names = (topic for topic, known in self.fingerprints.items() if known == topic_fingerprint(key[0]))
+        names = (topic for topic, number in self.fingerprints.items() if number == topic_fingerprint(key[0]))
         return Partition(next(names, UNKNOWN_TOPIC), *key)
 
     def current(self) -> Iterator[tuple[PartitionId, JobPartition]]:
         """The started partitions of topics as they are now."""
         present = set(self.fingerprints.values())
-        for key, here in self.partitions.items():
-            if here.position is not None and topic_fingerprint(key[0]) in present:
-                yield key, here
+        for key, partition in self.partitions.items():
+            if partition.position is not None and topic_fingerprint(key[0]) in present:
+                yield key, partition
 
     def watermark_of(self, name: str, now_ms: int | None = None) -> int | None:
         """The event time up to which a type is complete: the least over all partitions; None while one has none.
 
         With `now_ms` it is not beyond that: a process whose clock was ahead may have left event times of the future.
         """
-        marks = [here.watermark_of(name) for _, here in self.current()]
-        known = [mark for mark in marks if mark is not None]
-        if not marks or len(known) < len(marks):
-            return None
-        return min(known) if now_ms is None else min(*known, now_ms)
+        marks = [partition.watermark_of(name) for _, partition in self.current()]
+        return _least(marks if now_ms is None or not marks else [*marks, now_ms])
 
     def present_watermark(self) -> int | None:
         """Where a partition enters that is created later: it reopens nothing that was complete before."""
-        marks = [here.watermark_ms for _, here in self.current()]
-        return min((mark for mark in marks if mark is not None), default=None) if None not in marks else None
+        return _least([partition.watermark_ms for _, partition in self.current()])
+
+
+def _least(marks: Sequence[int | None]) -> int | None:
+    """The least of these watermarks; None if one is missing, or all are."""
+    numbers = [mark for mark in marks if mark is not None]
+    return min(numbers, default=None) if len(numbers) == len(marks) else None
 
 
 # how the job log keeps it
@@ -144,7 +138,7 @@ def incarnation_key(job: str, topic: str) -> str:
 def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
     """A watermark that is not known yet was never known in this partition."""
     return {
-        field_key(job, partition, f"lag/{name}/{what}"): _CAUSES.index(lag.cause) if what == "cause" else number
+        field_key(job, partition, f"lag/{name}/{what}"): number
         for name, lag in lags.items()
         for what, number in asdict(lag).items()
         if number is not None
@@ -177,7 +171,7 @@ def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
         if kind == "lag":
             type_name, _, what = rest.rpartition("/")
             by_type.setdefault(type_name, {})[what] = number
-    lags = {name: Lag(**{**known, "cause": _CAUSES[known["cause"]]}) for name, known in by_type.items()}  # type: ignore[arg-type]
+    lags = {name: Lag(**of_type) for name, of_type in by_type.items()}
     return JobPartition(
         numbers.get("position"),
         numbers.get("origin"),
@@ -185,27 +179,19 @@ def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
         Totals(*(numbers.get(name, 0) for name in TOTAL_NAMES)),
         numbers.get(EVENT_MS),
         {name: lag for name, lag in lags.items() if lag.deferred},
-        numbers.get(FORMER_QUARANTINED, 0),
     )
 
 
 # how slices change it
 
 
-def deferred_lags(
-    before: JobPartition, left: Mapping[str, Share], causes: Mapping[str, Cause], now_ms: int
-) -> dict[str, Lag]:
-    """The types that lag after a slice of the partition itself left records of them, each for its cause."""
+def deferred_lags(before: JobPartition, left: Mapping[str, Share], now_ms: int) -> dict[str, Lag]:
+    """The types that lag after a slice of the partition itself left records of them."""
     lags = {}
     for name, share in left.items():
-        lag = before.lags.get(name)
-        if lag is None:
-            lag = Lag(share.first or 0, causes[name], since_ms=now_ms, watermark_ms=before.watermark_ms)
-        lags[name] = replace(
-            lag,
-            cause=causes[name],
-            deferred=lag.deferred + share.counts.read,
-        )
+        new = Lag(share.first or 0, since_ms=now_ms, watermark_ms=before.watermark_ms)
+        lag = before.lags.get(name, new)
+        lags[name] = replace(lag, deferred=lag.deferred + share.counts.read)
     return lags
 
 
@@ -219,15 +205,39 @@ def caught_up(before: JobPartition, piece: Slice, counts: Mapping[str, int]) -> 
     for name, count in counts.items():
         lag = before.lags[name]
         left = lag.deferred - count
-        totals += Totals(deferred=-count)
-        if piece.end >= (before.position or 0):
-            totals += Totals(deferred=-left, vanished=left)
-            left = 0
-        gap = max(0, min(piece.read_from, piece.end) - lag.position)
-        lags[name] = replace(
-            lag,
-            position=piece.end,
-            deferred=left,
-            gap=lag.gap + gap if left else 0,
-        )
+        vanished = left if piece.end >= (before.position or 0) else 0
+        left -= vanished
+        totals += Totals(deferred=-count - vanished, vanished=vanished)
+        gap = lag.gap + max(0, min(piece.read_from, piece.end) - lag.position)
+        lags[name] = replace(lag, position=piece.end, deferred=left, gap=gap if left else 0)
     return lags, totals
+
+
+# days
+
+
+def day_key(job: str, day: Day) -> str:
+    return f"{job}#day/{day}"
+
+
+def parse_days(numbers: Mapping[str, int], job: str) -> dict[Day, int]:
+    """The days from the app transactions of a type's log."""
+    prefix = day_key(job, "")
+    return {key.removeprefix(prefix): late_ms for key, late_ms in numbers.items() if key.startswith(prefix)}
+
+
+def end_ms(day: Day) -> int:
+    """The instant at which a UTC day is over."""
+    return ((date.fromisoformat(day) - date(1970, 1, 1)).days + 1) * MILLIS_PER_DAY
+
+
+def needed_ms(day: Day, late_ms: int, after_seconds: float) -> int:
+    """The watermark that makes a day complete."""
+    return max(end_ms(day), late_ms) + int(after_seconds * MILLIS_PER_SECOND)
+
+
+def instant(millis: int | None) -> str | None:
+    """Event time for people: UTC, to the second."""
+    if millis is None:
+        return None
+    return datetime.fromtimestamp(millis / MILLIS_PER_SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -27,13 +26,12 @@ from penstock.status.model import (
     Section,
     shown_path,
 )
-from penstock.tables.export.days import instant, open_days
+from penstock.tables.export.catch_up import is_rotation_due
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.monitoring import Rule, measure
-from penstock.tables.export.names import Day
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import MILLIS_PER_SECOND, Cause, ExportState, Lag
+from penstock.tables.export.state import Day, ExportState, Lag, instant
 from penstock.tables.single.facts import facts_status, read_facts
 
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
@@ -53,8 +51,8 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
         return JobStatus(job.name, shown_path(job), None, sections=(Section("types", [], HEADINGS),))
     facts = read_facts(job, table.logs.job_log)
     states = {
-        partition: replace(known, totals=known.totals + type_totals(table.logs, partition))
-        for partition, known in facts.states.items()
+        partition: replace(counted, totals=counted.totals + type_totals(table.logs, partition))
+        for partition, counted in facts.states.items()
     }
     common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
     ends = {shown.partition: shown.end for shown in common.partitions}
@@ -65,7 +63,7 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
     return replace(
         common,
-        alerts=(*common.alerts, *_type_alerts(state, types, table.logs.unreadable), *alerts),
+        alerts=(*common.alerts, *_type_alerts(table, state, types), *alerts),
         sections=(Section("types", types, HEADINGS, tuple(map(_cells, types))),),
     )
 
@@ -84,63 +82,57 @@ def _pending_files(table: ExportTable) -> Pending:
     return Counter((rename.type, rename.day) for rename in table.finishing.pending())
 
 
-def _type_alerts(
-    state: ExportState, types: Sequence[Mapping[str, Any]], unreadable: Mapping[str, str]
-) -> Iterator[Alert]:
+def _type_alerts(table: ExportTable, state: ExportState, types: Sequence[Mapping[str, Any]]) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
     for values in types:
-        name = values["type"]
-        failing = [lag for _, lag in _lags(state, name) if lag.cause is Cause.FAILING]
-        if failing:
-            deferred = sum(lag.deferred for lag in failing)
-            since = instant(min(lag.since_ms for lag in failing))
-            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be written since {since}: {deferred} records wait")
-        if name in unreadable:
-            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name} cannot be read: {unreadable[name]}")
+        name, spec = values["type"], table.logs.export.types.get(values["type"])
+        rotation, now = None if spec is None else spec.rotation, table.environment.now()
+        due = [lag for _, lag in _lags(state, name) if is_rotation_due(rotation, lag, now)]
+        texts = []
+        if due:
+            since, deferred = instant(min(lag.since_ms for lag in due)), sum(lag.deferred for lag in due)
+            texts.append(f"type {name} is due and not written since {since}: {deferred} records wait")
+        if name in table.logs.unreadable:
+            texts.append(f"type {name} cannot be read: {table.logs.unreadable[name]}")
         if values["pending_renames"]:
-            text = f"type {name}: {values['pending_renames']} files wait for their final names"
-            yield Alert(TypeAlert.TYPE_LAGGING, text)
+            texts.append(f"type {name}: {values['pending_renames']} files wait for their final names")
+        yield from (Alert(TypeAlert.TYPE_LAGGING, text) for text in texts)
 
 
 def _type_values(
     table: ExportTable, state: ExportState, name: str, gap_records: int, pending: Pending
 ) -> dict[str, Any]:
     """One type; `gap_records` is of the partition where it is furthest back."""
-    logs = table.logs
-    log = logs.refreshed(name)
-    files, days = () if log is None else log.active_files(), logs.days_of(name)
-    mark_ms = None if name in logs.unreadable else state.watermark_of(name, table.markers.now_ms())
-    opened = open_days(days, mark_ms, logs.export.days.complete_after_seconds)
-    complete = [day for day in days if day not in opened and (name, day) not in pending]
+    log, days = table.logs.refreshed(name), table.logs.days_of(name)
+    files = () if log is None else log.active_files()
+    complete = [day for day in days if table.markers.is_complete(name, day)]
     return {
         "type": name,
         "rows": sum(file.rows or 0 for file in files),
         "files": len(files),
         "size_bytes": sum(file.size_bytes for file in files),
         "gap_records": gap_records,
-        "lagging": [_lag_values(state, partition, lag) for partition, lag in _lags(state, name)],
+        "lagging": [
+            {
+                "topic": partition.topic,
+                "partition": partition.number,
+                "position": lag.position,
+                "gap_records": (state.of(partition).position or 0) - lag.position,
+                "deferred": lag.deferred,
+                "since": instant(lag.since_ms),
+            }
+            for partition, lag in _lags(state, name)
+        ],
         "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
-        "watermark": instant(mark_ms),
-        "last_complete_day": max(complete, default=None),
-        "open_days": opened,
-    }
-
-
-def _lag_values(state: ExportState, partition: Partition, lag: Lag) -> dict[str, Any]:
-    return {
-        "topic": partition.topic,
-        "partition": partition.number,
-        "position": lag.position,
-        "gap_records": (state.of(partition).position or 0) - lag.position,
-        "deferred": lag.deferred,
-        "cause": lag.cause.value,
-        "since": datetime.fromtimestamp(lag.since_ms / MILLIS_PER_SECOND, UTC).isoformat(),
+        "watermark": instant(table.markers.watermark_of(name)),
+        "last_complete_day": max((day for day in complete if (name, day) not in pending), default=None),
+        "open_days": sorted(days.keys() - set(complete)),
     }
 
 
 def _lags(state: ExportState, name: str) -> list[tuple[Partition, Lag]]:
     """Where a type lags, in topics as they are now."""
-    return [(state.partition_of(key), known.lags[name]) for key, known in sorted(state.current()) if name in known.lags]
+    return [(state.partition_of(key), part.lags[name]) for key, part in sorted(state.current()) if name in part.lags]
 
 
 def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -173,29 +165,24 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = (
 
 
 def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pending: int) -> DayAnswer:
-    needed = table.markers.needed_ms(name, day)
-    answer = DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
-    if name in table.logs.unreadable:
-        reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
-    elif not any(True for _ in state.current()):
+    logs, needed_ms = table.logs, table.markers.needed_ms(name, day)
+    answer = DayState.REOPENED if logs.days_of(name).get(day) else DayState.OPEN
+    marks = {state.partition_of(key): partition.watermark_of(name) for key, partition in sorted(state.current())}
+    behind = [
+        f"{partition} is at {instant(mark) or 'no event time yet'}"
+        for partition, mark in marks.items()
+        if mark is None or mark < needed_ms
+    ]
+    if name in logs.unreadable:
+        reason = f"the log of the type cannot be read: {logs.unreadable[name]}"
+    elif not marks:
         reason = "the job has no position yet"
-    elif not table.markers.is_complete(state, name, day):
-        held = _held_back_by(state, name, needed) or "the clock is not there yet"
-        reason = f"the watermark has to reach {instant(needed)}: {held}"
+    elif not table.markers.is_complete(name, day):
+        held = "; ".join(behind) or "the clock is not there yet"
+        reason = f"the watermark has to reach {instant(needed_ms)}: {held}"
     elif pending:
         answer, reason = DayState.NOT_VISIBLE, f"{pending} files of it wait for their final names"
     else:
-        mark = instant(state.watermark_of(name, table.markers.now_ms()))
-        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {instant(needed)}"
+        mark = instant(table.markers.watermark_of(name))
+        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {instant(needed_ms)}"
     return DayAnswer(name, day, answer, reason)
-
-
-def _held_back_by(state: ExportState, name: str, needed_ms: int) -> str:
-    """The partitions whose event times have not reached what the day needs."""
-    texts = []
-    for key, known in sorted(state.current()):
-        mark, lag = known.watermark_of(name), known.lags.get(name)
-        if mark is None or mark < needed_ms:
-            lags = "" if lag is None else f" (the type lags there: {lag.cause.value})"
-            texts.append(f"{state.partition_of(key)} is at {instant(mark) or 'no event time yet'}{lags}")
-    return "; ".join(texts)

@@ -23,6 +23,7 @@ from msgspec import structs
 from penstock.errors import PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import compacted_name
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.compaction import Effort, Group, Limit, Merged, OneFile, Progress, Source, group, merge_files
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
@@ -45,8 +46,8 @@ from penstock.quarantine.table import Listings, listed_marks, open_quarantine, q
 from penstock.storage import Entry
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import DAMAGED_FILE, Footer, Rename, read_footer
-from penstock.tables.export.names import day_folder, output_name
+from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
+from penstock.tables.export.names import output_name
 
 FILES_PER_OUTPUT_MAX = 1000
 """Files whose footers an output carries: they make its own footer longer."""
@@ -61,7 +62,7 @@ def compact(
     """
     failed = table.finish_renames()
     report = CompactReport()
-    logs = dict(table.logs.type_logs())
+    logs = table.logs.type_logs()
     failed |= table.logs.unreadable
     for number, (name, log) in enumerate(logs.items()):
         try:
@@ -83,7 +84,7 @@ def _compact_type(
         return compact_table(log, target_bytes, effort=effort)
     log.refresh()
     groups = tuple(_groups(table, name, log, target_bytes, all_days, effort))
-    if groups and (reason := table.finishing.probe(name, {_day(group.files[0]) for group in groups})) is not None:
+    if groups and (reason := table.finishing.probe(name)) is not None:
         return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
     failed = table.finish_renames([name])
@@ -98,11 +99,12 @@ def _groups(
     days: dict[str, list[ActiveFile]] = {}
     for file in log.active_files():
         days.setdefault(_day(file), []).append(file)
-    state, now = table.logs.state(), table.environment.now()
+    table.logs.state()
+    now = table.environment.now()
     # Where a rename is a copy, one that another process began may end after the file was deleted, and bring it back.
     age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
     for day in sorted(days):
-        if not (all_days and day != max(days)) and not table.markers.is_complete(state, name, day):
+        if not (all_days and day != max(days)) and not table.markers.is_complete(name, day):
             continue
         old = [file for file in days[day] if now - file.modified_at_ms / 1000 >= age_seconds_min]
         small = [file for file in old if file.size_bytes < target_bytes]
@@ -121,16 +123,16 @@ def _merge(
     logs, day, unique = table.logs, _day(inputs.files[0]), uuid.uuid4().hex
     staged = f"{logs.places.staged}/{name}/{compacted_name(version_max, unique)}"
     footers = [read_footer(logs.storage, file.path) for file in inputs.files]
-    words = {FOOTER_KEY: json.dumps(_facts(name, day, inputs.files, footers), separators=(",", ":"))}
+    footer = {FOOTER_KEY: json.dumps(_facts(name, day, inputs.files, footers), separators=(",", ":"))}
     columns = logs.columns_of(name)
     assert columns is not None
-    sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, words)
+    sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, footer)
     sources = [Source(file.path) for file in inputs.files]
     [output] = merge_files(logs.storage, sources, columns, sink, DAMAGED_FILE)
     stats = json.dumps({"numRecords": output.rows})
-    final = f"{day_folder(name, day)}/{output_name('compacted', logs.job.name, version_max, unique)}"
-    staged_file = structs.replace(output, partition_values={"day": day}, stats=stats)
-    return Merged(inputs, committed_files(logs, [staged_file], [Rename(name, staged, final)]))
+    staged_file = structs.replace(output, partition_values={DAY_FOLDER: day}, stats=stats)
+    final = output_name("compacted", logs.job.name, version_max, unique)
+    return Merged(inputs, committed_files(logs, name, [staged_file], [final]))
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:
@@ -151,7 +153,7 @@ def listings(table: ExportTable) -> Listings:
     """What the commits of all logs list for the quarantine."""
     logs = table.logs
     marks = dict(listed_marks(logs.job_log))
-    for name, log in logs.type_logs():
+    for name, log in logs.type_logs().items():
         marks |= listed_marks(log, name)
     return Listings(logs.job_log.quarantine_url, marks, run_number(logs.job_log))
 
@@ -167,7 +169,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     result: list[Classified] = []
     quarantine = open_quarantine(table.job, logs.job_log.quarantine_url, environment)
     listed_quarantine = None if quarantine is None else ListedTable.of(quarantine)
-    for name, log in logs.type_logs():
+    for name, log in logs.type_logs().items():
         try:
             result.append(_type_folder(table, name, log))
         except PenstockError as error:

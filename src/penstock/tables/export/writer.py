@@ -1,13 +1,23 @@
-"""The write step of an export: one Spark job for all types and days of a batch, or of a replay."""
+"""The write step of an export: one Spark job for all types and days of a batch or of a replay, and replay's commits.
+
+Each record is replayed once, into its type and day (RULES Q2). A run of number N begins with a commit to the job log,
+refused if another run has that number. Then every type with rows of it commits them with N and their offsets; then they
+are removed from quarantine, which takes the number N too. A run that was not finished is finished by the next process:
+first every type's log takes N, so that the former process cannot land more of it, then what the types did land is
+removed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.environment import new_batch_id
+from penstock.errors import TransientError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.read_fields import with_read_fields
@@ -15,19 +25,42 @@ from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import fanout_job
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
-from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
 from penstock.flow.write.pool import PoolLimits
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
-from penstock.logs.log import Batch, Log, Piece, Slice
+from penstock.lake.delta.files import check_staged
+from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table
+from penstock.lake.proposal import Proposal, SlicePart
+from penstock.logs.log import Batch, Log, Partition, Piece, Slice
+from penstock.quarantine.replay import (
+    Chunk,
+    OvertakenError,
+    ReplayRun,
+    StagedRun,
+    TableRuns,
+    Target,
+    run_change,
+    run_number,
+)
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.catch_up import CatchUpBatch
-from penstock.tables.export.commits import Roles
+from penstock.tables.export.commits import Roles, committed_files
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.replay import ExportTarget
+from penstock.tables.export.names import output_name
 from penstock.tables.export.spec import TypeSpec
+from penstock.tables.export.state import ExportState
 from penstock.tables.kind import SchemaChanged
+
+RunShares = Mapping[Partition, Mapping[str, Share]]
+"""What a run staged of every type."""
+RunJob = Callable[[Batch, Mapping[PartitionKey, RoutedSlice], int, Records], Shares | None]
+
+_NO_END = 2**63 - 1
 
 
 class ExportWriter:
@@ -52,7 +85,7 @@ class ExportWriter:
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         result = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, result, counted=main)
-        return WrittenShares(result, roles, main, started_at) if self._complete(flow, result) else SchemaChanged()
+        return WrittenShares(result, roles, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
         return ExportTarget(self.table, self._spark, self.replay)
@@ -147,3 +180,172 @@ def _routed(piece: Slice, roles: Roles, main: bool, pieces: Sequence[Piece]) -> 
 
 def _key(piece: Slice) -> PartitionKey:
     return piece.partition.topic, piece.partition.number
+
+
+# replay
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRuns:
+    """The replay runs of an export: only the last one can still have rows in quarantine."""
+
+    logs: ExportLogs
+
+    def last(self) -> int:
+        log = self.logs.job_log
+        log.refresh()
+        return run_number(log)
+
+    def owed(self, removed: int) -> tuple[int, ...]:
+        last = self.last()
+        return (last,) if last > removed else ()
+
+    def find(self, number: int) -> ReplayRun | None:
+        """What the types landed of a run, after which none lands more of it."""
+        offsets: dict[Partition, Ranges] = {}
+        for log in self.logs.type_logs().values():
+            log.swap(lambda log=log: _fence(log, number))  # type: ignore[misc]
+            run = TableRuns(log).find(number)
+            for partition, ranges in (run.offsets if run is not None else {}).items():
+                offsets[partition] = ranges_of([*offsets_of(offsets.get(partition, ())), *offsets_of(ranges)])
+        for name, reason in sorted(self.logs.unreadable.items()):
+            # It may hold rows of the run: they would stay in quarantine, and another run would write them again.
+            raise TransientError(
+                f"replay run {number} cannot be finished: type {name} cannot be read",
+                detail=reason,
+                hint="make its log readable and replay again",
+            )
+        begun = TableRuns(self.logs.job_log).find(number)
+        return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
+
+
+def _fence(log: Table, number: int) -> Change | None:
+    if run_number(log) >= number:
+        return None
+    return Change([], {replay_key(log.job): number}, Provenance(kind="fence", job=log.job).metadata)
+
+
+class ExportTarget(Target[RunShares]):
+    """Stages and commits the runs of an export."""
+
+    def __init__(self, export: Export, spark: SparkSession, run_job: RunJob) -> None:
+        super().__init__(export.job, export.environment, export.quarantine)
+        self._export = export
+        self._logs = export.logs
+        self._spark = spark
+        self._run_job = run_job
+
+    @property
+    def runs(self) -> ExportRuns:
+        return ExportRuns(self._logs)
+
+    def refresh(self) -> None:
+        self._logs.type_logs(refresh=True)
+        self._export.finish_renames()
+
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
+        state = self._logs.state()
+        slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
+        shares = self._run_job(batch, slices, number, chunk.records(self._spark))
+        if shares is None:
+            return None
+        self._refuse_failed(shares)
+        total = sum((share.counts for named in shares.values() for share in named.values()), Counts())
+        offsets = {
+            key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
+            for key, named in shares.items()
+        }
+        keys = {(piece.partition.topic, piece.partition.number): piece.partition for piece in chunk.slices}
+        written = {
+            keys[key]: {name: share for name, share in named.items() if share.files} for key, named in shares.items()
+        }
+        return StagedRun(chunk.run(number, batch.id, offsets, total), total, written)
+
+    def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
+        partition, names = piece.partition, self._logs.export.types
+        left = {name: left_to_log(state, partition, name) for name in names}
+        takes = {name: piece.start for name in names if name not in self._logs.unreadable}
+        after = self._logs.files_ends(takes, partition)
+        return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after)
+
+    def _refuse_failed(self, shares: Shares) -> None:
+        """A type that cannot be written stops the replay before anything of the run is committed."""
+        for named in shares.values():
+            for name, share in named.items():
+                if name == UNROUTED:
+                    continue
+                self._logs.find_type_log(name)
+                if reason := share.failed or (share.files and self._export.finishing.probe(name)):
+                    raise TransientError(
+                        f"records of type {name} cannot be replayed: {reason}",
+                        hint="make its folder writable and replay again; the records are still in quarantine",
+                    )
+
+    def _land(self, staged: StagedRun[RunShares]) -> bool:
+        """Begin the run in the job log, then land every type. If one fails, the next process finishes the run."""
+        run, log = staged.run, self._logs.job_log
+
+        def begin() -> Change | None:
+            return run_change(log, replace(run, offsets={}), ()) if run_number(log) == run.number - 1 else None
+
+        if not log.swap(begin) and not _has_run(log, run):
+            raise OvertakenError(f"another replay committed run {run.number} first")
+        self.environment.at_step("replay_begun")
+        for name in sorted({name for named in staged.files.values() for name in named}):
+            self._land_type(
+                name, run, {partition: named[name] for partition, named in staged.files.items() if name in named}
+            )
+        return True
+
+    def _land_type(self, name: str, run: ReplayRun, shares: Mapping[Partition, Share]) -> None:
+        log = self._logs.find_type_log(name)
+        assert log is not None, f"type {name} has files and no log"
+        days, markers = {day for share in shares.values() for day in share.days}, self._export.markers
+        staged = [file for share in shares.values() for file in share.files]
+        finals = [output_name("replayed", self.job.name, run.number, uuid.uuid4().hex) for _ in staged]
+        files = committed_files(self._logs, name, staged, finals)
+        landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
+        before = self._logs.days_of(name)
+        _pass(log, landed)
+
+        def decide() -> Change | None:
+            if run_number(log) >= run.number:
+                return None
+            markers.hide(name, days)
+            check_staged(self._logs.storage, staged)
+            change = run_change(log, landed, files)
+            return replace(change, transactions={**change.transactions, **markers.late_numbers(name, days)})
+
+        if not log.swap(decide) and not _has_run(log, run):
+            raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
+        self.environment.at_step("type_committed")
+        markers.report_late(name, before)
+        self._export.finishing.finish(self._export.finishing.renames_of(name, files))
+
+
+def _has_run(log: Table, run: ReplayRun) -> bool:
+    """Whether a log has this very run: the answer to a commit may have been lost."""
+    landed = TableRuns(log).find(run.number)
+    return landed is not None and landed.batch_id == run.batch_id
+
+
+def _pass(log: Table, run: ReplayRun) -> None:
+    """Move a type up to the end of replayed rows, which it has passed by the job log: none is read from the log again.
+
+    So a job log that is restored from the logs of types does not go back behind them.
+    """
+    parts = []
+    for partition, ranges in run.offsets.items():
+        position, end = log.known_state([partition]).of(partition).position, ranges[-1][1]
+        start = ranges[0][0] if position is None else position
+        if start < end:
+            parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=position is None))
+    log.commit(Proposal(log.job, new_batch_id(), tuple(parts)))
+
+
+def left_to_log(state: ExportState, partition: Partition, name: str) -> Ranges:
+    """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
+
+    A type that lags may be yet to read them. So may all types if the job log was restored and starts over.
+    """
+    return ((state.of(partition).position_of(name) or 0, _NO_END),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,6 @@ from penstock.lake.compaction import Effort
 from penstock.logs.log import Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.tables.export.export import Export
-from penstock.tables.export.state import Cause
 from penstock.tables.export.upkeep import compact
 from penstock.tables.export.writer import fanout_flow
 from penstock.verify import Check, Sample, VerifyReport, verify
@@ -112,15 +111,15 @@ class Lake:
         self,
         partition: Partition,
         end: int | None = None,
-        lagging: Mapping[str, Cause] | None = None,
+        lagging: Collection[str] = (),
         table: Export | None = None,
     ) -> None:
         """Commit the next slice, up to the log's end; types that lag leave their records for later."""
         here = (table or self.root.table).logs.state().of(partition)
         start, end = here.position or 0, self.log.bounds([partition])[partition].end if end is None else end
-        causes = {**{name: lag.cause for name, lag in here.lags.items()}, **(lagging or {})}
-        takes = {name: start for name in self.root.job.table.types if name not in causes}
-        self._land(Slice(partition, start, end, start), takes, causes, True, table)
+        behind = {*here.lags, *lagging}
+        takes = {name: start for name in self.root.job.table.types if name not in behind}
+        self._land(Slice(partition, start, end, start), takes, True, table)
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
         """Commit what a type that lags has left."""
@@ -128,11 +127,9 @@ class Lake:
         lag = here.lags[name]
         end = here.position or 0 if end is None else end
         read_from = max(lag.position, self.log.bounds([partition])[partition].first)
-        self._land(Slice(partition, lag.position, end, read_from), {name: lag.position}, {}, False, table)
+        self._land(Slice(partition, lag.position, end, read_from), {name: lag.position}, False, table)
 
-    def _land(
-        self, piece: Slice, takes: Mapping[str, int], causes: Mapping[str, Cause], main: bool, table: Export | None
-    ) -> None:
+    def _land(self, piece: Slice, takes: Mapping[str, int], main: bool, table: Export | None) -> None:
         partition = piece.partition
         logs = self.root.logs if table is None else table.logs
         taken_from = {name: logs.taken_from(name, partition, start) for name, start in takes.items()}
@@ -143,7 +140,7 @@ class Lake:
         for report in fanout_stage(flow)(self.log.records(partition, piece.read_from, piece.end)):
             for found in decode_report(report.column(0)[0].as_py()).shares.values():
                 shares |= {name: shares.get(name, Share()) + share for name, share in found.items()}
-        outcome = self.root.land(piece, shares, takes, lagging=causes, main=main, table=table)
+        outcome = self.root.land(piece, shares, takes, main=main, table=table)
         assert not outcome.refused, outcome.refused
 
     def crashing(self, step: str) -> Export:

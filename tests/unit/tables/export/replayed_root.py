@@ -10,7 +10,7 @@ from penstock.flow.write.manifest import Counts, ranges_of
 from penstock.quarantine.replay import ReplayRun, StagedRun, finish_replay, remove_run
 from penstock.quarantine.table import open_quarantine
 from penstock.tables.export.export import Export
-from penstock.tables.export.replay import ExportRuns, ExportTarget
+from penstock.tables.export.writer import ExportRuns, ExportTarget
 from tests.support.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
 from tests.support.quarantine_url import export_quarantine
 from tests.unit.tables.export.bad_records import write_with_bad

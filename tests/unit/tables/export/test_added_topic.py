@@ -11,10 +11,10 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import job_of
 from penstock.logs.log import Bounds, Partition
+from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.kind import existing
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in

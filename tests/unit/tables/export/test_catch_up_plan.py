@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from penstock.errors import InvariantError
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue
+from penstock.tables.export.catch_up import check_residue, is_rotation_due, next_catch_up
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import Cause, JobPartition, Lag, caught_up
+from penstock.tables.export.state import ExportState, JobPartition, Lag, caught_up
 
 EVENTS = Partition("events", "topic-A", 0)
 WHOLE = Bounds(0, 1_000)
-NOW = CatchUpTerms({}, now=0.0, flush_now=True)
 
 
-def waiting(position: int, deferred: int = 1, cause: Cause = Cause.ROTATION, **more: int) -> Lag:
-    return Lag(position, cause, deferred, **more)
+def waiting(position: int, deferred: int = 1, **more: int) -> Lag:
+    return Lag(position, deferred, **more)
 
 
 def at(position: int, **lags: Lag) -> JobPartition:
@@ -26,14 +26,15 @@ def at(position: int, **lags: Lag) -> JobPartition:
 
 
 def planned(
-    here: JobPartition, bounds: Bounds = WHOLE, terms: CatchUpTerms = NOW
-) -> tuple[int, int, int, dict[str, int]] | None:
+    here: JobPartition, bounds: Bounds = WHOLE, records_max: int = 1_000_000, resting: str = ""
+) -> tuple[int, int, int, Mapping[str, int]] | None:
     """Start, first offset read and end of the slice, with the types that take part."""
-    plan = catch_up(EVENTS, here, bounds, terms)
+    state = ExportState(1, {(EVENTS.topic_id, EVENTS.number): here})
+    plan = next_catch_up(state, {EVENTS: bounds}, lambda name, _: name not in resting, records_max)
     if plan is None:
         return None
-    piece, takes = plan
-    return piece.start, piece.read_from, piece.end, takes
+    [piece] = plan.slices
+    return piece.start, piece.read_from, piece.end, plan.takes[EVENTS]
 
 
 def test_types_that_lag_are_read_together_each_from_its_own_position() -> None:
@@ -42,12 +43,13 @@ def test_types_that_lag_are_read_together_each_from_its_own_position() -> None:
 
 
 def test_a_type_beyond_the_end_of_a_bounded_slice_takes_no_part() -> None:
-    assert planned(at(20, A=waiting(4), B=waiting(9)), terms=replace(NOW, records_max=3)) == (4, 4, 7, {"A": 4})
+    assert planned(at(20, A=waiting(4), B=waiting(9)), records_max=3) == (4, 4, 7, {"A": 4})
 
 
 def test_a_type_that_could_not_be_written_lately_rests() -> None:
-    here = at(20, A=waiting(4, cause=Cause.FAILING), B=waiting(9))
-    assert planned(here, terms=replace(NOW, resting=frozenset("A"))) == (9, 9, 20, {"B": 9})
+    here = at(20, A=waiting(4), B=waiting(9))
+    assert planned(here, resting="A") == (9, 9, 20, {"B": 9})
+    assert planned(here, resting="AB") is None
 
 
 # gaps
@@ -56,10 +58,9 @@ def test_a_type_that_could_not_be_written_lately_rests() -> None:
 def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None:
     """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
     here = at(8, B=waiting(1, deferred=4))
-    terms = replace(NOW, records_max=2)
     vanished = 0
     for expected, count in (((1, 4, 6, {"B": 1}), 1), ((6, 6, 8, {"B": 6}), 1)):
-        assert planned(here, Bounds(4, 8), terms) == expected
+        assert planned(here, Bounds(4, 8), records_max=2) == expected
         start, read_from, end, _ = expected
         check_residue(Slice(EVENTS, start, end, read_from), here, {"B": count}, may_vanish=False)
         lags, more = caught_up(here, Slice(EVENTS, start, end, read_from), {"B": count})
@@ -83,13 +84,12 @@ def test_a_gap_of_one_type_excuses_no_other() -> None:
 
 
 def test_a_rotation_by_count_alone_is_due_after_half_an_hour_too() -> None:
-    here = at(4, B=waiting(1, since_ms=1_000))
-    early, late = (CatchUpTerms({"B": Rotation(events=100)}, now=1.0 + seconds) for seconds in (1_799.0, 1_800.0))
-    assert planned(here, terms=early) is None
-    assert planned(here, terms=late) == (1, 1, 4, {"B": 1})
+    lag = waiting(1, since_ms=1_000)
+    assert not is_rotation_due(Rotation(events=100), lag, now=1.0 + 1_799.0)
+    assert is_rotation_due(Rotation(events=100), lag, now=1.0 + 1_800.0)
 
 
 def test_a_rotation_is_due_once_enough_waits() -> None:
-    terms = CatchUpTerms({"B": Rotation(events=100)}, now=1.0)
-    assert planned(at(200, B=waiting(1, deferred=99)), terms=terms) is None
-    assert planned(at(200, B=waiting(1, deferred=100)), terms=terms) == (1, 1, 200, {"B": 1})
+    assert not is_rotation_due(Rotation(events=100), waiting(1, deferred=99), now=1.0)
+    assert is_rotation_due(Rotation(events=100), waiting(1, deferred=100), now=1.0)
+    assert is_rotation_due(None, waiting(1), now=1.0), "a type without a rotation waits only while it fails"

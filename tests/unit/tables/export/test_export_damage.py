@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from penstock.lake.delta.keys import field_key, position_key
 from penstock.logs.log import Partition
-from penstock.tables.export.state import Cause, Lag, lag_numbers, type_key
+from penstock.tables.export.state import Lag, lag_numbers, type_key
 from penstock.verify import Verdict
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.unit.tables.export.damaged_root import (
@@ -286,7 +286,7 @@ CASES = [
         Case(f"a type's {total} altered", number("click", total, more(1), ONE))
         for total in ("read", "written", "filtered", "quarantined", "holes", "gap", "replayed")
     ),
-    Case("a lag of deferred records invented", lag(Lag(3, Cause.ROTATION, deferred=4))),
+    Case("a lag of deferred records invented", lag(Lag(3, deferred=4))),
     Case("a type's log deleted", delete_log),
     Case("a type's log replaced", replace_log),
     Case("a type's log that is not the job's", forget_the_log),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.environment import Environment
-from penstock.tables.export.days import day_key, end_ms, needed_ms, next_boundary_ms, parse_days
+from penstock.job.spec import DaysSpec
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.tables.export.catch_up import IdlePartitions, RaiseEventTimes, last_boundary_ms
+from penstock.tables.export.state import ExportState, JobPartition, day_key, end_ms, needed_ms, parse_days
 from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
 from tests.support.pipes import Recorder
 
@@ -38,19 +41,24 @@ def test_the_days_of_a_type_come_back_from_its_log() -> None:
 def test_an_idle_partition_is_moved_only_to_where_a_day_becomes_complete() -> None:
     midday = FIRST_ENDS + 12 * HOUR_MS
     boundary = FIRST_ENDS + 2 * HOUR_MS
-    assert next_boundary_ms(None, midday, MARGIN) == boundary
-    assert next_boundary_ms(boundary - 1, midday, MARGIN) == boundary
-    assert next_boundary_ms(boundary, midday, MARGIN) is None, "nothing would be gained before the next midnight"
-    assert next_boundary_ms(None, FIRST_ENDS + HOUR_MS, MARGIN) == boundary - 24 * HOUR_MS, "not past the margin yet"
+    assert last_boundary_ms(midday, MARGIN, []) == boundary
+    assert last_boundary_ms(FIRST_ENDS + HOUR_MS, MARGIN, []) == boundary - 24 * HOUR_MS, "not past the margin yet"
+    for mark_ms, expected in ((None, {ZERO}), (boundary - 1, {ZERO}), (boundary, set())):
+        partition = JobPartition(5, watermark_ms=mark_ms)
+        state = ExportState(1, {(ZERO.topic_id, ZERO.number): partition}, {"shop": topic_fingerprint(ZERO.topic_id)})
+        days = DaysSpec(complete_after_seconds=MARGIN, idle_seconds=0.0)
+        idle = IdlePartitions(days).event_times(state, {ZERO: 5}, midday / 1000, [])
+        assert idle.keys() == expected, "nothing would be gained before the next midnight"
+        assert not IdlePartitions(days).event_times(state, {ZERO: 6}, midday / 1000, []), "it is not read to its end"
 
 
 def test_an_idle_partition_is_moved_as_well_to_where_a_day_with_late_rows_becomes_complete_again() -> None:
     """Two hours after the late rows, not at the next midnight."""
     late = FIRST_ENDS + 5 * HOUR_MS
-    mark = late + HOUR_MS
-    assert next_boundary_ms(mark, late + 2 * HOUR_MS - 1, MARGIN, [late]) is None
-    assert next_boundary_ms(mark, late + 2 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
-    assert next_boundary_ms(late + 2 * HOUR_MS, late + 9 * HOUR_MS, MARGIN, [late]) is None
+    midnight = FIRST_ENDS + 2 * HOUR_MS
+    assert last_boundary_ms(late + 2 * HOUR_MS - 1, MARGIN, [late]) == midnight
+    assert last_boundary_ms(late + 2 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
+    assert last_boundary_ms(late + 9 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
 
 
 # the story of days in the logs
@@ -67,7 +75,8 @@ def root(tmp_path: Path) -> ExportRoot:
 def complete(root: ExportRoot) -> Callable[..., bool]:
     def answer(name: str = "order", day: str = MONDAY) -> bool:
         table = root.open()
-        return table.markers.is_complete(table.logs.state(), name, day)
+        table.logs.state()
+        return table.markers.is_complete(name, day)
 
     return answer
 
@@ -104,9 +113,9 @@ def test_late_rows_that_come_with_a_later_event_leave_the_day_open_at_the_event_
 
 def test_idle_partitions_let_days_be_complete_by_the_clock(root: ExportRoot, complete: Callable[..., bool]) -> None:
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)}, watermark=MONDAY)
-    root.table.commits.raise_event_times({ZERO: end_ms(MONDAY) + 2 * HOUR_MS})
+    root.table.perform(RaiseEventTimes({ZERO: end_ms(MONDAY) + 2 * HOUR_MS}))
     assert complete()
-    root.table.commits.raise_event_times({ZERO: end_ms(MONDAY)})
+    root.table.perform(RaiseEventTimes({ZERO: end_ms(MONDAY)}))
     assert root.state.of(ZERO).watermark_ms == end_ms(MONDAY) + 2 * HOUR_MS, "an event time never falls"
     assert root.state.of(ZERO).position == 10
 

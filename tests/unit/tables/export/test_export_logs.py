@@ -12,8 +12,8 @@ from penstock.errors import UserError
 from penstock.job.spec import job_of
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
+from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.export_root import WEDNESDAY, ZERO, ExportRoot, filled, job_file
@@ -54,7 +54,7 @@ def test_a_process_that_does_not_know_a_type_cannot_commit(tmp_path: Path) -> No
     """It would hide the records of that type for ever."""
     root = filled(tmp_path)
     ExportRoot(with_view(root))
-    with pytest.raises(UserError, match="does not know: view"):
+    with pytest.raises(UserError, match="does not name: view"):
         root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34, 35]})
     assert root.state.of(ZERO).position == 34
 

@@ -13,7 +13,7 @@ from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.state import Cause, lag_numbers
+from penstock.tables.export.state import lag_numbers
 from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.support.pipes import CrashError
@@ -133,10 +133,9 @@ def test_rows_missing_from_a_type_that_was_ahead_are_found(tmp_path: Path, kind:
 
 
 @FORMATS
-@pytest.mark.parametrize("cause", [Cause.ROTATION, Cause.FAILING])
-def test_what_is_left_to_a_type_is_counted_until_it_has_caught_up(tmp_path: Path, kind: Kind, cause: Cause) -> None:
+def test_what_is_left_to_a_type_is_counted_until_it_has_caught_up(tmp_path: Path, kind: Kind) -> None:
     lake = made(tmp_path, kind)
-    lake.write(ZERO, ORDER, CLICK, CLICK, lagging={"click": cause})
+    lake.write(ZERO, ORDER, CLICK, CLICK, lagging=["click"])
     lake.prove()
     lake.write(ZERO, CLICK, ORDER)
     assert lake.root.state.of(ZERO).totals.deferred == 3
@@ -155,7 +154,7 @@ def test_what_is_left_to_a_type_is_counted_until_it_has_caught_up(tmp_path: Path
 @pytest.mark.parametrize("what", ["removed", "moved", "rows", "total"])
 def test_a_lag_that_was_removed_or_altered_is_found(tmp_path: Path, kind: Kind, what: str) -> None:
     lake = made(tmp_path, kind)
-    lake.write(ZERO, ORDER, CLICK, CLICK, lagging={"click": Cause.ROTATION})
+    lake.write(ZERO, ORDER, CLICK, CLICK, lagging=["click"])
     known = lake.root.logs.state().of(ZERO).lags["click"]
     altered = {
         "removed": replace(known, deferred=0),
@@ -173,7 +172,7 @@ def test_a_lag_that_was_removed_or_altered_is_found(tmp_path: Path, kind: Kind, 
 @FORMATS
 def test_records_that_the_log_lost_before_their_type_came_back_are_counted(tmp_path: Path, kind: Kind) -> None:
     lake = started(make_job(tmp_path, kind), kind)
-    lake.write(ZERO, ORDER, CLICK, CLICK, ORDER, lagging={"click": Cause.ROTATION})
+    lake.write(ZERO, ORDER, CLICK, CLICK, ORDER, lagging=["click"])
     lake.log.expire(ZERO, 2)
     assert lake.root.logs.state().of(ZERO).lags["click"].position == 1
     lake.catch_up(ZERO, "click")
@@ -314,7 +313,7 @@ def test_a_recreated_topic_is_proved_until_its_files_are_compacted_with_older_on
 @FORMATS
 def test_what_lagged_of_a_recreated_topic_is_counted_as_vanished(tmp_path: Path, kind: Kind) -> None:
     lake = started(make_job(tmp_path, kind), kind, ZERO)
-    lake.write(ZERO, ORDER, CLICK, lagging={"click": Cause.ROTATION})
+    lake.write(ZERO, ORDER, CLICK, lagging=["click"])
     lake.log = MemoryLog({NEW: {}})
     lake.root.start(NEW)
     lake.write(NEW, ORDER, CLICK)

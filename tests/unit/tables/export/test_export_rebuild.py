@@ -24,9 +24,9 @@ from penstock.lake.compaction import Effort
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
+from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.root import refuse_unnamed_files
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import RebuildReport

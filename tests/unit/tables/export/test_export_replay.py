@@ -14,8 +14,8 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.quarantine.replay import OvertakenError, finish_replay
 from penstock.quarantine.table import open_quarantine
-from penstock.tables.export.replay import ExportRuns, left_to_log
 from penstock.tables.export.upkeep import vacuum
+from penstock.tables.export.writer import ExportRuns, left_to_log
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.support.export_root import rows_in as plain_rows
 from tests.support.pipes import CrashError
@@ -195,7 +195,7 @@ def test_a_type_whose_log_cannot_be_opened_is_never_taken_for_one_that_has_nothi
     quarantine = open_quarantine(root.job, export_quarantine(root.job))
     table = root.open()
     with locked(root, "order"):
-        table.logs.refresh_types()
+        table.logs.type_logs(refresh=True)
         with pytest.raises(PenstockError, match="order"):
             finish_replay(ExportRuns(table.logs), quarantine)
         assert in_quarantine(root) == [3, 4, 8]
@@ -212,7 +212,8 @@ def test_a_replayed_row_opens_its_day_again_as_a_late_one_does(root: ExportRoot)
     replay(root, {("order", MONDAY): [3]})
     assert not marker.exists()
     table = root.open()
-    complete = {name: table.markers.is_complete(table.logs.state(), name, MONDAY) for name in ("order", "click")}
+    table.logs.state()
+    complete = {name: table.markers.is_complete(name, MONDAY) for name in ("order", "click")}
     assert complete == {"order": False, "click": True}
     finish_runs(root)
     assert not marker.exists()

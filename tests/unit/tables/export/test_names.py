@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.logs.log import Partition
-from penstock.tables.export.names import FinalName, NameSpace, final_name, parse_final_name
-
-EVENTS = Partition("events", "topic-1", 123)
+from penstock.tables.export.names import FinalName, final_name, name_space, parse_final_name
 
 
 @pytest.mark.parametrize(
@@ -69,20 +66,18 @@ def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_ord
     assert (max(ours), max(theirs)) == (10, 13)
 
 
-@pytest.mark.parametrize("space", [NameSpace(), NameSpace("pa4"), NameSpace("_pa4")], ids=str)
+@pytest.mark.parametrize("cluster", ["", "pa4", "_pa4"])
 @pytest.mark.parametrize("incarnation", [1, 2])
-def test_what_a_name_was_made_of_comes_back(space: NameSpace, incarnation: int) -> None:
-    assert parse_final_name(final_name(space, EVENTS, incarnation, 9)) == FinalName(
-        space.of("events"), 123, incarnation, 9
-    )
+def test_what_a_name_was_made_of_comes_back(cluster: str, incarnation: int) -> None:
+    space = name_space(cluster, "events")
+    assert parse_final_name(final_name(space, 123, incarnation, 9)) == FinalName(space, 123, incarnation, 9)
 
 
 def test_incarnations_clusters_and_topics_never_share_a_name() -> None:
-    other = Partition("other", "topic-1", 123)
     names = [
-        final_name(NameSpace(cluster), partition, incarnation, 9)
+        final_name(name_space(cluster, topic), 123, incarnation, 9)
         for cluster in ("", "pa4", "am5")
-        for partition in (EVENTS, other)
+        for topic in ("events", "other")
         for incarnation in (1, 2)
     ]
     assert len(set(names)) == len(names) == 12
@@ -91,7 +86,7 @@ def test_incarnations_clusters_and_topics_never_share_a_name() -> None:
 @pytest.mark.parametrize(("cluster", "topic"), [("", "_events"), ("", ".events"), ("_pa4", "events"), ("", "events")])
 def test_readers_never_take_our_files_for_hidden_ones(cluster: str, topic: str) -> None:
     """Spark and Hive take files that begin with an underscore or a dot for hidden."""
-    space = NameSpace(cluster)
-    name = final_name(space, Partition(topic, "topic-1", 0), 1, 9)
+    space = name_space(cluster, topic)
+    name = final_name(space, 0, 1, 9)
     assert not name.startswith(("_", "."))
-    assert parse_final_name(name) == FinalName(space.of(topic), 0, 1, 9)
+    assert parse_final_name(name) == FinalName(space, 0, 1, 9)

@@ -15,9 +15,7 @@ from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.state import (
     EVENT_MS,
-    FORMER_QUARANTINED,
     UNKNOWN_TOPIC,
-    Cause,
     ExportState,
     JobPartition,
     Lag,
@@ -47,14 +45,13 @@ def state_of(partitions: Mapping[Partition, JobPartition]) -> ExportState:
 
 
 def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
-    lag = Lag(7, Cause.FAILING, deferred=3, since_ms=11, gap=2, watermark_ms=1_000)
+    lag = Lag(7, deferred=3, since_ms=11, gap=2, watermark_ms=1_000)
     totals = Totals(*range(1, len(TOTAL_NAMES) + 1))
     numbers = {
         position_key(JOB, ZERO): 20,
         field_key(JOB, ZERO, "origin"): 2,
         field_key(JOB, ZERO, "token"): 4,
         field_key(JOB, ZERO, EVENT_MS): 5_000,
-        field_key(JOB, ZERO, FORMER_QUARANTINED): 6,
         **{field_key(JOB, ZERO, name): getattr(totals, name) for name in TOTAL_NAMES},
         **lag_numbers(JOB, ZERO, {"order.new": lag}),
         topic_key(JOB, "events"): topic_fingerprint("topic-A"),
@@ -67,7 +64,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
     }
     assert parse_state(6, numbers, JOB) == ExportState(
         6,
-        {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag}, 6)},
+        {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag})},
         {"events": topic_fingerprint("topic-A")},
         {"events": 2},
         {"order.new": 77, "view": 0},
@@ -76,19 +73,18 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
 
 
 def test_a_lag_that_is_over_is_none() -> None:
-    over = Lag(9, Cause.ROTATION, since_ms=11, watermark_ms=1_000)
+    over = Lag(9, since_ms=11, watermark_ms=1_000)
     numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, {"order": over})}
     assert parse_state(1, numbers, JOB).of(ZERO).lags == {}
 
 
 @given(
     position=st.integers(0, 2**40),
-    cause=st.sampled_from(Cause),
     deferred=st.integers(1, 2**40),
     watermark_ms=st.none() | st.integers(0, 2**45),
 )
-def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, watermark_ms: int | None) -> None:
-    lag = Lag(position, cause, deferred, watermark_ms=watermark_ms)
+def test_every_lag_comes_back(position: int, deferred: int, watermark_ms: int | None) -> None:
+    lag = Lag(position, deferred, watermark_ms=watermark_ms)
     assert parse_state(1, lag_numbers(JOB, ZERO, {"order": lag}), JOB).of(ZERO).lags == {"order": lag}
 
 
@@ -96,7 +92,7 @@ def test_every_lag_comes_back(position: int, cause: Cause, deferred: int, waterm
 
 
 def test_a_type_without_a_lag_is_where_its_partition_is() -> None:
-    here = JobPartition(100, lags={"a": Lag(40, Cause.FAILING, 40, 1), "b": Lag(70, Cause.ROTATION, 70, 1)})
+    here = JobPartition(100, lags={"a": Lag(40, 40, 1), "b": Lag(70, 70, 1)})
     assert [here.position_of(name) for name in ("a", "b", "c", None)] == [40, 70, 100, 40]
     assert JobPartition().position_of("a") is None
 
@@ -118,7 +114,7 @@ def test_a_partition_without_an_event_time_holds_every_type_back() -> None:
 
 
 def test_a_type_that_lags_keeps_its_own_event_time() -> None:
-    lag = Lag(2, Cause.FAILING, 2, 1, watermark_ms=100)
+    lag = Lag(2, 2, 1, watermark_ms=100)
     state = state_of({ZERO: JobPartition(5, watermark_ms=900, lags={"a": lag})})
     assert (state.watermark_of("a"), state.watermark_of("b")) == (100, 900)
 
@@ -136,15 +132,15 @@ def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> 
 
 def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
     here = JobPartition(10, 0, watermark_ms=500)
-    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12)}, {"a": Cause.ROTATION}, now_ms=8)
-    assert lags == {"a": Lag(12, Cause.ROTATION, 3, 8, watermark_ms=500)}
+    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12)}, now_ms=8)
+    assert lags == {"a": Lag(12, 3, 8, watermark_ms=500)}
     here = replace(here, position=20, watermark_ms=900, lags=lags)
-    more = deferred_lags(here, {"a": Share(Counts(read=2), 21)}, {"a": Cause.FAILING}, now_ms=9)
-    assert more == {"a": Lag(12, Cause.FAILING, 5, 8, watermark_ms=500)}
+    more = deferred_lags(here, {"a": Share(Counts(read=2), 21)}, now_ms=9)
+    assert more == {"a": Lag(12, 5, 8, watermark_ms=500)}
 
 
 def test_what_is_not_found_below_the_position_has_vanished() -> None:
-    here = JobPartition(20, 0, lags={"a": Lag(3, Cause.ROTATION, deferred=5)})
+    here = JobPartition(20, 0, lags={"a": Lag(3, deferred=5)})
     lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1})
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
     lags, totals = caught_up(replace(here, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2})
@@ -177,7 +173,7 @@ class Model:
                 self.landed[name] += offsets
             elif offsets:
                 left[name] = Share(Counts(read=len(offsets)), offsets[0])
-        lags = {**self.here.lags, **deferred_lags(self.here, left, dict.fromkeys(left, Cause.ROTATION), 1)}
+        lags = {**self.here.lags, **deferred_lags(self.here, left, 1)}
         more = Totals(read=end - start, deferred=sum(share.counts.read for share in left.values()))
         self.here = replace(self.here, position=end, lags=lags, totals=self.here.totals + more)
 

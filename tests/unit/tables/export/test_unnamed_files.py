@@ -12,9 +12,9 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.logs.log import Partition
+from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.kind import existing
 from penstock.tables.export.logs import ExportLogs
-from penstock.tables.export.root import refuse_unnamed_files
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.tables.export.processes import compacted
 

@@ -65,7 +65,7 @@ def test_a_day_gets_its_marker_once_the_watermark_is_past_it(tmp_path: Path) -> 
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)}, watermark=WEDNESDAY)
     log = root.logs.find_type_log("order")
     assert log is not None
-    body = {"type": "order", "day": MONDAY, "version": log.version, "watermark": f"{WEDNESDAY}T12:00:00+00:00"}
+    body = {"type": "order", "day": MONDAY, "version": log.version, "watermark": f"{WEDNESDAY}T12:00:00Z"}
     assert marker(root) == body
     assert day_state(root) is DayState.COMPLETE
     assert marker(root, day=WEDNESDAY) is None

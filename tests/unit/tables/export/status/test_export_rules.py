@@ -10,7 +10,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.tables.export.monitoring import Outcomes, measure
 from penstock.tables.export.spec import AlertLimits
-from penstock.tables.export.state import Cause, ExportState, JobPartition, Lag
+from penstock.tables.export.state import ExportState, JobPartition, Lag
 
 ZERO = Partition("events", "topic-1", 0)
 ONE = Partition("events", "topic-1", 1)
@@ -20,7 +20,7 @@ NO_LIMITS = AlertLimits()
 
 def export(position: int, lagging: dict[str, int] | None = None) -> ExportState:
     """One partition of the three types, of which some lag."""
-    lags = {name: Lag(offset, Cause.ROTATION, deferred=1) for name, offset in (lagging or {}).items()}
+    lags = {name: Lag(offset, deferred=1) for name, offset in (lagging or {}).items()}
     return ExportState(
         version=1,
         partitions={(ZERO.topic_id, ZERO.number): JobPartition(position, 0, lags=lags)},
