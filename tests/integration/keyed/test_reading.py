@@ -127,7 +127,7 @@ def test_days_and_times_of_every_year_are_found(
 def test_what_cannot_be_read_is_told(spark: SparkSession, filled: Keyed, tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         (str(tmp_path / "nowhere"), {}, "no Delta table"),
-        (filled.path, {"keys": {"value": 1}}, "no column of the key"),
+        (filled.path, {"keys": {"value": 1}}, "not a column of the key"),
         (filled.path, {"type": "order"}, "no types"),
         (f"{filled.path}_quarantine_not_there", {"keys": {"device": "a"}}, "no Delta table"),
     ]

@@ -400,7 +400,7 @@ def test_a_row_that_came_back_after_its_tombstone_expired_is_not_proven(tmp_path
     table.run()
     assert len(table.rows()) == 1
     [question] = questions(table)
-    assert "tombstones are gone" in question
+    assert "tombstones were removed" in question
 
 
 def test_a_row_that_a_lost_record_of_another_partition_gave_is_not_a_violation(tmp_path: Path) -> None:
