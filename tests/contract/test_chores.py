@@ -69,7 +69,7 @@ def test_the_job_merges_its_own_small_files(tmp_path: Path, kind: str) -> None:
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
 
 
-def test_small_files_stay_where_the_job_says_so(tmp_path: Path) -> None:
+def test_small_files_stay_if_compaction_is_off(tmp_path: Path) -> None:
     subject = delta(tmp_path)
     subject.job = replaced_policy(subject.job, small_files=SmallFilesPolicy.KEEP)
     land(subject)
@@ -89,7 +89,7 @@ def test_a_table_that_cannot_be_compacted_does_not_stop_its_job(
     assert subject.read() == subject.wanted
 
 
-def test_a_batch_is_reported_as_planned_only_if_it_has_the_turn(tmp_path: Path) -> None:
+def test_a_batch_is_reported_as_planned_only_when_it_runs(tmp_path: Path) -> None:
     _, recorded = land(KINDS_TRIED["rollup"](tmp_path))
     assert recorded.count(BatchPlanned) == recorded.count(BatchCommitted) == BATCHES
 

@@ -61,7 +61,7 @@ def test_a_token_is_never_below_the_tables(claims: Claims) -> None:
     assert all(token >= 7 for token in held(claims, floor=7).values())
 
 
-def test_a_claim_that_the_table_does_not_take_is_claimed_anew(claims: Claims) -> None:
+def test_a_claim_whose_token_the_table_refuses_is_claimed_again(claims: Claims) -> None:
     held(claims)
     claims.renounce(ZERO)
     assert set(held(claims)) == {ZERO, ONE}

@@ -581,7 +581,7 @@ def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
 
 
 @pytest.mark.parametrize("visit", [1, 2, 3])
-def test_where_a_rename_is_a_copy_no_row_is_seen_twice(copying: ExportWorld, acts: Acts, visit: int) -> None:
+def test_no_row_is_visible_twice_where_a_rename_is_a_copy(copying: ExportWorld, acts: Acts, visit: int) -> None:
     copying.send("ABC")
     dying = copying.open(1, acts.at_step)
     staging = dying.stage(3)
@@ -695,7 +695,7 @@ def test_marker_goes_before_late_rows_are_visible_and_returns(world: ExportWorld
     world.check()
 
 
-def test_crash_before_the_marker_returns_is_made_good(world: ExportWorld, acts: Acts) -> None:
+def test_a_marker_lost_in_a_crash_is_restored(world: ExportWorld, acts: Acts) -> None:
     process = closed_day(world, acts)
     world.send("A")
     staging = process.stage(8)

@@ -148,7 +148,7 @@ def check_lost(world: ExportWorld) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 @pytest.mark.parametrize("seed", range(tries(7)))
-def test_every_record_is_there_once_whatever_the_processes_do(tmp_path: Path, seed: int, form: str) -> None:
+def test_every_record_is_there_once_under_random_process_schedules(tmp_path: Path, seed: int, form: str) -> None:
     rng = random.Random(f"{form} {seed}")
     gaps = seed % 3 == 2
     world = ExportWorld(tmp_path, form, types={"A": "", "B": "", "C": "{events: 4}"})

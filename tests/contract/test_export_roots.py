@@ -43,7 +43,7 @@ def test_two_clusters_in_one_root_never_mix(tmp_path: Path) -> None:
     assert names == [f"A/day=2026-03-01/{name}" for name in ("am5.events.0.2.parquet", "pa4.events.0.2.parquet")]
 
 
-def test_a_second_job_on_the_same_topic_is_refused_under_whatever_names(tmp_path: Path) -> None:
+def test_a_second_job_on_the_same_topic_is_refused_under_any_name(tmp_path: Path) -> None:
     """Its file names would be free, and readers would see every row twice."""
     one, two = cluster(tmp_path, "pa4", "the-id"), cluster(tmp_path, "am5", "the-id")
     one.send("A", one.partitions[0])

@@ -92,7 +92,9 @@ def test_bounds_are_half_open_and_retention_moves_their_beginning(filled: tuple[
 
 
 @pytest.mark.parametrize(("start", "offset"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 5)])
-def test_a_job_begins_where_it_says(filled: tuple[World, str, Log, Partition], start: StartAt, offset: int) -> None:
+def test_a_job_starts_at_its_configured_start(
+    filled: tuple[World, str, Log, Partition], start: StartAt, offset: int
+) -> None:
     world, name, log, partition = filled
     with closing(world.log(name, start)) as mine:
         assert mine.start_offsets([partition], log.bounds([partition])) == {partition: offset}
@@ -119,7 +121,7 @@ def test_records_and_offsets_are_those_of_the_range(filled: tuple[World, str, Lo
     assert sum(told) == 3
 
 
-def test_a_marker_of_a_transaction_takes_an_offset_and_is_no_record(kafka_world: World) -> None:
+def test_a_transaction_marker_occupies_an_offset_but_is_not_a_record(kafka_world: World) -> None:
     name = kafka_world.topics()
     kafka_world.produce(name, [b"a", b"b"], partition=0, transactional=True)
     kafka_world.produce(name, [b"c"], partition=0)
@@ -153,7 +155,7 @@ def test_a_position_of_zero_is_shown_and_every_group_has_its_own(filled: tuple[W
         assert (log.shown([partition]), other.shown([partition])) == ({partition: 0}, {})
 
 
-def test_a_topic_says_how_large_its_records_may_be(kafka_world: World) -> None:
+def test_the_maximum_record_size_comes_from_the_topic(kafka_world: World) -> None:
     small, large = kafka_world.topics(), kafka_world.topics(config={"max.message.bytes": "5000000"})
     for name, bytes_max in ((small, 1_048_588), (large, 5_000_000)):
         with closing(kafka_world.log(name)) as log:
@@ -170,19 +172,19 @@ def test_a_recreated_topic_has_another_identity(filled: tuple[World, str, Log, P
     assert result != partition.topic_id
 
 
-def test_the_age_of_the_oldest_unread_record_is_told(filled: tuple[World, str, Log, Partition]) -> None:
+def test_the_age_of_the_oldest_unread_record_is_shown(filled: tuple[World, str, Log, Partition]) -> None:
     _, _, log, partition = filled
     record_times = log.record_times({partition: 2}, SECONDS_MAX)
     assert abs(record_times[partition] - time.time()) < 300
 
 
-def test_a_topic_that_does_not_exist_is_the_users_to_mend(world: World) -> None:
+def test_a_missing_topic_is_a_user_error(world: World) -> None:
     with closing(world.log("no-such-topic")) as log, pytest.raises(UserError) as raised:
         log.partitions()
     assert "no-such-topic" in raised.value.primary
 
 
-def test_what_is_asked_of_a_deleted_topic_is_an_error_of_ours(filled: tuple[World, str, Log, Partition]) -> None:
+def test_requests_for_a_deleted_topic_raise_our_error(filled: tuple[World, str, Log, Partition]) -> None:
     world, name, log, partition = filled
     world.topics.delete(name)
     deadline = time.monotonic() + SECONDS_MAX

@@ -91,9 +91,7 @@ def test_a_position_moves_without_records_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("step", PUBLISH_STEPS)
-def test_whatever_step_fails_reopening_tells_what_counts_and_no_record_is_lost_or_doubled(
-    world: World, step: str
-) -> None:
+def test_after_a_failure_at_any_step_reopening_loses_and_doubles_nothing(world: World, step: str) -> None:
     rows = some("abcdef")
     with closing(world.output(at_step=failing(step))) as output:
         position = output.open() or PublishPosition(1)
@@ -165,7 +163,7 @@ def test_an_aborted_transaction_is_seen_only_by_readers_of_uncommitted_records(w
     assert sorted(record.value for record in world.read(False)) == [b"a", b"b"]
 
 
-def test_the_position_of_another_life_of_the_table_does_not_count(world: World) -> None:
+def test_the_published_position_of_an_earlier_table_is_ignored(world: World) -> None:
     with closing(world.output(table="before")) as output:
         output.open()
         output.publish(some("a"), PublishPosition(40, "7"))

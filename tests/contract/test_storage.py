@@ -85,7 +85,7 @@ def read_range(storage: Storage, path: str, start: int, length: int) -> bytes:
         return source.read(length)
 
 
-def test_what_is_put_is_read_back_and_listed(storage: Storage) -> None:
+def test_a_written_object_is_read_back_and_listed(storage: Storage) -> None:
     before = datetime.now(UTC) - timedelta(seconds=2)
     storage.put("a/b/c.bin", b"hello")
     storage.put("a/b/c.bin", b"hello!")
@@ -122,7 +122,7 @@ def test_a_listing_can_begin_after_a_path(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("path", ["k=a%20b/x.pq", "k=%C3%A9/x.pq", "with blank/ü.bin", "a+b=c,d/~x"])
-def test_a_path_is_taken_letter_by_letter(storage: Storage, path: str) -> None:
+def test_a_path_is_taken_literally(storage: Storage, path: str) -> None:
     storage.put(path, b"1")
     writer = storage.open_writer(path + "2")
     writer.write(b"22")
@@ -132,7 +132,7 @@ def test_a_path_is_taken_letter_by_letter(storage: Storage, path: str) -> None:
     assert paths(storage) == [path, path + "2"]
 
 
-def test_what_is_not_there_says_so(storage: Storage) -> None:
+def test_a_missing_object_raises_not_found(storage: Storage) -> None:
     assert not storage.exists("none")
     for act in (storage.read, storage.size_bytes, storage.open_reader):
         with pytest.raises(NotFoundError):
@@ -167,7 +167,7 @@ def test_put_if_absent_keeps_the_first(storage: Storage) -> None:
     assert storage.read("log/1") == b"first"
 
 
-def test_of_sixteen_who_put_one_name_exactly_one_wins(storage: Storage) -> None:
+def test_of_sixteen_conditional_puts_exactly_one_wins(storage: Storage) -> None:
     for number in range(5):
         name = f"log/{number}"
         (winner,) = race(lambda racer, name=name: storage.put_if_absent(name, b"%d" % racer))  # type: ignore[misc]
@@ -184,7 +184,7 @@ def test_rename_if_absent_never_replaces(storage: Storage) -> None:
     assert storage.read("folder/final") == b"new"
 
 
-def test_of_sixteen_who_rename_to_one_name_exactly_one_wins(storage: Storage) -> None:
+def test_of_sixteen_renames_to_one_name_exactly_one_wins(storage: Storage) -> None:
     for racer in range(RACERS):
         storage.put(f"staged/{racer}", b"%d" % racer)
     (winner,) = race(lambda racer: storage.rename_if_absent(f"staged/{racer}", "final"))
@@ -246,7 +246,7 @@ def test_a_path_cannot_leave_the_root(storage: Storage, path: str) -> None:
         storage.open_writer(path)
 
 
-def test_local_and_s3_storages_travel_to_another_process(tmp_path: Path, s3_options: dict[str, str]) -> None:
+def test_local_and_s3_storages_can_be_pickled(tmp_path: Path, s3_options: dict[str, str]) -> None:
     for url, options in ((str(tmp_path), {}), (f"s3://{BUCKET}/travel", s3_options)):
         storage = open_storage(url, options)
         storage.put("x", b"1")
@@ -278,9 +278,7 @@ def test_a_half_written_local_file_is_listed_so_that_vacuum_finds_it(tmp_path: P
     assert paths(storage) == ["day=1/s.x.pq"]
 
 
-def test_what_a_commit_names_is_on_the_disk_before_and_so_is_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_durable_before_the_commit_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     fsync = os.fsync
 
@@ -300,7 +298,7 @@ def test_what_a_commit_names_is_on_the_disk_before_and_so_is_the_commit(
     assert synced[4:] == [f"{tmp_path}/day=1"]
 
 
-def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_transient_error_with_a_clear_message(tmp_path: Path) -> None:
     # The link stands in for a file on a full disk; writing in place goes through it and leaves the device alone.
     (tmp_path / "x.pq").symlink_to("/dev/full")
     writer = open_storage(str(tmp_path), {}).open_writer("x.pq")
@@ -312,7 +310,7 @@ def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_a_folder_without_permission_is_the_users_to_fix() -> None:
+def test_a_folder_without_permission_is_a_user_error() -> None:
     program = """
         import os, sys
         from penstock.errors import UserError
@@ -356,7 +354,7 @@ def test_a_store_that_cannot_be_reached_is_transient_and_a_conditional_put_to_it
         storage.put_if_absent("x", b"1")
 
 
-def test_a_missing_bucket_is_the_users_to_fix(s3_options: dict[str, str]) -> None:
+def test_a_missing_bucket_is_a_user_error(s3_options: dict[str, str]) -> None:
     with pytest.raises(UserError):
         open_storage("s3://no-such-bucket/t", s3_options).put("x", b"1")
 

@@ -42,7 +42,7 @@ def everything_in(hdfs: HdfsCluster, folder: str) -> list[str]:
     return sorted(item.path.removeprefix(f"{folder}/") for item in status if not item.isdir)
 
 
-def test_it_travels_to_another_process(root: Storage) -> None:
+def test_a_storage_can_be_pickled(root: Storage) -> None:
     root.put("x", b"1")
     assert pickle.loads(pickle.dumps(root)).read("x") == b"1"
 
@@ -53,7 +53,7 @@ def test_a_rename_takes_the_source_away(root: Storage) -> None:
     assert paths(root) == ["deep/er/b"]
 
 
-def test_a_folder_is_no_object(root: Storage) -> None:
+def test_a_folder_is_not_an_object(root: Storage) -> None:
     root.put("a/b", b"1")
     assert not root.exists("a")
     assert paths(root, "a/b") == []
@@ -64,7 +64,7 @@ def test_a_folder_is_no_object(root: Storage) -> None:
         root.put("c/below a file", b"1")
 
 
-def test_what_is_written_aside_is_gone_afterwards_whoever_won(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_temporary_files_are_deleted_after_a_race(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     root.put("a", b"1")
     root.put("a", b"2")
     assert root.put_if_absent("b", b"1")
@@ -72,7 +72,7 @@ def test_what_is_written_aside_is_gone_afterwards_whoever_won(hdfs: HdfsCluster,
     assert everything_in(hdfs, folder) == ["a", "b"]
 
 
-def test_what_a_killed_process_left_aside_is_not_listed(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_temporary_files_of_a_killed_process_are_not_listed(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     aside = f"log/.00000000000000000007.json.{'0a' * 16}.tmp"
     Client(hdfs.address, {}).create(f"{folder}/{aside}").close()
     root.put("log/.of somebody else.tmp", b"")
@@ -97,7 +97,7 @@ def test_a_completed_file_outlives_a_late_abandon(root: Storage) -> None:
     assert root.read("x") == b"1"
 
 
-def test_a_folder_without_permission_is_the_users_to_fix(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_a_folder_without_permission_is_a_user_error(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     root.put("x", b"1")
     hdfs.shell("-mkdir", f"{folder}/shut")
     hdfs.shell("-chmod", "000", f"{folder}/shut")
@@ -117,7 +117,9 @@ def test_a_folder_without_permission_is_the_users_to_fix(hdfs: HdfsCluster, fold
     assert root.read("x") == b"1"
 
 
-def test_a_quota_that_is_used_up_is_transient_and_says_so(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_an_exhausted_quota_is_a_transient_error_with_a_clear_message(
+    hdfs: HdfsCluster, folder: str, root: Storage
+) -> None:
     root.put("x", b"1")
     hdfs.shell("-mkdir", "-p", f"{folder}/no-bytes", f"{folder}/no-names")
     hdfs.shell("-chmod", "777", f"{folder}/no-bytes", f"{folder}/no-names")
@@ -155,7 +157,7 @@ def test_a_cluster_that_cannot_be_reached_is_transient() -> None:
 
 
 @pytest.mark.parametrize("attempts", ["1", "5"])
-def test_a_conditional_put_whose_answer_was_lost_is_unknown_and_asked_again_is_found(
+def test_a_conditional_put_whose_response_was_lost_has_an_unknown_outcome_until_read_back(
     hdfs: HdfsCluster, folder: str, attempts: str
 ) -> None:
     with wire_to(hdfs) as wire:
@@ -171,7 +173,7 @@ def test_a_conditional_put_whose_answer_was_lost_is_unknown_and_asked_again_is_f
 
 
 @pytest.mark.parametrize("attempts", ["1", "5"])
-def test_a_rename_whose_answer_was_lost_can_be_read_back(hdfs: HdfsCluster, folder: str, attempts: str) -> None:
+def test_a_rename_whose_response_was_lost_can_be_read_back(hdfs: HdfsCluster, folder: str, attempts: str) -> None:
     with wire_to(hdfs) as wire:
         options = {"dfs.client.failover.max.attempts": attempts}
         storage = open_storage(f"hdfs://127.0.0.1:{wire.port}{folder}", options)

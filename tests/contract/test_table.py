@@ -99,7 +99,7 @@ def test_a_partition_is_started_once(subject: Subject) -> None:
     assert table.state([ZERO]).of(ZERO).position == 3
 
 
-def test_an_older_token_writes_nothing_however_late_it_comes(subject: Subject) -> None:
+def test_an_older_token_never_writes(subject: Subject) -> None:
     subject.fill()
     batch, tokens, found = staged(subject, token=1, end=4)
     newer = subject.open()
@@ -183,7 +183,7 @@ def test_offsets_that_the_log_lost_stop_the_job_before_anything_is_written(subje
     assert len(subject.read()) == 12
 
 
-def test_its_kind_proves_compacts_cleans_and_shows_it(subject: Subject) -> None:
+def test_a_new_kind_is_verified_compacted_vacuumed_and_shown(subject: Subject) -> None:
     kind = kind_of(subject.job)
     before = _status(subject)
     assert not before.started

@@ -56,7 +56,7 @@ def test_a_compaction_killed_in_the_middle_shows_every_row_once(subject: Subject
     assert subject.read() == subject.wanted
 
 
-def test_a_damage_is_found_and_the_status_tells_of_the_lag(subject: Subject) -> None:
+def test_damage_is_found_and_status_shows_the_lag(subject: Subject) -> None:
     subject.run()
     subject.fill(2)
     result = status(subject.job, open_log=lambda job: subject.log.view(job.log))

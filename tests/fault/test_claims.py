@@ -111,7 +111,7 @@ def test_m4_a_paused_group_stops_cleanly_writes_nothing_and_goes_on_when_it_is_r
     assert_every_record_once(tmp_path / "table", places)
 
 
-def test_m3_a_second_living_process_with_the_same_client_id_is_refused_and_a_restarted_one_is_not(
+def test_m3_a_second_live_process_with_the_same_client_id_is_refused_and_a_restarted_one_is_not(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=1)

@@ -53,7 +53,7 @@ def test_killed_at_a_step_of_compaction_the_next_process_finishes_it(tmp_path: P
     assert compact(root).files_removed == 0
 
 
-def test_killed_again_and_again_it_still_comes_to_an_end(tmp_path: Path) -> None:
+def test_killed_repeatedly_the_job_still_completes(tmp_path: Path) -> None:
     """Each process finishes what the one before left, and is killed in its turn."""
     root = filled(tmp_path)
     for step in ("removing:2", "removing:4", "renaming"):

@@ -28,7 +28,7 @@ def jvm_of(pid: int) -> psutil.Process:
     return jvm
 
 
-def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that_is_killed_its_jvm(
+def test_a_killed_jvm_ends_the_process_with_a_clear_error_and_a_killed_process_ends_its_jvm(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

@@ -230,7 +230,7 @@ def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
     world.assert_every_acknowledged_record_once()
 
 
-def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afterwards(tmp_path: Path) -> None:
+def test_the_command_stops_cleanly_on_a_signal_and_keeps_its_records(tmp_path: Path) -> None:
     with (
         running("penstock.cli", "wal", "serve", "--folder", str(tmp_path), "--listen", "127.0.0.1:0") as served,
         WalClient(served.stdout.readline().split()[-1]) as client,

@@ -68,7 +68,7 @@ def _words(node: ast.AST) -> list[str]:
 
 
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*item, id=item[0]) for item in modules()])
-def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> None:
+def test_no_module_outside_its_package_names_a_kind(module: str, path: Path) -> None:
     result = [] if module in NOT_THE_KIND else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
     assert result == []
 
@@ -86,7 +86,7 @@ def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> Non
         "hint = f'change table.delta.path of {job}'",
     ],
 )
-def test_a_module_that_names_a_kind_is_found_out(text: str) -> None:
+def test_a_module_that_names_a_kind_is_found(text: str) -> None:
     assert list(namings(ast.parse(text)))
 
 
@@ -100,5 +100,5 @@ def test_a_module_that_names_a_kind_is_found_out(text: str) -> None:
         "kind_of(job).summary(job)",
     ],
 )
-def test_the_format_and_the_library_are_no_kind(text: str) -> None:
+def test_delta_format_and_library_are_not_kinds(text: str) -> None:
     assert not list(namings(ast.parse(text)))

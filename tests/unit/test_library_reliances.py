@@ -57,7 +57,7 @@ def test_msgspec_names_an_unknown_field() -> None:
     assert match["name"] == "other"
 
 
-def test_msgspec_says_where_json_is_malformed() -> None:
+def test_msgspec_reports_where_json_is_malformed() -> None:
     with pytest.raises(msgspec.DecodeError) as refused:
         msgspec.json.decode(b'{"status":1}x', type=Record)
     assert str(refused.value) == "JSON is malformed: trailing characters (byte 13)"
@@ -75,7 +75,7 @@ def test_obstore_writes_the_number_of_an_os_error_into_its_text(tmp_path: Path) 
     assert f"(os error {errno.ENOTDIR})" in refused.value.detail, "storage/failures.py reads this number"
 
 
-def test_deltalake_says_that_a_path_is_no_place_for_a_table(tmp_path: Path) -> None:
+def test_deltalake_reports_a_path_without_a_table(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UserError) as refused, library_errors("file/below"):
         DeltaTable(str(tmp_path / "file" / "below"))

@@ -24,7 +24,7 @@ def test_importing_the_package_loads_no_spark_and_starts_no_thread() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_package_offers_what_it_says() -> None:
+def test_the_package_exports_its_documented_names() -> None:
     assert penstock.__all__ == ["read"] and callable(penstock.read)
     with pytest.raises(AttributeError):
         _ = penstock.rede
@@ -38,7 +38,7 @@ def test_the_package_offers_what_it_says() -> None:
         "[TABLE_OR_VIEW_NOT_FOUND] The table or view `delta`.`/lake/t` cannot be found.",
     ],
 )
-def test_a_session_without_delta_is_told_what_it_needs(text: str) -> None:
+def test_a_session_without_delta_gets_an_error_naming_the_packages(text: str) -> None:
     """The texts are those of Spark 4.0: without the jar, with the jar and no settings, and without either in SQL."""
     error = _explanation(local_session(), "/lake/t", AnalysisException(text))
     assert isinstance(error, UserError)

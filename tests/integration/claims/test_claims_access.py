@@ -95,11 +95,11 @@ def test_a_topic_that_may_not_be_read_is_named_with_what_to_grant(crew: Crew, gu
     assert "Read" in fault.hint
 
 
-def test_a_topic_that_may_not_even_be_seen_is_named(crew: Crew) -> None:
+def test_an_unauthorized_topic_is_named_in_the_error(crew: Crew) -> None:
     assert crew.topic in refusal(acting_as(crew, "nobody")).primary
 
 
-def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Guarded) -> None:
+def test_without_permission_to_create_the_topic_the_error_shows_the_command(guarded: Guarded) -> None:
     crew = acting_as(Crew(guarded.sasl_bootstrap, hits_up_to(2)), "owner")
     allow(guarded, "owner", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     fault = refusal(crew)
@@ -108,7 +108,7 @@ def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Guarded)
     crew.close()
 
 
-def test_a_wrong_password_is_told_at_once(guarded: Guarded, crew: Crew) -> None:
+def test_a_wrong_password_is_reported_at_once(guarded: Guarded, crew: Crew) -> None:
     crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "owner", Secret("guess-7"))
     fault = refusal(crew)
     assert "credentials" in fault.primary

@@ -67,7 +67,7 @@ def told(crew: Crew, *command: str) -> Any:
 # list
 
 
-def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, anna: Agent) -> None:
+def test_list_shows_owner_position_and_liveness(crew: Crew, anna: Agent) -> None:
     anna.progress(hits(1), 42, lag=7)
     wait_until(lambda: claim_at(crew, "hits/1").claim.position == 42)
     listing = list_claims(of(crew))
@@ -83,7 +83,7 @@ def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, a
     assert not listing.pauses
 
 
-def test_list_tells_the_dead_from_the_living_though_nobody_is_left_to_say_so(crew: Crew) -> None:
+def test_list_shows_dead_members_although_no_member_is_left(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         process.kill()
         process.wait()
@@ -109,7 +109,7 @@ def test_list_shows_who_has_left_and_what_is_free(crew: Crew, anna: Agent) -> No
 # pause and resume
 
 
-def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, anna: Agent) -> None:
+def test_a_paused_group_releases_everything_until_it_is_resumed(crew: Crew, anna: Agent) -> None:
     report = pause(of(crew), reason="maintenance", wait_seconds=SECONDS_MAX)
     assert report.holders == ()
     assert anna.held() == {}
@@ -170,7 +170,7 @@ def test_resume_ends_all_pauses_and_two_of_them_need_both_to_end(crew: Crew, ann
     wait_until(lambda: crew.shared(COUNT))
 
 
-def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Crew) -> None:
+def test_a_pause_lists_members_that_still_hold_claims_and_frees_nothing(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         process.send_signal(signal.SIGSTOP)
         report = pause(of(crew), wait_seconds=10)
@@ -199,7 +199,7 @@ def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it
         wait_until(lambda: (claim_at(crew, "hits/2").owner, claim_at(crew, "hits/2").claim.token) == ("bert", 3))
 
 
-def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew, anna: Agent) -> None:
+def test_a_live_owner_loses_only_the_released_claim(crew: Crew, anna: Agent) -> None:
     before = anna.held()
     report = release(of(crew), "hits/0")
     assert (report.released, report.before.owner) == (True, "anna")
@@ -287,7 +287,7 @@ def test_history_shows_what_an_administrator_did(crew: Crew, anna: Agent) -> Non
     assert freed.who.client_id.startswith("admin:")
 
 
-def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
+def test_foreign_records_and_a_lost_beginning_are_shown(
     crew: Crew, anna: Agent, produce: Produce, topic: Topics
 ) -> None:
     place = coordination_partition(crew.group, PLACES)
@@ -309,7 +309,7 @@ def read_up_to(agent: Agent) -> int:
         return participant.view.state.next_offset
 
 
-def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
+def test_history_reads_no_more_than_the_limit(crew: Crew, anna: Agent) -> None:
     wait_until(lambda: history(of(crew), limit=None).count > 8)
     result = history(of(crew), limit=None, records_max=2)
     assert result.count <= 4
@@ -318,7 +318,7 @@ def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
 # what a person may get wrong
 
 
-def test_wrong_names_are_named(crew: Crew, anna: Agent) -> None:
+def test_wrong_names_are_reported(crew: Crew, anna: Agent) -> None:
     there = of(crew)
     nowhere = CoordinatedGroup(crew.spec, crew.group, f"{crew.topic}-not")
     nobody = CoordinatedGroup(crew.spec, "shopp", crew.topic)
@@ -343,7 +343,7 @@ def test_wrong_names_are_named(crew: Crew, anna: Agent) -> None:
 # the command
 
 
-def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
+def test_every_command_prints_json(crew: Crew, anna: Agent) -> None:
     listed = told(crew, "list")
     assert {"group", "topic", "at", "paused", "pauses", "members", "claims"} == listed.keys()
     assert listed["members"][0] | {"silent_seconds": 0} == {

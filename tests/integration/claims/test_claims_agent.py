@@ -30,7 +30,7 @@ def kept(before: Held, after: Held) -> bool:
 # shares
 
 
-def test_one_to_three_to_one_members_share_and_nobody_pauses(crew: Crew) -> None:
+def test_one_to_three_to_one_members_share_without_pauses(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     alone = anna.held()
@@ -120,7 +120,7 @@ def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
 # what an application says
 
 
-def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
+def test_the_position_of_a_held_partition_reaches_every_member(crew: Crew) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
     wait_until(lambda: crew.shared(6, 6))
     mine = next(iter(anna.held()))
@@ -134,7 +134,7 @@ def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
     wait_until(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
 
 
-def test_a_record_is_answered_with_the_verdict_of_the_log(crew: Crew) -> None:
+def test_every_record_is_shown_with_its_verdict(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     accepted = anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
@@ -144,7 +144,7 @@ def test_a_record_is_answered_with_the_verdict_of_the_log(crew: Crew) -> None:
     assert refused.offset > accepted.offset
 
 
-def test_a_record_that_cannot_be_is_its_senders_error_and_hurts_nobody(crew: Crew) -> None:
+def test_an_invalid_record_is_refused_for_its_sender_without_effect_on_others(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     with pytest.raises(ValueError):
@@ -152,7 +152,7 @@ def test_a_record_that_cannot_be_is_its_senders_error_and_hurts_nobody(crew: Cre
     assert crew.shared(12)
 
 
-def test_nothing_can_be_said_and_nothing_is_held_before_the_group_is_joined() -> None:
+def test_nothing_is_sent_or_held_before_the_group_is_joined() -> None:
     anna = Agent(KafkaLogSpec("localhost:1"), MemberOptions("shop", "anna"))
     assert anna.held() == {}
     with pytest.raises(TransientError):
@@ -163,7 +163,7 @@ def test_nothing_can_be_said_and_nothing_is_held_before_the_group_is_joined() ->
 
 
 @pytest.mark.parametrize("text", ["", "x" * (TEXT_CHARACTERS_MAX + 1), "\ud800"], ids=["empty", "long", "no text"])
-def test_p5_an_id_that_cannot_be_is_refused_before_anything_is_said(text: str) -> None:
+def test_p5_an_invalid_id_is_refused_before_any_record_is_sent(text: str) -> None:
     spec = KafkaLogSpec("localhost:1")
     for options in (MemberOptions(text, "anna"), MemberOptions("shop", text)):
         with pytest.raises(UserError):

@@ -93,7 +93,7 @@ def test_p12_records_deleted_under_a_running_member_stop_it_once_all_others_are_
         assert (outside.value.position, outside.value.bounds.first) == (10, 15)
 
 
-def test_records_of_an_aborted_transaction_are_passed_over_and_are_no_lag(
+def test_records_of_an_aborted_transaction_are_skipped_and_not_lag(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -112,7 +112,7 @@ def test_records_of_an_aborted_transaction_are_passed_over_and_are_no_lag(
         assert members.claim().position == offset + 1
 
 
-def test_the_tail_of_a_transaction_is_no_lag(bootstrap: str, topic: Topics, produce: Produce) -> None:
+def test_the_tail_of_a_transaction_is_not_lag(bootstrap: str, topic: Topics, produce: Produce) -> None:
     """Its marker takes an offset and holds no record: upstream took such a partition for stuck."""
     name = topic()
     produce(name, ["a", "b"], transactional=True)
@@ -126,7 +126,7 @@ def test_the_tail_of_a_transaction_is_no_lag(bootstrap: str, topic: Topics, prod
 # claims that go while records are under way
 
 
-def test_p15_p16_what_was_queued_under_a_lost_claim_is_never_seen_and_what_was_seen_cannot_be_done(
+def test_p15_p16_records_queued_under_a_lost_claim_are_not_delivered_and_delivered_ones_cannot_be_acknowledged(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -179,7 +179,7 @@ def test_a_paused_group_gets_no_records_finishes_what_it_has_and_goes_on_from_th
         assert places(worked(member, 17)) == [(0, offset) for offset in range(3, 20)]
 
 
-def test_a_record_that_is_never_done_stops_its_own_partition_only_and_its_age_is_seen(
+def test_a_record_that_is_never_acknowledged_blocks_only_its_partition_and_shows_its_age(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=2)

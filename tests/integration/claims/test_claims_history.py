@@ -59,7 +59,7 @@ def lost_history(agent: Agent) -> LostHistoryError:
     return raised.value
 
 
-def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
+def test_start_up_reads_little_of_a_long_history(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     held = anna.held()
@@ -102,7 +102,7 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
         assert participant.view.state.members.get("anna") is not None
 
 
-def test_a_new_group_starts_on_an_old_topic_whose_beginning_is_gone(crew: Crew, topic: Topics) -> None:
+def test_a_new_group_starts_on_an_old_topic_whose_first_records_were_deleted(crew: Crew, topic: Topics) -> None:
     described = Crew(crew.bootstrap, crew.wanted, crew.topic)
     described.join("first")
     wait_until(lambda: described.shared(6))
@@ -116,7 +116,7 @@ def test_a_new_group_starts_on_an_old_topic_whose_beginning_is_gone(crew: Crew, 
     other.close()
 
 
-def test_m7_a_history_that_no_snapshot_holds_stops_whoever_starts(crew: Crew, topic: Topics) -> None:
+def test_m7_lost_history_without_a_snapshot_stops_a_starting_member(crew: Crew, topic: Topics) -> None:
     with other_process(crew, "anna") as process:
         wait_until(lambda: len(kept_offsets(crew)) > 0)
         process.kill()
@@ -148,7 +148,7 @@ def test_m7_an_older_snapshot_that_was_written_later_does_not_win(crew: Crew) ->
     assert anna.held() == {}
 
 
-def test_m7_a_log_that_is_shorter_than_its_snapshot_is_said_aloud(crew: Crew) -> None:
+def test_m7_a_log_shorter_than_its_snapshot_is_reported(crew: Crew) -> None:
     """As after the loss of a disk: the snapshot names more than the log holds."""
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
@@ -166,7 +166,7 @@ def test_m7_a_log_that_is_shorter_than_its_snapshot_is_said_aloud(crew: Crew) ->
     crew.agents.pop("bert")
 
 
-def test_hole_13_a_snapshot_that_is_too_large_is_told_and_the_former_one_stays(crew: Crew) -> None:
+def test_hole_13_a_snapshot_that_is_too_large_is_reported_and_the_former_one_stays(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6) and len(kept_offsets(crew)) > 0)
     before = kept_offsets(crew)
@@ -178,7 +178,7 @@ def test_hole_13_a_snapshot_that_is_too_large_is_told_and_the_former_one_stays(c
     assert kept_offsets(crew) == before
 
 
-def test_a_recreated_topic_is_a_loss_for_whoever_has_no_tables(crew: Crew, topic: Topics) -> None:
+def test_a_recreated_topic_is_a_loss_for_members_without_tables(crew: Crew, topic: Topics) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     anna.progress(hits(0), 500)
@@ -188,7 +188,7 @@ def test_a_recreated_topic_is_a_loss_for_whoever_has_no_tables(crew: Crew, topic
     crew.agents.pop("bert")
 
 
-def test_a_recreated_topic_is_no_loss_where_tables_keep_tokens(crew: Crew, topic: Topics) -> None:
+def test_a_recreated_coordination_topic_is_not_a_loss_where_tables_keep_tokens(crew: Crew, topic: Topics) -> None:
     crew.join("anna")
     wait_until(lambda: crew.shared(6))
     crew.leave("anna")

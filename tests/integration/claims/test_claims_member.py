@@ -68,7 +68,7 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
         assert member.poll(0.3) == []
 
 
-def test_d8_a_listener_that_fails_stops_no_record(bootstrap: str, topic: Topics, produce: Produce) -> None:
+def test_d8_a_failing_listener_does_not_stop_records(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name, heard = topic(), set[str]()
     produce(name, ["one", "two"])
 
@@ -105,7 +105,7 @@ def test_3_44_46_a_second_member_gets_its_share_and_no_partition_has_two_owners(
         assert not anna.held().keys() & bert.held().keys()
 
 
-def test_5_32_52_a_closed_member_is_gone_and_its_partitions_are_taken_at_once_from_where_it_ended(
+def test_5_32_52_partitions_of_a_closed_member_are_taken_over_at_once_from_its_last_position(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """No lease is waited for: a release is enough. Nothing that was done comes again."""
@@ -213,7 +213,7 @@ def worked_one(member: Member) -> list[Work]:
     return result
 
 
-def test_48_a_second_living_process_with_one_client_id_is_refused_and_the_first_goes_on(
+def test_48_a_second_live_process_with_the_same_client_id_is_refused_and_the_first_continues(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """The correction of upstream's FastReclaim; P4."""
@@ -228,7 +228,7 @@ def test_48_a_second_living_process_with_one_client_id_is_refused_and_the_first_
         assert places(worked(first, 1)) == [(0, 0)]
 
 
-def test_51_partitions_that_are_added_are_read_from_their_beginning_whatever_start_says(
+def test_51_added_partitions_are_read_from_the_beginning_regardless_of_start(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -256,7 +256,7 @@ def test_p1_a_partition_added_together_with_a_member_is_read_from_its_beginning(
         assert places(worked(members.join("bert", start="latest"), 1)) == [(1, 0)]
 
 
-def test_p16_what_is_done_twice_or_was_never_handed_out_is_refused(
+def test_p16_acknowledging_twice_or_without_delivery_is_refused(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -287,7 +287,7 @@ def test_p16_what_is_done_twice_or_was_never_handed_out_is_refused(
     ],
     ids=lambda options: "-".join(options),
 )
-def test_options_that_cannot_be_are_refused_before_anything_starts(options: dict[str, object]) -> None:
+def test_invalid_options_are_refused_before_anything_starts(options: dict[str, object]) -> None:
     with pytest.raises(UserError):
         Member("localhost:1", **{"group": "g", **options})  # type: ignore[arg-type]
 
@@ -299,9 +299,7 @@ def test_a_topic_that_does_not_exist_is_refused_with_the_name_that_was_meant(boo
     assert name in unknown.value.hint
 
 
-def test_a_full_description_of_the_log_works_as_the_brokers_alone_do(
-    bootstrap: str, topic: Topics, produce: Produce
-) -> None:
+def test_a_full_log_section_works_like_a_bootstrap_address(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ["a"])
     spec = KafkaLogSpec(bootstrap, (name,), client_settings={"fetch.max.bytes": "1000000"})
@@ -316,7 +314,7 @@ def test_polling_a_member_that_was_not_started_is_refused(bootstrap: str) -> Non
     member.close()
 
 
-def test_a_consumer_that_stopped_answering_is_replaced_and_every_record_still_comes_once(
+def test_an_unresponsive_consumer_is_replaced_and_every_record_is_read_once(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=2)

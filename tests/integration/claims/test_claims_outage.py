@@ -49,9 +49,7 @@ def crew(fragile: Cluster) -> Iterator[Crew]:
     crew.close()
 
 
-def test_p17_without_a_broker_nothing_is_held_and_with_it_everybody_goes_on_undisturbed(
-    crew: Crew, fragile: Cluster
-) -> None:
+def test_p17_without_a_broker_nothing_is_held_and_afterwards_members_continue(crew: Crew, fragile: Cluster) -> None:
     anna = crew.join("anna")
     crew.join("bert")
     wait_until(lambda: crew.shared(3, 3))
@@ -110,7 +108,7 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
         wait_until(all_done)
 
 
-def test_what_an_administrator_says_arrives_once_a_paused_broker_goes_on(crew: Crew, fragile: Cluster) -> None:
+def test_commands_arrive_once_a_paused_broker_resumes(crew: Crew, fragile: Cluster) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     [partition, token] = next(iter(anna.held().items()))

@@ -85,7 +85,7 @@ def test_snapshots_of_another_number_of_partitions_are_refused(crew: Crew, topic
     assert "_snapshots" in refusal(crew.join("anna")).primary
 
 
-def test_a_topic_that_is_there_is_used_as_it_is(crew: Crew, topic: Topics) -> None:
+def test_an_existing_topic_is_used_unchanged(crew: Crew, topic: Topics) -> None:
     topic(2, {**GOOD, "retention.ms": "-1"}, name=crew.topic)
     # As where the broker's own default is short: snapshots are kept by compaction.
     topic(2, {"cleanup.policy": "compact", "retention.ms": "60000"}, name=f"{crew.topic}_snapshots")
@@ -124,7 +124,7 @@ def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_unde
     assert crew.described().partitions == PLACES
 
 
-def test_a_topic_that_was_made_again_is_another_log(crew: Crew, topic: Topics) -> None:
+def test_a_recreated_topic_is_another_log(crew: Crew, topic: Topics) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     crew.leave("anna")
@@ -135,7 +135,7 @@ def test_a_topic_that_was_made_again_is_another_log(crew: Crew, topic: Topics) -
     assert anna.held()[hits(1)] == 1, "where no table has a token, tokens begin again"
 
 
-def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody(crew: Crew, topic: Topics) -> None:
+def test_a_recreated_coordination_topic_with_wrong_settings_stops_every_member(crew: Crew, topic: Topics) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
     wait_until(lambda: crew.shared(3, 3))
     topic.recreate(crew.topic, PLACES)
@@ -143,7 +143,7 @@ def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody
         assert "message.timestamp.type" in refusal(agent).detail
 
 
-def test_a_topic_that_grew_stops_everybody(crew: Crew, topic: Topics) -> None:
+def test_an_enlarged_coordination_topic_stops_every_member(crew: Crew, topic: Topics) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
     wait_until(lambda: crew.shared(3, 3))
     topic.grow(crew.topic, PLACES + 1)
@@ -154,7 +154,7 @@ def test_a_topic_that_grew_stops_everybody(crew: Crew, topic: Topics) -> None:
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["log", "log and snapshots"])
-def test_d11_a_group_that_ended_before_the_topic_grew_is_not_taken_for_new(
+def test_d11_a_group_that_ended_before_the_topic_grew_is_not_treated_as_new(
     crew: Crew, topic: Topics, both: bool
 ) -> None:
     anna = crew.join("anna")
@@ -201,7 +201,7 @@ FOREIGN = [None, b"", b"banana", b"\xff\xfe", b"{}", b"[]"]
 MALFORMED = b'{"penstock":2,"group":"shop","of":4,"record":{"kind":"Heartbeat"}}'
 
 
-def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Crew, produce: Produce) -> None:
+def test_p19_foreign_and_malformed_records_are_skipped_by_every_member(crew: Crew, produce: Produce) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     before = anna.held()
@@ -225,7 +225,7 @@ def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Cr
     wait_until(lambda: tokens(anna) == tokens(bert))
 
 
-def test_d8_a_listener_may_wait_for_whoever_needs_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
+def test_d8_a_listener_may_block_on_a_caller_of_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
     waited: dict[str, bool] = {}
 
     def listener(event: Event) -> None:

@@ -299,7 +299,7 @@ def test_an_output_does_not_land_behind_its_version_bound(local: Lake) -> None:
     assert local.rows() == offsets(ZERO, 0, 30)
 
 
-def test_a_commit_whose_answer_was_lost_is_recognised(local: Lake) -> None:
+def test_a_commit_whose_response_was_lost_is_recognised(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
     local.append(table, ZERO, 10, 20)

@@ -343,7 +343,7 @@ def test_a_day_of_log_retention_is_enough(tmp_path: Path) -> None:
     assert lake.rows() == offsets(ZERO, 0, 3)
 
 
-def test_rows_of_another_writer_stay_beside_ours(local: Lake) -> None:
+def test_rows_of_another_writer_are_kept(local: Lake) -> None:
     table = local.start(ZERO)
     foreign = pa.Table.from_pylist([{"day": "d1", "partition": 9, "offset": 1, "text": "theirs"}], SCHEMA)
     write_deltalake(local.path, foreign, mode="append")
@@ -357,7 +357,7 @@ def test_rows_of_another_writer_stay_beside_ours(local: Lake) -> None:
 # opening
 
 
-def test_a_missing_table_and_a_store_that_does_not_answer_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_table_is_distinguished_from_an_unreachable_store(tmp_path: Path) -> None:
     with pytest.raises(MissingTableError):
         open_table(TablePlace(path=str(tmp_path / "none")), JOB)
     # The number of a status code in a path is no status.

@@ -144,7 +144,7 @@ def test_a_vacuum_that_dies_in_the_middle_is_finished_by_the_next(local: Lake) -
     assert on_disk(table) == active_paths(table.handle)
 
 
-def test_names_that_are_not_ours_stay(local: Lake) -> None:
+def test_foreign_file_names_are_kept(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
     storage = table.storage()

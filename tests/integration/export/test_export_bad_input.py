@@ -110,7 +110,7 @@ def crashing_job(records: RecordFrame, flow: FanoutFlow) -> DataFrame:
     return records.map(stage, REPORT_SCHEMA)
 
 
-def test_a_record_that_breaks_the_job_is_put_aside_alone(
+def test_only_the_record_that_breaks_the_job_is_quarantined(
     export: ExportPipe, topic: Topics, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finding it takes several Spark jobs, so the batch is small."""

@@ -28,7 +28,7 @@ def fan(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> Fan:
     return fan_of(bootstrap, topic, produce, tmp_path)
 
 
-def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: Fan) -> None:
+def test_partitions_show_the_read_and_the_fully_written_position(fan: Fan) -> None:
     with_fs_behind(fan)
     zero, one = fan.partition(0), fan.partition(1)
     assert (fan.global_position(0), fan.global_position(1)) == (10, 0)

@@ -49,7 +49,7 @@ def nobody_listens() -> str:
     return broker.address
 
 
-def test_a_wrong_topic_name_is_answered_with_the_nearest_one(
+def test_a_wrong_topic_name_is_reported_with_the_closest_match(
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
 ) -> None:
     name = topic()
@@ -60,7 +60,7 @@ def test_a_wrong_topic_name_is_answered_with_the_nearest_one(
     assert raised.value.hint == f"did you mean {name}?"
 
 
-def test_a_broker_that_is_away_is_tried_again_within_a_bound(
+def test_an_unreachable_broker_is_retried_within_a_bound(
     tmp_path: Path, nobody_listens: str, spark: SparkSession
 ) -> None:
     job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
@@ -95,7 +95,7 @@ def test_a_table_path_below_a_file_is_the_users_error(
     assert str(tmp_path / "table") in raised.value.primary
 
 
-def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is_mended(
+def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
     tmp_path: Path, bootstrap: str, nobody_listens: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """One has no broker; one may not create its table; one may not write into the table that it has."""
@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_while_files_are_written_commits_nothing_and_later_e
     assert verify(job).ok
 
 
-def test_a_disk_that_is_full_at_the_commit_is_told_as_that_and_later_everything_lands_once(
+def test_a_full_disk_at_commit_is_reported_and_every_record_lands_once_afterwards(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(2)
@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_at_the_commit_is_told_as_that_and_later_everything_
     assert verify(job).ok
 
 
-def test_workers_that_cannot_start_are_the_clusters_fault_and_no_record_pays_for_it(
+def test_workers_that_cannot_start_are_a_cluster_error_and_quarantine_no_record(
     pipe: Pipe, topic: Topics, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
@@ -183,9 +183,7 @@ def test_workers_that_cannot_start_are_the_clusters_fault_and_no_record_pays_for
     assert pipe.totals().quarantined == 0
 
 
-def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
-    pipe: Pipe, topic: Topics, produce: Produce
-) -> None:
+def test_a_certificate_missing_on_an_executor_is_a_cluster_error(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ids(range(50)))
     pipe.describe(name)

@@ -24,7 +24,7 @@ from tests.support.pipes import Pipe, Recorder, ids, once_at
 from tests.support.processes import penstock
 
 
-def test_l4_offsets_that_retention_took_stop_the_job_unless_it_says_otherwise(
+def test_l4_offsets_deleted_by_retention_stop_the_job_unless_the_policy_allows_gaps(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

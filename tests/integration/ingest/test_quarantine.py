@@ -29,7 +29,7 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
     return orders(bootstrap, topic(), tmp_path)
 
 
-def test_bad_records_are_in_quarantine_once_however_often_the_job_restarts(
+def test_bad_records_are_in_quarantine_once_after_any_number_of_restarts(
     job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     produce(job.log.topics[0], [GOOD, BROKEN, GOOD, EXTRA])

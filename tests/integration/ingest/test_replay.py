@@ -36,7 +36,7 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
     return orders(bootstrap, topic(config={"retention.ms": "-1"}), tmp_path)
 
 
-def test_after_a_mended_schema_what_fits_is_in_the_table_once_and_the_rest_stays(
+def test_after_a_fixed_schema_records_that_fit_are_in_the_table_once_and_the_rest_stays(
     job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     produce(job.log.topics[0], [GOOD, EXTRA, BROKEN, EXTRA])
@@ -60,7 +60,7 @@ def test_records_that_the_row_filter_drops_stay_in_quarantine(
     assert quarantined(job) == [(0, 0), (0, 2)]
 
 
-def test_a_record_that_breaks_the_mended_job_stays_and_the_others_land(
+def test_a_record_that_still_fails_stays_in_quarantine_and_the_others_land(
     job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     produce(job.log.topics[0], ['{"id": 7, "extra": "x"}', EXTRA, '{"id": 8, "extra": "y"}'])

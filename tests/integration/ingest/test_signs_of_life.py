@@ -16,7 +16,7 @@ TASK_SECONDS = 0.25
 QUIET_SECONDS = 0.5
 
 
-def test_tasks_that_end_are_signs_of_life_of_the_job_that_runs_them_only(spark: SparkSession) -> None:
+def test_finished_tasks_count_as_progress_of_their_job_only(spark: SparkSession) -> None:
     busy, other = SparkProgress("busy"), SparkProgress("other")
     signs = {busy: 0, other: 0}
 

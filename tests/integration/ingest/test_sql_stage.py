@@ -75,7 +75,7 @@ def test_bad_records_and_tombstones_bypass_expressions_that_fail_on_null(
     assert pipe.totals() == Totals(read=4, written=1, quarantined=2, filtered=1)
 
 
-def test_a_record_that_breaks_an_expression_is_put_aside_alone(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_only_the_record_that_breaks_an_expression_is_quarantined(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     """An ANSI cast of Spark raises for one record; finding it takes several Spark jobs, so the batch is small."""
     name = topic(2)
     produce(name, orders("1", "two", None), partition=0)
@@ -103,7 +103,7 @@ def test_a_record_that_breaks_an_expression_is_put_aside_alone(pipe: Pipe, topic
         ("(select max(id) from other) as most", "select"),
     ],
 )
-def test_what_would_group_or_multiply_records_is_refused(pipe: Pipe, select: str, reason: str) -> None:
+def test_sql_that_groups_or_multiplies_records_is_refused(pipe: Pipe, select: str, reason: str) -> None:
     pipe.describe("any", sql=f"select: ['{select}']")
     with pytest.raises(UserError) as raised:
         load_job(pipe.path)
@@ -124,9 +124,7 @@ def test_check_deep_finds_what_only_spark_knows_at_its_place(pipe: Pipe) -> None
     assert "no_such_function" in faults[0][2] and "nothing" in faults[1][2]
 
 
-def test_what_only_spark_can_judge_stops_the_job_before_anything_is_made(
-    pipe: Pipe, topic: Topics, produce: Produce
-) -> None:
+def test_sql_errors_stop_the_job_before_anything_is_created(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ids(range(2)))
     pipe.describe(name, sql="select: ['no_such_function(id) as x']")

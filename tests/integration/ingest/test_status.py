@@ -23,7 +23,7 @@ def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobS
     return hour_old_job(bootstrap, topic, produce, tmp_path)
 
 
-def test_positions_lag_and_age_of_the_oldest_unread_record_are_told(job: JobSpec) -> None:
+def test_positions_lag_and_age_of_the_oldest_unread_record_are_shown(job: JobSpec) -> None:
     filled(job)
     mirror_all(job, {0: 10, 1: 4})
     zero, one = status(job).partitions
@@ -49,7 +49,7 @@ def test_a_gap_ahead_is_an_alert_and_a_recorded_one_is_listed(job: JobSpec, topi
     assert [(gap.partition, gap.start, gap.end) for gap in after.gaps] == [(one, 4, 7)]
 
 
-def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
+def test_a_deleted_topic_raises_an_alert(job: JobSpec, topic: Topics) -> None:
     filled(job)
     topic.delete(job.log.topics[0])
     wait_until(lambda: AlertKind.TOPIC_GONE in kinds(status(job)))

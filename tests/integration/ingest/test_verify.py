@@ -44,7 +44,7 @@ def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> 
     assert deep.first_violation == violation(job, 0, 5, ViolationKind.MISSING)
 
 
-def test_holes_of_transactions_are_no_missing_records(
+def test_transaction_markers_are_not_missing_records(
     bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path
 ) -> None:
     name = topic()
@@ -57,7 +57,7 @@ def test_holes_of_transactions_are_no_missing_records(
     assert verify(job).ok
 
 
-def test_a_recorded_gap_and_what_retention_took_are_no_violation(job: JobSpec, topic: Topics) -> None:
+def test_a_recorded_gap_and_expired_records_are_not_violations(job: JobSpec, topic: Topics) -> None:
     """The log lost [0, 5) after [0, 2) was read: the table has [0, 2), a gap [2, 5), and the rest."""
     zero, _ = partitions_of(job)
     table = SmallTable(job)
@@ -73,7 +73,7 @@ def test_a_recorded_gap_and_what_retention_took_are_no_violation(job: JobSpec, t
     assert check_of(report, "records").facts == {"records": 5, "offsets_gone": 5}
 
 
-def test_a_recreated_topic_is_told(job: JobSpec, topic: Topics, produce: Produce) -> None:
+def test_a_recreated_topic_is_reported(job: JobSpec, topic: Topics, produce: Produce) -> None:
     filled(job)
     recreated(job, topic, produce)
     report = verify(job)
@@ -97,7 +97,7 @@ def test_an_altered_value_is_found_where_its_offset_was_kept(job: JobSpec) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_broker_that_is_away_is_an_error_to_retry(job: JobSpec) -> None:
+def test_a_request_to_an_unreachable_broker_is_transient(job: JobSpec) -> None:
     filled(job)
     away = replace(job, log=replace(kafka_of(job), bootstrap="127.0.0.1:1"))
     with pytest.raises(TransientError):

@@ -124,7 +124,7 @@ def test_days_and_times_of_every_year_are_found(
     assert many.count() == len(texts)
 
 
-def test_what_cannot_be_read_is_told(spark: SparkSession, filled: Keyed, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(spark: SparkSession, filled: Keyed, tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         (str(tmp_path / "nowhere"), {}, "no Delta table"),
         (filled.path, {"keys": {"value": 1}}, "not a column of the key"),

@@ -75,7 +75,7 @@ def test_a_transaction_leaves_a_marker_behind_its_records(topic: Topics, produce
     assert produce(name, ["c"]) == [(0, 3)]
 
 
-def test_a_topic_that_nobody_made_is_not_made_by_reading_it(bootstrap: str) -> None:
+def test_reading_a_missing_topic_does_not_create_it(bootstrap: str) -> None:
     metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics("no-such-topic", timeout=120)
     error = metadata.topics["no-such-topic"].error
     assert error is not None
@@ -119,7 +119,7 @@ def test_a_broker_that_does_not_answer_is_not_answered_for_by_another(tmp_path: 
         check_each_broker_is_asked_itself(cluster.bootstrap, name, pid)
 
 
-def test_a_broker_that_has_not_heard_of_a_recreated_topic_vouches_for_none_of_its_records(tmp_path: Path) -> None:
+def test_records_from_a_broker_with_stale_topic_metadata_are_not_trusted(tmp_path: Path) -> None:
     """RULES P3: the stale broker still answers with the old id; a reader asks the broker that served the records."""
     with (
         Cluster.start(tmp_path / "first") as cluster,
@@ -193,7 +193,7 @@ def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> Non
     assert "Traceback" not in result.errors
 
 
-def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:
+def test_a_stale_state_file_does_not_report_a_foreign_process_as_the_broker(tmp_path: Path) -> None:
     """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
     stranger = ProcessId(os.getpid(), started_at=1.0)
     Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_broker()).save(stranger)
@@ -203,7 +203,7 @@ def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Pat
     cluster.stop()
 
 
-def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+def test_a_port_in_use_is_not_taken(tmp_path: Path) -> None:
     broker = new_broker()
     Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", broker).save()
     with socket.create_server(("127.0.0.1", broker.port)), Cluster.start(tmp_path) as cluster:
@@ -236,7 +236,7 @@ def test_a_broker_with_users_refuses_wrong_passwords_and_hides_what_no_acl_grant
             sasl_client(cluster, "bob", "wrong").list_topics(timeout=5)
 
 
-def test_without_java_the_broker_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     with pytest.raises(UserError) as caught:
         Cluster.start(tmp_path / "kafka")

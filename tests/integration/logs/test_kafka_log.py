@@ -99,11 +99,11 @@ def test_a_pattern_never_takes_kafkas_own_topics(
     assert not [name for name in names if name.startswith("__")]
 
 
-def test_a_pattern_that_matches_nothing_yet_is_no_error(open_log: OpenLog) -> None:
+def test_a_topic_pattern_without_matches_is_not_an_error(open_log: OpenLog) -> None:
     assert open_log(pattern="nothing-is-called-so").partitions() == ()
 
 
-def test_a_wrong_topic_name_is_answered_with_the_name_that_was_meant(open_log: OpenLog, topic: Topics) -> None:
+def test_a_wrong_topic_name_is_reported_with_the_closest_topic(open_log: OpenLog, topic: Topics) -> None:
     name = topic()
     open_log(name).partitions()
     with pytest.raises(UserError) as raised:
@@ -166,7 +166,7 @@ def test_deleted_records_move_the_beginning(open_log: OpenLog, topic: Topics, pr
     assert bounds_of(open_log(name)) == [(3, 4)]
 
 
-def test_bounds_of_a_deleted_topic_are_worth_another_plan(open_log: OpenLog, topic: Topics) -> None:
+def test_bounds_of_a_deleted_topic_ask_for_a_new_plan(open_log: OpenLog, topic: Topics) -> None:
     name = topic()
     log = open_log(name)
     partitions = log.partitions()

@@ -121,7 +121,7 @@ def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"])
-def test_a_wrong_password_or_mechanism_is_the_users_to_mend_and_quickly_told(
+def test_a_wrong_password_or_mechanism_is_a_user_error_within_seconds(
     mechanism: str, open_log: Callable[[KafkaSecurity], KafkaLog]
 ) -> None:
     security = KafkaSecurity("SASL_PLAINTEXT", mechanism, "ann", Secret("guess-7"))  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[Kaf
     assert open_log(BOB).admin.topic_names() == frozenset()
 
 
-def test_a_task_without_permission_is_told_the_same(
+def test_a_task_without_permission_gets_the_same_error(
     guarded: Guarded, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
 ) -> None:
     [partition] = open_log(ANN).partitions()
@@ -150,7 +150,7 @@ def test_a_task_without_permission_is_told_the_same(
     assert "topic orders" in raised.value.primary
 
 
-def test_who_may_not_see_a_topics_settings_does_not_know_whether_it_is_compacted(
+def test_without_permission_to_describe_a_topic_compaction_is_unknown(
     open_log: Callable[[KafkaSecurity], KafkaLog], orders: str
 ) -> None:
     assert open_log(ANN).compacted(orders) is None
@@ -172,7 +172,7 @@ def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_gra
         assert time.monotonic() < deadline, "the permission never arrived"
 
 
-def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_granted(
+def test_without_permission_to_publish_the_error_names_the_grant_and_publishing_resumes_after_it(
     guarded: Guarded, admin: AdminClient
 ) -> None:
     topics = Topics(guarded.bootstrap)

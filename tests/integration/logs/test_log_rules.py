@@ -222,9 +222,7 @@ def test_p3_a_topic_recreated_between_runs_stops_the_job_or_is_read_from_its_beg
     assert pipe.verified()
 
 
-def test_p3_a_topic_recreated_between_plan_and_read_is_not_taken_for_the_old_one(
-    pipe: Pipe, topic: Topics, produce: Produce
-) -> None:
+def test_p3_a_topic_recreated_between_plan_and_read_is_noticed(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ids(range(5)))
     pipe.describe(name, on=RESTART)
@@ -266,9 +264,7 @@ def test_p5_the_group_shows_the_tables_position_and_nothing_lower(
     assert pipe.positions() == [6, 8]
 
 
-def test_p5_a_group_that_somebody_uses_does_not_stop_the_job(
-    pipe: Pipe, topic: Topics, produce: Produce, bootstrap: str
-) -> None:
+def test_p5_a_group_in_use_does_not_stop_the_job(pipe: Pipe, topic: Topics, produce: Produce, bootstrap: str) -> None:
     name = topic()
     group = f"group-{uuid.uuid4().hex[:8]}"
     produce(name, ids(range(4)))

@@ -78,9 +78,7 @@ def test_position_zero_is_shown_too(log: KafkaLog, group: str) -> None:
     assert mirrored(log, group, [zero]) == {zero: 0}
 
 
-def test_a_group_that_somebody_consumes_with_is_reported_and_left_alone(
-    log: KafkaLog, group: str, bootstrap: str
-) -> None:
+def test_a_group_with_active_consumers_is_reported_and_not_written(log: KafkaLog, group: str, bootstrap: str) -> None:
     zero, one = both(log)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
@@ -98,7 +96,7 @@ def test_a_group_that_somebody_consumes_with_is_reported_and_left_alone(
     assert mirrored(log, group, [zero, one]) == {}
 
 
-def test_a_broker_that_is_away_is_worth_another_try(group: str) -> None:
+def test_an_unreachable_broker_is_a_transient_error(group: str) -> None:
     away = KafkaLog(KafkaLogSpec("127.0.0.1:9", topics=("t",)), call_seconds_max=1.0)
     with pytest.raises(TransientError):
         mirror(away, group, {Partition("t", "id", 0): 1})

@@ -85,9 +85,7 @@ def test_every_record_that_kafka_can_hold_is_handed_over(bootstrap: str, topic: 
     assert headers[5] == [(f"h{number}", b"v") for number in range(3_000)]
 
 
-def test_what_a_column_cannot_hold_is_a_fault_of_the_rows_that_use_it(
-    bootstrap: str, topic: Topics, pipe: Pipe
-) -> None:
+def test_values_that_do_not_fit_a_column_make_only_their_rows_bad(bootstrap: str, topic: Topics, pipe: Pipe) -> None:
     name = hostile(bootstrap, topic)
     pipe.describe(name)
     pipe.run_to_end()
@@ -225,7 +223,7 @@ def test_an_aborted_transaction_that_takes_long_to_pass_is_progress(bootstrap: s
     assert batch.column("offset").to_pylist() == [51]
 
 
-def test_a_log_that_does_not_answer_is_noticed(bootstrap: str, topic: Topics) -> None:
+def test_a_log_that_does_not_respond_is_reported(bootstrap: str, topic: Topics) -> None:
     empty = replace(reader(bootstrap, topic(), 1), silence_seconds_max=0.5)
     quiet = replace(empty, settings={**empty.settings, "enable.partition.eof": "false"})
     with pytest.raises(TransientError, match="sent nothing"):

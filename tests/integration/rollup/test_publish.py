@@ -52,7 +52,7 @@ def test_the_positions_topic_is_created_compacted_with_a_partition_for_each_buck
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_a_positions_topic_that_forgets_is_refused(
+def test_a_positions_topic_with_retention_is_refused(
     topic: Topics, output: KafkaOutput, positions: str, policy: str
 ) -> None:
     topic(8, {"cleanup.policy": policy}, name=positions)
@@ -80,7 +80,7 @@ def test_a_position_stays_where_it_is_when_partitions_are_added(
     assert output.open() == PublishPosition(3, "1")
 
 
-def test_a_topic_that_does_not_exist_is_the_users_to_mend(bootstrap: str, positions: str) -> None:
+def test_a_missing_topic_is_a_user_error(bootstrap: str, positions: str) -> None:
     spec = PublishSpec("no-such-topic", positions_topic=positions)
     with closing(KafkaOutput(spec, KafkaLogSpec(bootstrap), BUCKET)) as output, pytest.raises(UserError) as raised:
         output.open()

@@ -43,7 +43,7 @@ def threads_of_workers(spark: SparkSession) -> int:
     return int(spark.range(0, 1, 1, 1).mapInArrow(told, "threads long").collect()[0]["threads"])
 
 
-def test_a_worker_has_one_thread_of_polars_however_many_cores_there_are(spark: SparkSession) -> None:
+def test_a_worker_has_one_polars_thread_regardless_of_cores(spark: SparkSession) -> None:
     assert threads_of_workers(spark) == 1
 
 
@@ -88,7 +88,7 @@ except UserError as error:
 """
 
 
-def test_a_session_that_does_not_know_delta_is_told_how_to_learn_it(tmp_path: Path) -> None:
+def test_a_session_without_delta_gets_an_error_with_the_setting_to_add(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0)])
     job = tmp_path / "rollups.yaml"

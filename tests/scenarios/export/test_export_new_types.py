@@ -60,7 +60,7 @@ def test_a_type_that_is_removed_stops_the_job_before_anything_is_read(story: Sto
     assert story.global_position == 2
 
 
-def test_a_type_that_is_not_wanted_any_more_is_kept_without_values(story: Story) -> None:
+def test_a_removed_type_is_kept_without_values(story: Story) -> None:
     """Its rows stay where they are; records that were of it are unknown now."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")], route="unknown: drop")
     story.send("AB")

@@ -27,7 +27,7 @@ def quarantine(*arguments: str, fails: bool = False) -> Result:
     return result
 
 
-def test_a_replay_of_an_export_that_dies_is_finished_first_by_whoever_comes_next(
+def test_a_killed_replay_of_an_export_is_finished_first_by_the_next_process(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

@@ -36,7 +36,7 @@ def conserved(export: ExportPipe) -> bool:
     return totals.conserved and totals.filtered == 0
 
 
-def test_a_payload_that_is_not_wrapped_as_the_job_says_is_quarantined_as_it_came(
+def test_a_payload_without_the_configured_compression_is_quarantined_unchanged(
     export: ExportPipe, second: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     """By a field inside the payload, and by the key, which is beside it."""

@@ -80,7 +80,7 @@ def test_s1_a_crash_while_two_days_are_open_loses_neither(story: Story, step: st
     assert story.written() == list(range(9))
 
 
-def test_s2_a_single_record_that_waits_at_a_crash_is_read_again_however_far_the_others_are(story: Story) -> None:
+def test_s2_a_single_waiting_record_is_read_again_after_a_crash(story: Story) -> None:
     """B's only record is at 10; A is written up to 100."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation=after(100))])
     with story.export.opened(clock=story.clock) as pipeline:
@@ -212,7 +212,7 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
     assert story.export.offsets("B") == [2, 6]
 
 
-def test_a_recreated_topic_stops_the_export_unless_the_job_says_to_restart(story: Story, topic: Topics) -> None:
+def test_a_recreated_topic_stops_the_export_unless_the_policy_is_restart(story: Story, topic: Topics) -> None:
     """Both lives have the offsets 0 to 2 on the same day: the second is told apart by its names."""
     story.export.describe(story.topic)
     story.send("AAA")
@@ -247,7 +247,7 @@ def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(sto
     assert (story.totals.gap, story.totals.read, story.totals.written) == (2, 6, 6)
 
 
-def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counted_as_vanished(
+def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_as_vanished(
     story: Story, topic: Topics
 ) -> None:
     """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are gone, and the ledger says so."""
@@ -272,7 +272,7 @@ def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counte
     assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (11, 9, 2, 0)
 
 
-def test_what_a_type_had_still_to_read_of_a_topic_that_was_recreated_is_counted_and_told(
+def test_waiting_records_of_a_recreated_topic_are_counted_and_reported(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

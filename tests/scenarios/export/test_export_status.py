@@ -36,7 +36,7 @@ def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind
     assert not fan.root.exists()
 
 
-def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
+def test_a_type_shows_its_rows_and_where_it_lags(fan: Fan) -> None:
     with_fs_behind(fan)
     fs, gc = fan.types()["fs"], fan.types()["gc"]
     assert [(item["rows"], item["files"], item["gap_records"]) for item in (fs, gc)] == [(5, 1, 8), (8, 2, 0)]
@@ -50,7 +50,7 @@ def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
     ]
 
 
-def test_lag_and_discrepancy_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
+def test_lag_and_discrepancy_are_reported_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
     assert [fan.partition(number).lag_records for number in (0, 1)] == [0, 2]
     assert fan.texts(Rule.DISCREPANCY) == [f"{fan.partitions[1]}: its types are 8 records apart, the limit is 3"]
@@ -73,7 +73,7 @@ def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> No
     assert Rule.LAG in fan.kinds()
 
 
-def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
+def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:
     text = fan.path.read_text().replace("fs: {", "fs: {rotation: {every: 1h}, ")
     fan.path.write_text(text)
     fan.now = time.time()
@@ -83,7 +83,7 @@ def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 
-def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
+def test_files_that_cannot_be_renamed_are_reported(fan: Fan) -> None:
     fan.start()
     fan.write(0, 0, 3)
     (fan.root / "fs").rename(fan.root / "_aside")
@@ -176,7 +176,7 @@ def test_a_type_that_the_job_does_not_have_is_refused_with_the_nearest_name(fan:
         status_command([fan.path], types=["gc"])
 
 
-def test_the_answer_is_printed_with_its_reason(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_is_printed_with_its_reason(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
     with_fs_behind(fan)
     status_command([fan.path], day=datetime.fromisoformat(DAY), types=["gc"])
     printed = capsys.readouterr().out

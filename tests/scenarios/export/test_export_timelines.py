@@ -100,7 +100,7 @@ def test_unhappy_timeline_commits_nothing_until_t3_then_o2_o5_o7(story: Story) -
 
 @pytest.mark.parametrize(("old_end", "new_end"), [(4, 6), (6, 4)], ids=["O1 below O2", "O1 above O2"])
 @pytest.mark.parametrize("old_first", [True, False], ids=["C1 commits first", "C2 commits first"])
-def test_rebalancing_the_late_owner_is_refused_whoever_commits_first(
+def test_rebalancing_the_late_owner_is_refused_in_either_order(
     story: Story, old_end: int, new_end: int, old_first: bool
 ) -> None:
     """C1 has staged [O0, O1) when C2 takes the partition over and stages [O0, O2); both start at O0 = 0.
@@ -255,7 +255,7 @@ def test_sparse_events_a_type_without_any_is_up_to_date_after_each_batch_and_get
     assert story.written() == list(range(12))
 
 
-def test_sparse_events_a_rare_type_is_written_after_its_minutes_and_holds_nobody_back(story: Story) -> None:
+def test_sparse_events_a_rare_type_is_written_after_its_interval_and_delays_no_other(story: Story) -> None:
     """B's events lie at 2 and 5; it is written 10 minutes after the first of them was read, also across a restart."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{events: 1000, every: 10m}")])
     with story.export.opened(clock=story.clock) as pipeline:
@@ -275,7 +275,7 @@ def test_sparse_events_a_rare_type_is_written_after_its_minutes_and_holds_nobody
     assert story.export.offsets("B") == [2, 5]
 
 
-def test_sparse_events_an_old_position_is_no_proof_that_nothing_came_since(story: Story) -> None:
+def test_sparse_events_an_old_position_does_not_prove_idleness(story: Story) -> None:
     """B has one event, at 1, which could not be written; C never had one. Only the ledger can tell the two apart."""
     story.export.describe(story.topic)
     story.block("B")

@@ -98,9 +98,7 @@ def test_types_at_10_and_15_and_unknown_resume_at_the_least_and_each_skips_what_
     assert story.written() == list(range(18))
 
 
-def test_positions_move_without_a_single_row_that_nobody_sent(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
+def test_positions_advance_without_inventing_rows(export: ExportPipe, topic: Topics, produce: Produce) -> None:
     """Bad, unknown and empty records, records out of order in event time, a type and a partition that stay idle."""
     story = Story(export, topic(partitions=2), produce)
     export.describe(story.topic, route="unknown: drop")
@@ -150,7 +148,7 @@ def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_other
     assert story.global_position == 4
 
 
-def test_a_bounded_run_says_so_if_a_file_is_not_in_its_place(story: Story) -> None:
+def test_a_bounded_run_reports_a_file_that_is_not_in_its_final_place(story: Story) -> None:
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("AB")
     with pytest.raises(TypeLaggingError):
@@ -162,7 +160,7 @@ def test_a_bounded_run_says_so_if_a_file_is_not_in_its_place(story: Story) -> No
     assert story.global_position == 2
 
 
-def test_a_file_of_somebody_else_under_our_name_is_never_overwritten(story: Story) -> None:
+def test_a_foreign_file_under_a_final_name_is_never_overwritten(story: Story) -> None:
     """It stands where A's file is to go: A waits alone until a person has moved it."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("B")
@@ -183,9 +181,7 @@ def test_a_file_of_somebody_else_under_our_name_is_never_overwritten(story: Stor
 
 
 @pytest.mark.parametrize("flushing", [True, False], ids=["bounded run", "rounds"])
-def test_a_process_that_finds_a_file_it_cannot_put_in_its_place_says_so_and_ends_or_waits(
-    story: Story, flushing: bool
-) -> None:
+def test_a_process_that_cannot_rename_a_file_reports_it_and_ends_or_waits(story: Story, flushing: bool) -> None:
     """The one before died behind its commit, and A's folder went: nothing is new, and yet A is not up to date."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.run_to_end()

@@ -94,7 +94,7 @@ def test_a_job_that_died_at_any_step_is_proved_after_it_came_back(
     assert check_of(report, "records").facts == {"records": 60, "offsets_gone": 0}
 
 
-def test_what_waits_for_its_rotation_is_counted_as_deferred(
+def test_records_waiting_for_a_rotation_are_counted_as_deferred(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

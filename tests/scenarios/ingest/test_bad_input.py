@@ -35,7 +35,7 @@ def test_nan_and_infinities_in_a_column_make_a_record_bad(
     ("policy", "landed", "quarantined", "filtered"),
     [("filter", [0, 3], [2], 1), ("row", [0, 1, 3], [2], 0), ("quarantine", [0, 3], [1, 2], 0)],
 )
-def test_tombstones_follow_their_policy_and_an_empty_value_is_no_tombstone(
+def test_tombstones_follow_their_policy_and_an_empty_value_is_not_a_tombstone(
     policy: str,
     landed: list[int],
     quarantined: list[int],

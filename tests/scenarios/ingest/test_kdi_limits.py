@@ -18,7 +18,7 @@ from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
 BAD = '{"id": "not-a-number"}'
 
 
-def test_l1_a_value_of_the_wrong_type_is_put_aside_and_its_neighbours_land(
+def test_l1_a_value_of_the_wrong_type_is_quarantined_and_its_neighbours_land(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -33,7 +33,7 @@ def test_l1_a_value_of_the_wrong_type_is_put_aside_and_its_neighbours_land(
     assert pipe.quarantined() == [(0, 10)]
 
 
-def test_l2_bad_records_at_the_end_are_kept_once_however_often_the_job_restarts(
+def test_l2_bad_records_at_the_end_are_kept_once_after_any_number_of_restarts(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic(2)
@@ -147,7 +147,7 @@ def test_a_tombstone_follows_its_policy_and_is_counted(
 
 
 @pytest.mark.parametrize("payload", ["gzip"])
-def test_c7_packed_records_are_unpacked_and_broken_ones_put_aside(
+def test_c7_compressed_records_are_unpacked_and_broken_ones_quarantined(
     pipe: Pipe, topic: Topics, produce: Produce, payload: str
 ) -> None:
     name = topic()

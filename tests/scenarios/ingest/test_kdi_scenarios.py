@@ -121,7 +121,7 @@ def test_plain_json_is_read_by_its_types(pipe: Pipe, topic: Topics, produce: Pro
     assert pipe.rows("id", "name", "date", "at", "tags") == [(7, "Ada", date(2021, 3, 24), instant, ["a", None])]
 
 
-def test_nine_spellings_of_an_instant_are_one_and_nonsense_is_put_aside(
+def test_nine_notations_of_an_instant_are_equal_and_invalid_ones_are_quarantined(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

@@ -15,7 +15,7 @@ from tests.support.pipes import Pipe, ids, once_at
 RESTART = "recreated: restart"
 
 
-def test_p1_an_explicit_start_outside_the_log_is_the_users_to_mend(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_p1_an_explicit_start_outside_the_log_is_a_user_error(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ids(range(3)))
     pipe.describe(name, kafka="start: {0: 4}")
@@ -57,7 +57,7 @@ def test_p3_a_position_beyond_the_end_stops_the_job(pipe: Pipe, topic: Topics, p
     assert (raised.value.position, raised.value.end) == (8, 5)
 
 
-def test_a_topic_added_to_the_list_begins_where_start_says(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_a_topic_added_to_the_list_starts_at_the_configured_start(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     first, second = topic(), topic()
     produce(first, ids(range(2)))
     produce(second, ids(range(10, 12)))

@@ -56,7 +56,7 @@ def test_types_of_a_new_field_that_do_not_fit_each_other_lose_no_record(
     assert pipe.verified()
 
 
-def test_a_field_whose_name_a_table_cannot_have_is_told_and_left_out(
+def test_a_field_with_an_invalid_column_name_is_reported_and_left_out(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()

@@ -37,7 +37,7 @@ def test_rows_carry_their_place_and_verify_proves_each(pipe: Pipe, topic: Topics
 
 
 @pytest.mark.parametrize("policy", ["add", "fail", "ignore", "quarantine"])
-def test_a_table_made_without_the_place_takes_it_whatever_the_policy_for_new_columns(
+def test_a_table_made_without_place_columns_gets_them_under_every_new_column_policy(
     pipe: Pipe, topic: Topics, produce: Produce, policy: str
 ) -> None:
     name = topic()
@@ -76,7 +76,7 @@ def test_a_table_that_kept_partition_and_offset_alone_stays_proved_when_the_topi
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_an_export_without_the_place_is_counted_and_the_report_says_so(
+def test_an_export_without_place_columns_is_proved_by_counts_and_reported_so(
     export: ExportPipe, topic: Topics, produce: Produce, format: str
 ) -> None:
     name = topic()

@@ -88,7 +88,7 @@ def job_file(job: JobSpec, tmp_path: Path) -> Path:
     return path
 
 
-def test_an_empty_quarantine_says_so_and_a_missing_record_is_the_users_error(
+def test_an_empty_quarantine_is_reported_and_a_missing_record_is_a_user_error(
     job: JobSpec, job_file: Path, spark: SparkSession, produce: Produce
 ) -> None:
     place = f"{job.log.topics[0]}/0/0"

@@ -82,7 +82,7 @@ def test_only_records_with_the_chosen_error_are_replayed(job: JobSpec, spark: Sp
     assert quarantined(job) == [(0, 0)]
 
 
-def test_records_that_the_mended_job_would_filter_stay_in_quarantine(
+def test_records_that_the_fixed_job_would_filter_stay_in_quarantine(
     job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     keeping = replace(job, on=replace(job.on, tombstone=TombstonePolicy.QUARANTINE))
@@ -199,7 +199,7 @@ def test_a_replay_leaves_the_positions_of_both_tables_alone(
     assert [table.transaction(key) for table in tables(job)] == [2, 2]
 
 
-def test_offsets_of_two_lives_of_a_topic_are_told_apart(
+def test_offsets_of_two_topic_incarnations_are_distinguished(
     job: JobSpec, spark: SparkSession, produce: Produce, topic: Topics
 ) -> None:
     name = job.log.topics[0]

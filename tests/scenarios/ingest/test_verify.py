@@ -168,7 +168,7 @@ def test_history_that_has_expired_leaves_totals_and_offsets_proved(job: JobSpec)
     assert check_of(report, "offsets").facts == {"offsets": 20}
 
 
-def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
+def test_both_incarnations_of_a_recreated_topic_may_have_the_same_offsets(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
     table = filled(job)
@@ -212,7 +212,7 @@ def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: Jo
     assert report.first_violation == violation(job, 1, 2, ViolationKind.MISSING)
 
 
-def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_found(job: JobSpec) -> None:
+def test_without_offset_columns_a_missing_file_and_a_missing_row_are_found(job: JobSpec) -> None:
     zero, _ = partitions_of(job)
     plain = without_offsets(job)
     table = SmallTable(plain)
@@ -231,7 +231,7 @@ def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_f
     assert "files that the table names were deleted" in check_of(verify(plain), "rows").detail
 
 
-def test_rows_of_two_jobs_in_one_table_are_told_apart(
+def test_rows_of_two_jobs_in_one_table_are_distinguished(
     job: JobSpec, bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path
 ) -> None:
     other_topic = topic()
@@ -277,7 +277,7 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
     assert (told["first_violation"]["partition"], told["first_violation"]["offset"]) == (0, 2)
 
 
-def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_would_prove_it(
+def test_the_command_exits_with_3_when_something_is_not_proven_and_names_the_remedy(
     job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = without_offsets(job)

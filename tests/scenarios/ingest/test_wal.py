@@ -97,7 +97,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
     assert pipe.verified()
 
 
-def test_a_job_reads_a_server_that_wants_a_token(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_job_reads_from_a_wal_server_that_requires_a_token(tmp_path: Path, spark: SparkSession) -> None:
     """The token is the job's secret: driver and tasks send it, and nothing prints it."""
     with served(tmp_path / "wal", EAGER, tokens=["hidden-word"]) as server:
         server.store.create_topic(TOPIC, 1)
@@ -158,7 +158,7 @@ def test_a_recreated_topic_stops_the_job(pipe: Pipe, server: WalServer, produce:
     assert pipe.column("id") == [0, 1, 2]
 
 
-def test_a_table_that_is_made_anew_reads_what_the_wal_still_has(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_recreated_table_reads_the_records_that_the_wal_still_has(tmp_path: Path, spark: SparkSession) -> None:
     with served(tmp_path / "wal") as server:
         server.store.create_topic(TOPIC, 1)
         (tmp_path / "job").mkdir()

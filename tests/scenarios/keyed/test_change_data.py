@@ -45,7 +45,7 @@ def rows_in(folder: Path) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_table_is_the_databases_table(tmp_path: Path, seed: int, wrapped: bool) -> None:
+def test_the_table_equals_the_source_table_of_the_change_data(tmp_path: Path, seed: int, wrapped: bool) -> None:
     """Creates, updates, deletes with tombstones, changed keys, and snapshots that come late and out of order."""
     job, log = written(tmp_path, wrapped), MemoryLog({ZERO: {}, ONE: {}})
     database = ChangeData(random.Random(seed), wrapped=wrapped)

@@ -287,7 +287,7 @@ def test_a_healthy_table_is_proved_but_for_values_that_no_record_gives(table: Ke
 
 @pytest.mark.parametrize("table", FEW, ids=str, indirect=True)
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damage_is_found_without_comparing_values(table: Keyed, name: str) -> None:
+def test_damage_is_found_without_comparing_values(table: Keyed, name: str) -> None:
     DAMAGES[name](table)
     assert table.verified(values=False).verdict is Verdict.VIOLATED
 
@@ -371,7 +371,9 @@ def test_a_forged_delete_is_found_or_not_proven(table: Keyed, request: Any) -> N
 
 @pytest.mark.parametrize("table", [KINDS[-1]], ids=str, indirect=True)
 @pytest.mark.parametrize("damage", [without_tombstones, other_tombstones])
-def test_a_job_whose_tombstones_are_gone_is_refused_until_their_time_is_over(table: Keyed, damage: Damage) -> None:
+def test_a_job_whose_tombstone_table_is_missing_is_refused_until_their_retention_has_passed(
+    table: Keyed, damage: Damage
+) -> None:
     damage(table)
     with pytest.raises(UserError, match="deleted keys"):
         table.run()

@@ -67,7 +67,7 @@ def test_a_failed_write_fails_the_batch_and_moves_no_position(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("step", ["runs_staged", "merged", "checked", "tombstones_written"])
-def test_a_process_goes_on_after_a_failed_attempt_as_if_it_had_not_been(tmp_path: Path, step: str) -> None:
+def test_a_process_continues_unchanged_after_a_failed_attempt(tmp_path: Path, step: str) -> None:
     """Upstream kept in memory what it had failed to write, and took it for written."""
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 2, chunk_rows: 3")
     failing: list[str] = []
@@ -122,7 +122,7 @@ def test_nothing_new_makes_no_commit(tmp_path: Path) -> None:
     assert table.table().version == version
 
 
-def test_what_a_failed_attempt_left_is_taken_by_vacuum_and_nothing_else(tmp_path: Path) -> None:
+def test_vacuum_deletes_only_files_of_failed_attempts(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone")
     table.put(row(1, 10), row(2, None, gone=True))
 
@@ -258,7 +258,7 @@ def test_a_record_with_a_reserved_field_is_quarantined_and_the_others_written(tm
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_a_reserved_field_is_ignored_like_any_other_where_the_job_says_so(tmp_path: Path, name: str) -> None:
+def test_a_reserved_field_is_ignored_like_any_other_if_new_columns_are_ignored(tmp_path: Path, name: str) -> None:
     table = Keyed(tmp_path, "row_keys: [number]", on="new_column: ignore")
     table.put(row(1, 1), {**row(2, 2), name: 7})
     table.run()
@@ -329,7 +329,7 @@ def test_a_key_that_another_writer_appended_again_is_found(tmp_path: Path) -> No
     assert "rows" in failed(table)
 
 
-def test_a_file_that_is_not_what_its_name_tells_is_found(tmp_path: Path) -> None:
+def test_a_file_whose_content_contradicts_its_name_is_found(tmp_path: Path) -> None:
     table = filled(tmp_path)
     for file in Path(table.path).rglob("s.*.k*.pq"):
         rows = pq.read_table(file, partitioning=None)
@@ -339,7 +339,7 @@ def test_a_file_that_is_not_what_its_name_tells_is_found(tmp_path: Path) -> None
     assert "rows" in failed(table)
 
 
-def test_status_tells_rows_buckets_and_chunks(tmp_path: Path) -> None:
+def test_status_shows_rows_buckets_and_chunks(tmp_path: Path) -> None:
     table = filled(tmp_path)
     result = status(table.job, open_log=lambda job: table.log.view(job.log))
     [section] = [item for item in result.sections if isinstance(item, Section) and item.key == "keyed"]

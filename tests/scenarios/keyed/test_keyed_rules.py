@@ -319,7 +319,7 @@ def test_k4_a_replay_in_other_batches_is_looked_at_row_by_row(tmp_path: Path) ->
     assert again.totals()[1] == 0
 
 
-def test_k4_names_tell_rows_and_digest_and_statistics_the_keys(tmp_path: Path) -> None:
+def test_k4_file_names_hold_rows_and_digest_and_statistics_hold_keys(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 1, chunk_rows: 4")
     table.put(*(row(number, number) for number in (5, 1, 9, 3, 7, 2)))
     table.run()
@@ -342,7 +342,7 @@ def test_a_change_of_keys_is_refused(tmp_path: Path) -> None:
     assert table.table().version == before
 
 
-def test_a_table_of_an_earlier_format_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_table_of_an_earlier_format_is_refused_and_not_changed(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(1, 1))
     table.run()
@@ -366,7 +366,7 @@ def test_positions_of_all_partitions_move_together_or_not_at_all(tmp_path: Path)
 # C2
 
 
-def test_c2_a_commit_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c2_a_commit_whose_response_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone")
     table.put(row(1, 1), row(2, 2))
     table.run()
@@ -378,7 +378,7 @@ def test_c2_a_commit_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypat
     assert table.verified().ok
 
 
-def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c2_a_load_whose_response_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "row_keys: [number]")
     pl.DataFrame({"number": [1, 2], "value": [1, 2]}).write_parquet(tmp_path / "rows.parquet")
     kind = kind_of(table.job)

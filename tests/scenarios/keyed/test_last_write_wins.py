@@ -60,7 +60,7 @@ def test_a_file_with_the_range_but_not_the_key_stays_too(tmp_path: Path) -> None
     assert before < table.files()
 
 
-def test_deleted_rows_are_gone_and_counted_as_written(tmp_path: Path) -> None:
+def test_deleted_rows_are_removed_and_counted_as_written(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [device, number], delete: gone")
     table.put(row(1, 10), row(2, 20))
     table.run()
@@ -92,7 +92,7 @@ def test_a_tombstone_deletes_the_row_of_its_kafka_key(tmp_path: Path) -> None:
     assert table.verified().ok
 
 
-def test_a_tombstone_whose_row_cannot_be_told_is_quarantined(tmp_path: Path) -> None:
+def test_a_tombstone_whose_row_cannot_be_identified_is_quarantined(tmp_path: Path) -> None:
     table = Keyed(tmp_path)
     table.put(row(1, 10), None)
     table.run()
@@ -203,7 +203,7 @@ def fresh_folder(folder: Path) -> Path:
 
 @SLOW
 @given(records=RECORDS, cuts=CUTS, chunk_rows=st.integers(1, 7), buckets=st.integers(1, 3))
-def test_a_table_is_what_a_dictionary_would_be(
+def test_a_keyed_table_equals_a_dictionary_of_its_records(
     tmp_path: Path, records: list[tuple[str, int, int, bool]], cuts: list[int], chunk_rows: int, buckets: int
 ) -> None:
     keyed = f"partition_keys: [device], row_keys: [number], delete: gone, chunk_rows: {chunk_rows}, buckets: {buckets}"
@@ -262,7 +262,7 @@ def test_processes_that_write_the_same_keys_come_to_the_same_rows(
     ),
     cuts=CUTS,
 )
-def test_merged_rows_are_what_a_dictionary_would_hold(
+def test_merged_rows_equal_a_dictionary_of_the_records(
     tmp_path: Path, records: list[tuple[int, int | None, str | None, bool]], cuts: list[int]
 ) -> None:
     keyed = "row_keys: [number], delete: gone, partial_updates: merge, buckets: 2, chunk_rows: 3"

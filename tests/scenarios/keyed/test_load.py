@@ -80,7 +80,7 @@ def test_files_and_folders_become_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a.csv.gz", "README.md"])
-def test_a_file_of_another_format_is_refused_and_not_passed_over(tmp_path: Path, name: str) -> None:
+def test_a_file_of_another_format_is_refused_and_not_skipped(tmp_path: Path, name: str) -> None:
     folder = files(tmp_path / "in", frame(row(1, 1)))
     (tmp_path / "in" / name).write_bytes(b"device,number\na,1\n")
     with pytest.raises(UserError, match=name) as refused:
@@ -202,7 +202,7 @@ def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     assert table.values() == {("a", 1): 1}
 
 
-def test_a_column_of_another_type_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_reported_with_its_file(tmp_path: Path) -> None:
     """A number that is no whole one has no place in a column of whole numbers, and is not rounded."""
     table = Keyed(tmp_path, KEYED)
     rows = pl.DataFrame({"device": ["a"], "number": [1], "value": [1.5]})
@@ -225,7 +225,7 @@ def test_new_columns_are_declared_or_ignored(tmp_path: Path) -> None:
     assert table.rows()[0]["color"] == "red"
 
 
-def test_nothing_to_load_is_told(tmp_path: Path) -> None:
+def test_an_empty_load_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to load"):
         load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))
 

@@ -25,7 +25,7 @@ def written(folder: Path, **columns: list[Any]) -> str:
     return str(path)
 
 
-def test_names_of_columns_match_whatever_their_case(tmp_path: Path) -> None:
+def test_column_names_match_case_insensitively(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, written(tmp_path, Device=["a"], NUMBER=[1], Value=[7]))
     assert table.values() == {("a", 1): 7}
@@ -86,7 +86,7 @@ def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_the
     assert result == [(date(2026, 3, 1), 4, "file", 17), (date(2026, 3, 2), 5, "log", None)]
 
 
-def test_a_row_without_an_answer_for_a_computed_column_is_refused(tmp_path: Path) -> None:
+def test_a_row_without_a_value_for_a_partition_column_is_refused(tmp_path: Path) -> None:
     schema = "device: string, number: long, value: long, at: string"
     table = Keyed(tmp_path, KEYED, schema, columns="day: day(at)")
     with pytest.raises(UserError, match="no place") as refused:
@@ -94,7 +94,7 @@ def test_a_row_without_an_answer_for_a_computed_column_is_refused(tmp_path: Path
     assert 'a.parquet row 2: day: "soon" is not a time' in refused.value.detail
 
 
-def test_fields_that_are_dropped_are_no_new_columns(tmp_path: Path) -> None:
+def test_dropped_fields_are_not_new_columns(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [id]", "after: {id: long}", columns="id: after.id", more="drop: [after]")
     load(table, written(tmp_path, after=[{"id": 1, "more": 2}]))
     columns = set(pl.read_delta(table.path).columns) - set(HIDDEN)

@@ -96,7 +96,7 @@ def trim_and_die(folder: Path, step: str) -> bool:
 
 
 @pytest.mark.parametrize("step", TRIM_STEPS)
-def test_a_table_from_a_wal_whose_trims_die_is_what_a_dictionary_would_hold(tmp_path: Path, step: str) -> None:
+def test_a_keyed_table_from_a_wal_with_killed_trims_equals_a_dictionary(tmp_path: Path, step: str) -> None:
     """Servers come and go; each is killed at a step of its trim, and the job at a step of its own."""
     chance, walk, died = random.Random(step), None, 0
     decks = Decks(chance)

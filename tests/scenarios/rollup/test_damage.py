@@ -79,7 +79,7 @@ def shifted(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def test_what_nobody_touched_is_proven(rollup: Rollup) -> None:
+def test_an_untouched_table_is_proven(rollup: Rollup) -> None:
     trimmed = bool(rollup.log.firsts)
     verdicts = rollup.verdicts(values=True)
     assert verdicts.pop("values") == ("not proven" if trimmed else "proven")
@@ -213,7 +213,7 @@ def rollup_is_proven(rollup: Rollup) -> bool:
 @pytest.mark.parametrize(
     "alter", ["count", "mean", "metric", "tags", "close", "bucket", "revision", "missing", "sum", "max", "last"]
 )
-def test_damage_is_found_where_some_partials_are_gone(alter: str, row: int, old: Rollup) -> None:
+def test_damage_is_found_where_some_partials_were_deleted(alter: str, row: int, old: Rollup) -> None:
     """Of windows whose partials are gone only what contradicts the rest of the row, or the sums over all rows."""
     changes: dict[str, Callable[[Any], object]] = {
         "metric": lambda _: "cpu.idle",

@@ -94,7 +94,7 @@ def test_3_a_partition_whose_records_hold_no_points_stops_nothing(tmp_path: Path
     assert (told["without_points"], told["held_by"]) == (["metrics/1"], "metrics/0")
 
 
-def test_3_a_run_up_to_the_present_end_closes_windows_beside_a_partition_without_points(rollup: Rollup) -> None:
+def test_3_a_bounded_run_closes_windows_although_one_partition_has_no_points(rollup: Rollup) -> None:
     fill(rollup, range(200))
     rollup.send(1, b"no json")
     rollup.run()
@@ -141,7 +141,7 @@ def test_3_a_removed_topic_stops_nothing(rollup: Rollup) -> None:
     assert rollup.counts("1m") == {START: 90, START + 60: 60, START + 120: 60}
 
 
-def test_4_a_point_of_the_future_poisons_nothing(rollup: Rollup) -> None:
+def test_4_a_point_of_the_far_future_does_not_move_the_watermark(rollup: Rollup) -> None:
     fill(rollup, range(30))
     rollup.send(0, point(START + 365 * 86400, 1.0))
     fill(rollup, range(30, 200))
@@ -153,7 +153,7 @@ def test_4_a_point_of_the_future_poisons_nothing(rollup: Rollup) -> None:
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_4_a_point_ahead_of_the_clock_that_is_believed_makes_no_point_of_now_late(rollup: Rollup) -> None:
+def test_4_an_accepted_point_ahead_of_the_clock_makes_no_present_point_late(rollup: Rollup) -> None:
     for number in (0, 1):
         fill(rollup, range(30), number)
         rollup.send(number, point(START + 50 * 60, 1.0))
@@ -192,7 +192,7 @@ def no_space() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_6_without_its_tables_a_job_begins_at_the_beginning_whatever_the_group_shows(rollup: Rollup) -> None:
+def test_6_a_job_whose_tables_were_deleted_starts_at_the_beginning_regardless_of_group_offsets(rollup: Rollup) -> None:
     fill(rollup, range(100))
     fill(rollup, range(100), 1)
     rollup.run()
@@ -220,7 +220,7 @@ def test_7_a_batch_that_is_read_again_counts_once(rollup: Rollup) -> None:
     assert sum(rollup.counts("10m").values()) == 200
 
 
-def test_8_times_near_the_epoch_are_times_like_others(tmp_path: Path) -> None:
+def test_8_times_near_the_epoch_are_valid(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, "not_before: '1970-01-01'\n", clock=200.0)
     rollup.send(0, *(point(number, number) for number in range(150)))
     rollup.send(1, *(point(item, item) for item in range(150)))
@@ -245,7 +245,7 @@ def test_9_an_idle_stream_closes_its_windows(rollup: Rollup) -> None:
     assert rollup.counts("10m") == {START: 60}
 
 
-def test_10_what_is_late_or_left_out_is_counted(tmp_path: Path) -> None:
+def test_10_late_and_dropped_points_are_counted(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path)
     fill(rollup, range(100))
     fill(rollup, range(100), 1)
@@ -280,7 +280,7 @@ def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> Non
     }
 
 
-def test_11_a_name_with_an_escape_is_a_name_like_others(rollup: Rollup) -> None:
+def test_11_an_escaped_name_is_read_like_any_other(rollup: Rollup) -> None:
     rollup.send(0, rb'{"name":"c\u0070u","fields":{"l\u006fad":2},"tags":{"host":"\"a\""},"timestamp":1770000000}')
     rollup.send(1, point(START))
     rollup.run()

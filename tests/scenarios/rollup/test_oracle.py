@@ -53,7 +53,7 @@ def lived(
 @pytest.mark.parametrize("publish", [False, True], ids=["kept", "published"])
 @pytest.mark.parametrize("policy", ["drop", "update"])
 @pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{item}" for item in SEEDS])
-def test_whatever_happens_every_point_is_where_plain_python_puts_it(
+def test_every_point_matches_the_oracle_under_random_steps(
     seed: int, policy: str, publish: bool, tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walk = lived(tmp_path, seed, policy, publish, monkeypatch)
@@ -71,7 +71,7 @@ def test_whatever_happens_every_point_is_where_plain_python_puts_it(
 
 @pytest.mark.parametrize("pointless", [(0,), (1, 2)], ids=["first", "others"])
 @pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{item}" for item in SEEDS])
-def test_every_point_is_where_plain_python_puts_it_beside_partitions_without_points(
+def test_every_point_matches_the_oracle_with_partitions_without_points(
     seed: int, pointless: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walk = lived(tmp_path, seed, "drop", False, monkeypatch, pointless)

@@ -23,7 +23,7 @@ def lines_of(rollup: Rollup) -> list[str]:
     return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
 
 
-def test_windows_points_and_what_holds_time_back_are_told_in_a_line_each(tmp_path: Path) -> None:
+def test_status_shows_windows_points_and_blocking_partitions(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, clock=START + 600)
     odd = b'{"name": "cpu", "tags": {}, "fields": {"load": 1, "state": "on", "up": true}, "timestamp": %d}' % START
     rollup.send(0, odd, point(START + 30), point(START + 75), point(START + 10**6))
@@ -44,7 +44,7 @@ def test_windows_points_and_what_holds_time_back_are_told_in_a_line_each(tmp_pat
     ]
 
 
-def test_corrections_are_counted_and_nothing_left_out_is_said_so(tmp_path: Path) -> None:
+def test_corrections_are_counted_and_an_empty_result_is_stated(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, "late: update", clock=START + 600)
     for number in (0, 1):
         rollup.send(number, point(START), point(START + 75))

@@ -187,7 +187,7 @@ def test_lateness_may_change_and_no_window_opens_or_closes_again(before: str, af
     assert violated(rollup) == []
 
 
-def test_aggregates_that_are_added_are_null_where_nobody_computed_them(tmp_path: Path) -> None:
+def test_added_aggregates_are_null_in_earlier_rows(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, "update_grace: 30d\n")
     minutes(rollup, 0, 3)
     rollup.run()

@@ -10,7 +10,7 @@ from penstock.proof.findings import Verdict
 from tests.scenarios.rollup.rollups import START, Rollup, point
 
 
-def test_records_that_a_commit_lists_for_quarantine_are_no_points_that_partials_lack(tmp_path: Path) -> None:
+def test_quarantined_records_are_not_missing_points(tmp_path: Path) -> None:
     """The process ended between its commit and the append to the quarantine."""
     rollup = Rollup(tmp_path)
     rollup.send(0, point(START), point(START + 365 * 86400))

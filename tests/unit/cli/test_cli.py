@@ -69,7 +69,9 @@ def test_an_error_ends_the_command_with_the_code_of_its_branch_and_three_lines_t
     assert printed.out == ""
 
 
-def test_exit_code_70_always_says_what_to_do(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_70_always_comes_with_a_hint(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
     failing.append(InvariantError("two slices hold one offset"))
     assert exit_code() == 70
     assert "penstock verify" in capsys.readouterr().err
@@ -83,13 +85,15 @@ def test_a_more_special_error_has_the_code_of_its_branch(failing: list[BaseExcep
     assert exit_code() == 75
 
 
-def test_an_interrupted_command_says_nothing(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_prints_no_error(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
     failing.append(KeyboardInterrupt())
     assert exit_code() == 130
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
+def test_an_unexpected_exception_is_not_hidden(failing: list[BaseException]) -> None:
     failing.append(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         main()
@@ -108,7 +112,7 @@ def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
         ["quarantine", "replay"],
     ],
 )
-def test_every_verb_answers_a_broken_job_file_with_its_faults_and_exit_code_2(
+def test_every_command_reports_the_faults_of_a_broken_job_file_with_exit_code_2(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.yaml"

@@ -25,7 +25,7 @@ def local(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "table"))
 
 
-def test_compact_tells_what_it_did(local: Lake, tmp_path: Path) -> None:
+def test_compact_prints_a_report(local: Lake, tmp_path: Path) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
     local.append(table, ZERO, 10, 20)
@@ -36,14 +36,14 @@ def test_compact_tells_what_it_did(local: Lake, tmp_path: Path) -> None:
     assert local.rows() == offsets(ZERO, 0, 20)
 
 
-def test_compact_refuses_a_size_that_is_none_and_a_table_that_is_missing(local: Lake, tmp_path: Path) -> None:
+def test_compact_refuses_an_invalid_size_and_a_missing_table(local: Lake, tmp_path: Path) -> None:
     job = local.job_file(tmp_path)
     for size in ("many", "0"):
         assert CliRunner().invoke(app, ["compact", job, "--target-size", size]).exit_code == 2
     assert isinstance(CliRunner().invoke(app, ["compact", job]).exception, UserError)
 
 
-def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> None:
+def test_vacuum_reports_deleted_and_kept_files(local: Lake, tmp_path: Path) -> None:
     table = local.start(ZERO)
     orphan = local.stage(ZERO, 0, 10)
     bad = local.stage_bad(ZERO, 0, 10)
@@ -64,7 +64,7 @@ def test_vacuum_tells_what_went_and_what_stayed(local: Lake, tmp_path: Path) -> 
     assert sorted(pl.read_delta(local.quarantine())["offset"]) == list(range(10))
 
 
-def test_vacuum_needs_no_quarantine_and_says_that_a_table_is_missing(local: Lake, tmp_path: Path) -> None:
+def test_vacuum_needs_no_quarantine_and_reports_a_missing_table(local: Lake, tmp_path: Path) -> None:
     job = local.job_file(tmp_path)
     assert isinstance(CliRunner().invoke(app, ["vacuum", job]).exception, UserError)
     local.start(ZERO)

@@ -63,7 +63,7 @@ def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None
         wal("forget", url, "shop")
 
 
-def test_what_is_wrong_is_said(url: str, tmp_path: Path) -> None:
+def test_faults_of_a_section_are_reported(url: str, tmp_path: Path) -> None:
     for arguments in (
         ("create", "localhost", TOPIC),
         ("serve", "--folder", str(tmp_path / "other"), "--listen", "7070"),
@@ -81,7 +81,7 @@ def test_an_open_address_without_a_token_is_refused_unless_a_flag_allows_it(tmp_
     assert "--without-token" in raised.value.hint and not (tmp_path / "other").exists()
 
 
-def test_a_certificate_needs_its_key_and_has_to_be_one(tmp_path: Path) -> None:
+def test_a_certificate_needs_its_key_and_must_be_valid(tmp_path: Path) -> None:
     file = tmp_path / "certificate.pem"
     file.write_text("none")
     serve = ("serve", "--folder", str(tmp_path / "other"), "--listen", "127.0.0.1:0", "--tls-certificate", str(file))

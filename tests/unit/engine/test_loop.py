@@ -61,7 +61,7 @@ def loop_of(script: Callable[[], Script], stop: threading.Event, once: bool = Tr
     return Loop(script, once, stop, Retries(retries, random.Random(7)), NullListener())
 
 
-def test_passing_errors_are_tried_again_up_to_the_bound_and_then_raised() -> None:
+def test_transient_errors_are_retried_up_to_the_bound_and_then_raised() -> None:
     stop = Patient()
     with pytest.raises(TransientError) as raised:
         loop_of(lambda: Script(*[AWAY] * 9), stop).run()
@@ -70,7 +70,7 @@ def test_passing_errors_are_tried_again_up_to_the_bound_and_then_raised() -> Non
     assert all(0.5 <= pause <= 30 for pause in stop.pauses)
 
 
-def test_rounds_are_closed_however_the_loop_ends() -> None:
+def test_rounds_are_closed_after_any_end_of_the_loop() -> None:
     good, bad = Script(CAUGHT_UP), Script(*[AWAY] * 9)
     loop_of(lambda: good, Patient()).run()
     with pytest.raises(TransientError):
@@ -92,7 +92,7 @@ def test_a_pipeline_that_cannot_be_opened_yet_is_opened_again() -> None:
     assert len(script.bounds) == 2
 
 
-def test_a_success_forgives_the_failures_before_it() -> None:
+def test_a_success_resets_the_count_of_failures() -> None:
     rounds: list[RoundResult | PenstockError] = [AWAY, AWAY, BATCH] * 4
     script = Script(*rounds, CAUGHT_UP)
     loop_of(lambda: script, Patient(), retries=2).run()
@@ -118,7 +118,7 @@ def test_a_run_without_end_goes_on_after_it_has_caught_up_until_it_is_stopped() 
     assert script.bounds == [None] * 3
 
 
-def test_every_turn_is_a_sign_of_life_also_one_that_fails() -> None:
+def test_every_turn_counts_as_progress_even_a_failed_one() -> None:
     signs: list[None] = []
     script = Script(BATCH, AWAY, AWAY, CAUGHT_UP)
     retries = Retries(3, random.Random(7))

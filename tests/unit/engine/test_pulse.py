@@ -19,7 +19,7 @@ class Watched(StaticClaims):
         self.signs += 1
 
 
-def test_every_named_step_is_a_sign_of_life_and_is_still_reached() -> None:
+def test_every_failpoint_step_counts_as_progress_and_is_reached() -> None:
     claims, steps = Watched(), list[str]()
     environment = with_signs(Environment(at_step=steps.append), claims)
     for step in ("planned", "staged", "committed"):
@@ -28,7 +28,7 @@ def test_every_named_step_is_a_sign_of_life_and_is_still_reached() -> None:
     assert steps == ["planned", "staged", "committed"]
 
 
-def test_progress_is_a_sign_and_the_same_word_again_is_none() -> None:
+def test_only_new_progress_counts_as_progress() -> None:
     claims = Watched()
     answers: list[Hashable] = [(1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (2, 0)]
     pulse = Pulse(lambda: answers.pop(0), claims.working)
@@ -39,7 +39,7 @@ def test_progress_is_a_sign_and_the_same_word_again_is_none() -> None:
     assert seen == [1, 1, 2, 2, 2, 3]
 
 
-def test_a_spark_that_is_not_there_yet_is_no_sign() -> None:
+def test_a_spark_session_that_has_not_started_is_not_a_failure() -> None:
     claims, progress = Watched(), SparkProgress("web")
     progress.begin_turn()
     Pulse(progress, claims.working).look()

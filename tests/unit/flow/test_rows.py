@@ -44,7 +44,7 @@ def test_rows_without_the_dropped_ones() -> None:
     assert rows_without(4, {}) == range(4)
 
 
-def test_rows_that_do_not_stand_side_by_side_are_a_bug() -> None:
+def test_columns_of_different_lengths_are_an_invariant_error() -> None:
     with pytest.raises(InvariantError):
         DecodedRows(numbers(1), kafka_batch([b"a", b"b"]))
     with pytest.raises(InvariantError):

@@ -28,12 +28,12 @@ def new_process() -> Iterator[None]:
     keep_modules.cache_clear()
 
 
-def test_a_process_that_is_no_worker_searches_everything() -> None:
+def test_outside_of_spark_workers_all_records_are_searched() -> None:
     keep_modules()
     assert gc.get_freeze_count() < 10_000
 
 
-def test_a_worker_passes_over_what_was_loaded_before_its_first_task(in_a_task: None) -> None:
+def test_a_worker_ignores_modules_loaded_before_its_first_task(in_a_task: None) -> None:
     keep_modules()
     kept = gc.get_freeze_count()
     assert kept > 10_000

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_good_file_is_answered_with_what_it_does() -> None:
+def test_check_of_a_valid_file_prints_what_the_job_does() -> None:
     result = CliRunner().invoke(app, ["web.yaml", "web.yaml"])
     assert result.exit_code == 0
     assert result.stdout == "ok web.yaml (job web-requests: topics web_requests -> delta /x)\n"
@@ -82,7 +82,7 @@ def test_loading_several_files_loads_all_or_names_the_faults_of_all(folder: Path
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_came_from_a_reference_is_not_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_from_references_are_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUCKET", "hunter2")
     text = BASE.replace("s3://lake/web", '"s3://${env:BUCKET}/web"').replace("[web_requests]", '["${env:BUCKET}"]')
     Path("hidden.yaml").write_text(text, encoding="utf-8")

@@ -41,7 +41,7 @@ def test_a_job_without_a_group_owns_every_partition(tmp_path: Path) -> None:
     assert load(tmp_path).claims is None
 
 
-def test_claims_can_be_switched_off_and_on_by_a_word(tmp_path: Path) -> None:
+def test_claims_can_be_set_to_static_or_group(tmp_path: Path) -> None:
     assert load(tmp_path, kafka="group: readers", rest="claims: static").claims is None
     assert load(tmp_path, rest="claims: group").claims == ClaimsSpec()
 
@@ -70,5 +70,5 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         ("delivery: exactly_once", "delivery"),
     ],
 )
-def test_what_cannot_be_is_named_at_its_place(tmp_path: Path, stated: str, key: str) -> None:
+def test_contradictions_are_reported_at_their_location(tmp_path: Path, stated: str, key: str) -> None:
     assert faults(tmp_path, rest=stated) == [key]

@@ -45,7 +45,7 @@ def test_every_key_and_value_knows_its_line_and_column() -> None:
     assert document.value_places[("a", "b", 1)] == Place(2, 10)
 
 
-def test_a_fault_of_a_key_that_is_not_there_points_at_the_key_above() -> None:
+def test_a_fault_of_a_missing_key_points_at_its_parent() -> None:
     document = read("x: 1\na:\n  b: 2\n")
     assert document.place(Finding(("a", "c", "d"), "missing")) == Place(2, 1)
     assert document.place(Finding(("q",), "missing")) == Place(1, 1)
@@ -77,7 +77,7 @@ def test_a_key_given_twice_is_named_with_its_first_line() -> None:
         ("a: " + "[" * 5000, 1),
     ],
 )
-def test_what_is_no_yaml_mapping_is_refused_with_its_line(text: str, line: int) -> None:
+def test_a_file_that_is_not_a_yaml_mapping_is_refused_with_its_line(text: str, line: int) -> None:
     with pytest.raises(RefusedError) as caught:
         read(text)
     assert caught.value.place is not None
@@ -114,5 +114,5 @@ def test_aliases_that_multiply_are_bounded() -> None:
     assert len([finding for finding in document.findings if "too large" in finding.message]) == 1
 
 
-def test_an_ordinary_alias_is_read_as_what_it_stands_for() -> None:
+def test_a_yaml_alias_is_resolved() -> None:
     assert read("a: &x {b: 1}\nc: *x\n").values == {"a": {"b": 1}, "c": {"b": 1}}

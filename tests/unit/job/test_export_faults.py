@@ -84,7 +84,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("[shop]", f"[shop, {'t' * 200}]", 3, "log.kafka.topics[1]", "180"),
     ],
 )
-def test_a_wrong_value_of_an_export_is_answered_at_its_place(
+def test_a_wrong_value_of_an_export_is_reported_at_its_location(
     faults: Faults, old: str, new: str, line: int, key: str, said: str
 ) -> None:
     assert old in JSON
@@ -114,7 +114,7 @@ def test_a_wrong_value_of_an_export_is_answered_at_its_place(
         ("columns: {kafka_offset: price}", "columns.kafka_offset", "columns: {another_name: kafka.offset}"),
     ],
 )
-def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, key: str, said: str) -> None:
+def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, key: str, said: str) -> None:
     [(line, found_key, text)] = faults(f"{JSON}{section}\n")
     assert (line, found_key) == (12, key)
     assert said in text
@@ -148,7 +148,7 @@ def test_a_wrong_section_of_an_export_is_answered(faults: Faults, section: str, 
         ("timestamp_millis(timestamp)", "timestamp", 6, "event_time", "in types fs, gc: timestamp is no time"),
     ],
 )
-def test_a_wrong_value_of_a_garmadon_export_is_answered_at_its_place(
+def test_a_wrong_value_of_a_garmadon_export_is_reported_at_its_location(
     faults: Faults, tmp_path: Path, old: str, new: str, line: int, key: str, said: str
 ) -> None:
     (tmp_path / "empty.desc").write_bytes(b"")
@@ -159,7 +159,7 @@ def test_a_wrong_value_of_a_garmadon_export_is_answered_at_its_place(
 
 
 @pytest.mark.parametrize("key", ["route: {by: key}", "types: {a: {}}", "event_time: x", "days: {}", "alerts: {}"])
-def test_keys_of_an_export_are_faults_beside_a_single_table(faults: Faults, key: str) -> None:
+def test_keys_of_an_export_are_faults_in_other_kinds(faults: Faults, key: str) -> None:
     [(line, found, text)] = faults(f"{BASE}{key}\n")
     assert (line, found) == (8, key.partition(":")[0])
     assert "without table.export" in text
@@ -223,7 +223,7 @@ def test_an_export_without_types_names_what_is_missing(faults: Faults) -> None:
     ] == [(7, "types")]
 
 
-def test_a_fault_of_many_types_is_said_once(faults: Faults) -> None:
+def test_a_fault_shared_by_many_types_is_reported_once(faults: Faults) -> None:
     types = "".join(f"  t{number}: {{schema: {{a: int}}}}\n" for number in range(7))
     text = JSON[: JSON.index("  order:")] + types + JSON[JSON.index("table:") :]
     [(line, key, said)] = faults(text)
@@ -231,7 +231,7 @@ def test_a_fault_of_many_types_is_said_once(faults: Faults) -> None:
     assert said.startswith("in types t0, t1, t2, t3, t4 and 2 more: the schema has no field meta")
 
 
-def test_everything_wrong_with_an_export_is_answered_at_once(faults: Faults) -> None:
+def test_all_faults_of_an_export_are_reported_at_once(faults: Faults) -> None:
     result = faults(
         """\
 job: garmadon

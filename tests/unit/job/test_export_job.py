@@ -140,7 +140,7 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
     )
 
 
-def test_a_spec_travels_to_a_task_and_back(load: Load) -> None:
+def test_a_spec_can_be_pickled(load: Load) -> None:
     spec = load(EVERYTHING)
     assert pickle.loads(pickle.dumps(spec)) == spec
 
@@ -155,7 +155,7 @@ def test_a_spec_travels_to_a_task_and_back(load: Load) -> None:
         ("field(type)", "json", RouteSpec("field", ("type",))),
     ],
 )
-def test_a_route_names_what_tells_the_type(load: Load, by: str, decode: str, route: RouteSpec) -> None:
+def test_a_route_names_the_source_of_the_type(load: Load, by: str, decode: str, route: RouteSpec) -> None:
     export = job_of(
         load(JSON.replace("field(meta.type)", by).replace("decode: json", f"decode: {decode}")), ExportSpec
     ).table
@@ -199,7 +199,7 @@ def test_a_single_table_takes_its_fields_from_its_message(load: Load) -> None:
         ("s3://lake/shop", "s3://lake/shop, cluster: pa_4-x"),
     ],
 )
-def test_rows_say_where_they_came_from_whatever_topics_are_added_later(load: Load, old: str, new: str) -> None:
+def test_rows_keep_their_place_when_topics_are_added_later(load: Load, old: str, new: str) -> None:
     assert list(load(JSON.replace(old, new)).columns) == ["kafka_partition", "kafka_offset", "kafka_topic"]
 
 

@@ -50,7 +50,7 @@ from penstock.job.sql_text import parse_expression as parse
         ),
     ],
 )
-def test_an_expression_is_read_as_it_is_written(text: str, expected: Expression) -> None:
+def test_an_expression_is_parsed_as_written(text: str, expected: Expression) -> None:
     assert parse(text) == expected
 
 
@@ -84,7 +84,7 @@ def test_an_expression_is_read_as_it_is_written(text: str, expected: Expression)
         "a.b(c)",
     ],
 )
-def test_what_is_no_expression_is_refused(text: str) -> None:
+def test_an_invalid_expression_is_refused(text: str) -> None:
     with pytest.raises(RefusedError):
         parse(text)
 
@@ -93,7 +93,7 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
     ("text", "hint"),
     [("dya(x)", "did you mean day?"), ("DAY(x)", "did you mean day?"), ("kafka.ofset", "did you mean kafka.offset?")],
 )
-def test_a_misspelt_name_is_answered_with_the_nearest(text: str, hint: str) -> None:
+def test_a_misspelt_name_is_reported_with_the_closest_match(text: str, hint: str) -> None:
     with pytest.raises(RefusedError) as caught:
         parse(text)
     assert caught.value.hint == hint

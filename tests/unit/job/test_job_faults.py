@@ -13,7 +13,7 @@ PLACE = "kafka_partition, kafka_offset, kafka_topic"
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def test_a_very_broken_file_is_answered_with_everything_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_faults_of_a_very_broken_file_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(GOLDEN)
     with pytest.raises(JobFileError) as caught:
         load_job(Path("broken-job.yaml"), {})
@@ -21,7 +21,7 @@ def test_a_very_broken_file_is_answered_with_everything_at_once(monkeypatch: pyt
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_misspelt_key_is_answered_with_place_path_and_nearest_key(tmp_path: Path, load: Load) -> None:
+def test_a_misspelt_key_is_reported_with_location_path_and_closest_match(tmp_path: Path, load: Load) -> None:
     with pytest.raises(JobFileError) as caught:
         load(BASE + "flush:\n  alowed_latency: 60s\n")
     assert (
@@ -88,7 +88,7 @@ def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
         ("s3://lake/web", "x, partition_by: [status, Status]", 7, "table.delta.partition_by[1]", ""),
     ],
 )
-def test_a_wrong_value_is_answered_at_its_place_with_the_nearest_right_one(
+def test_a_wrong_value_is_reported_at_its_location_with_the_closest_match(
     faults: Faults, old: str, new: str, line: int, key: str, near: str
 ) -> None:
     [(found_line, found_key, text)] = faults(BASE.replace(old, new))
@@ -132,7 +132,7 @@ def test_a_wrong_value_is_answered_at_its_place_with_the_nearest_right_one(
         ("<<: {a: 1}", "<<", ""),
     ],
 )
-def test_a_wrong_section_is_answered_at_its_place_with_the_nearest_right_one(
+def test_a_wrong_section_is_reported_at_its_location_with_the_closest_match(
     faults: Faults, section: str, key: str, near: str
 ) -> None:
     [(found_line, found_key, text)] = faults(BASE + section + "\n")
@@ -167,7 +167,7 @@ def test_partition_columns_are_looked_for_in_what_the_projection_gives(faults: F
     ]
 
 
-def test_a_table_needs_a_column_that_is_no_partition_column(faults: Faults) -> None:
+def test_a_table_needs_a_column_besides_its_partition_columns(faults: Faults) -> None:
     text = BASE.replace("s3://lake/web", "x, partition_by: [status]") + "place: none\nsql: {select: [status]}\n"
     assert faults(text) == [
         (7, "table.delta.partition_by", "every column is a partition column: the files would be empty")
@@ -220,7 +220,7 @@ def test_json_needs_a_schema(faults: Faults) -> None:
         BASE + 'on: {gap: "${env:PW}${env:NOPE}"}\n',
     ],
 )  # fmt: skip
-def test_what_a_reference_holds_is_never_in_an_answer(load: Load, bent: str) -> None:
+def test_referenced_values_are_never_printed(load: Load, bent: str) -> None:
     try:
         answer = repr(load(bent))
     except JobFileError as error:
@@ -229,7 +229,7 @@ def test_what_a_reference_holds_is_never_in_an_answer(load: Load, bent: str) -> 
     assert "hunter2" not in answer
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_with_the_reason(tmp_path: Path) -> None:
     missing, folder, latin = tmp_path / "no.yaml", tmp_path, tmp_path / "latin.yaml"
     latin.write_bytes("job: a\nx: Größe\n".encode("latin-1"))
     for path, text in (
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("- job\n", 1, "a job file is a mapping of keys such as job, log and table"),
     ],
 )
-def test_a_file_that_is_no_job_file_at_all_says_so(faults: Faults, text: str, line: int, message: str) -> None:
+def test_a_file_that_is_not_a_job_file_is_reported_as_such(faults: Faults, text: str, line: int, message: str) -> None:
     [(found_line, key, found)] = faults(text)
     assert (found_line, key) == (line, "")
     assert found.startswith(message)
@@ -267,6 +267,6 @@ def test_odd_characters_in_keys_do_not_break_the_line(load: Load) -> None:
 
 
 @pytest.mark.parametrize("share", ["1.5", "150%", "-0.1", "many", "true", "[0.1]"])
-def test_a_share_beyond_the_whole_or_none_at_all_is_a_fault(faults: Faults, share: str) -> None:
+def test_a_share_outside_of_0_to_1_is_a_fault(faults: Faults, share: str) -> None:
     [(_, key, text)] = faults(BASE + f"on: {{bad_share: {share}}}\n")
     assert key == "on.bad_share" and text.startswith("expected a")

@@ -78,11 +78,11 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
         (TOY.replace("path: toys", "path: ftp://toys/a"), (7, "table.toy.path", "unknown storage 'ftp://'")),
     ],
 )
-def test_its_faults_are_told_beside_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
+def test_its_faults_are_reported_with_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
     line, key, message = fault
     assert [(at, where) for at, where, text in faults(text) if message in text] == [(line, key)]
 
 
-def test_what_is_in_no_registry_is_an_unknown_key(faults: Faults) -> None:
+def test_an_unregistered_kind_is_an_unknown_key(faults: Faults) -> None:
     assert ("table.toy", True) in [(key, text.startswith("unknown key")) for _, key, text in faults(TOY)]
     assert (8, "parking") in [(line, key) for line, key, _ in faults(BASE + "parking: {}\n")]

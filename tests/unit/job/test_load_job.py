@@ -77,7 +77,7 @@ spark: {master: "local[2,4]", conf: {spark.ui.enabled: false, spark.hadoop.fs.s3
 """
 
 
-def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
+def test_the_example_of_the_design_loads_unchanged(load: Load) -> None:
     spec = load(DESIGN_EXAMPLE)
     assert spec.name == "web-requests"
     assert kafka_of(spec).bootstrap == "kafka-1:9092"
@@ -171,7 +171,7 @@ def test_a_secret_path_stays_hidden(load: Load) -> None:
     assert "hunter2" not in repr(spec)
 
 
-def test_a_spec_travels_to_a_task_and_back_with_its_secrets_hidden(load: Load) -> None:
+def test_a_pickled_spec_keeps_its_secrets_hidden(load: Load) -> None:
     spec = load(EVERYTHING)
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert "hunter2" not in repr(pickle.loads(pickle.dumps(spec)))
@@ -188,7 +188,7 @@ def test_start_offsets_of_one_topic_need_no_topic_name(load: Load) -> None:
     assert spec.log.start == {"web_requests": {0: 1500, 12: 0}}
 
 
-def test_a_topic_pattern_stands_for_topics(load: Load) -> None:
+def test_a_topic_pattern_matches_topics(load: Load) -> None:
     spec = load(BASE.replace("topics: [web_requests]", 'topic_pattern: "web_.*", start: latest'))
     assert (spec.log.topics, spec.log.topic_pattern) == ((), "web_.*")
     assert spec.log.start is StartAt.LATEST

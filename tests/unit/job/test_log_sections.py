@@ -62,7 +62,7 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
         (WAL.replace("[orders]", "[orders], transactional: true"), "log.wal.transactional", "unknown key"),
     ],
 )
-def test_its_faults_are_told(faults: Faults, text: str, key: str, message: str) -> None:
+def test_its_faults_are_reported(faults: Faults, text: str, key: str, message: str) -> None:
     result = [(where, told) for _, where, told in faults(text)]
     assert [where for where, told in result if message in told] == [key], result
 

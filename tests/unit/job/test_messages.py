@@ -32,7 +32,7 @@ def schema_of(*fields: str) -> pa.Schema:
     return message_schema(descriptor_set([shop(*fields)]), MessageName("shop.Order"))
 
 
-def test_two_files_that_define_one_name_are_told_apart_by_the_file() -> None:
+def test_two_descriptor_files_that_define_one_name_are_distinguished() -> None:
     descriptors = garmadon_descriptors()
     spark = message_schema(descriptors, named("TaskEvent", "spark_event.proto"))
     flink = message_schema(descriptors, named("TaskEvent", "flink_event.proto"))
@@ -69,7 +69,7 @@ def test_a_message_inside_a_message_is_found_by_its_full_name() -> None:
 
 
 @pytest.mark.parametrize("descriptors", [b"", b"\xff\xff", b"\x08\x01"], ids=["empty", "garbage", "another message"])
-def test_bytes_that_are_no_descriptor_set_are_refused(descriptors: bytes) -> None:
+def test_an_invalid_descriptor_set_is_refused(descriptors: bytes) -> None:
     with pytest.raises(UserError, match="not a descriptor set"):
         find_message(descriptors, MessageName("a.B"))
 

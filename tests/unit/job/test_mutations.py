@@ -99,20 +99,20 @@ def job_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=tries(100), suppress_health_check=[HealthCheck.too_slow])
 @given(text=mutated())
-def test_a_mutated_file_loads_or_is_answered_with_faults(job_path: Path, text: str) -> None:
+def test_a_mutated_file_loads_or_reports_faults(job_path: Path, text: str) -> None:
     spec = load(job_path, text.encode("utf-8", "surrogatepass"))
     assert spec is None or "hunter2" not in repr(spec)
 
 
 @settings(max_examples=tries(40))
 @given(content=st.binary(max_size=200))
-def test_any_bytes_are_answered_with_faults(job_path: Path, content: bytes) -> None:
+def test_any_bytes_as_a_job_file_give_faults(job_path: Path, content: bytes) -> None:
     assert load(job_path, content) is None
 
 
 @settings(max_examples=tries(30))
 @given(seed=st.integers(0, 2**32), text=st.sampled_from([EVERYTHING, EVERY_EXPORT]))
-def test_lines_in_any_order_are_answered(job_path: Path, seed: int, text: str) -> None:
+def test_lines_in_any_order_are_parsed(job_path: Path, seed: int, text: str) -> None:
     lines = text.splitlines()
     random.Random(seed).shuffle(lines)
     load(job_path, "\n".join(lines).encode())

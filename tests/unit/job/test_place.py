@@ -101,7 +101,7 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (ROLLUP + "place: none\n", "place", "has no meaning for table.rollup"),
     ],
 )
-def test_a_wrong_place_is_answered(faults: Faults, file: str, key: str, said: str) -> None:
+def test_a_wrong_place_section_is_reported(faults: Faults, file: str, key: str, said: str) -> None:
     [(_, found_key, text)] = faults(file)
     assert found_key == key
     assert said in text

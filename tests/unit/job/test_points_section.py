@@ -109,7 +109,7 @@ def test_every_option_is_read(load: Load) -> None:
         (job("telegraf", "sql: {where: a}\n"), (5, "sql", "has no meaning for table.gauge")),
     ],
 )
-def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
+def test_faults_are_reported(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
     line, key, message = fault
     result = faults(text)
     assert [(at, where) for at, where, what in result if message in what] == [(line, key)]

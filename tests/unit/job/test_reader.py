@@ -67,7 +67,7 @@ def faults(reader: Reader) -> list[tuple[tuple[str | int, ...], str]]:
     return [(finding.key, finding.message) for finding in reader.findings]
 
 
-def test_what_a_file_states_is_read_and_the_rest_has_defaults() -> None:
+def test_stated_keys_are_read_and_the_rest_has_defaults() -> None:
     pump, reader = read("pump: {maker: acme, words: [x], pause: 2m, valve: closed}\npipes: {long: {metres: 9}}\n")
     assert pump == Pump("acme", Labels(("x",), ("a",)), 120.0, Valve("closed"), pipes={"long": Pipe("long", 9)})
     assert reader.findings == []
@@ -97,7 +97,7 @@ def test_a_faulty_value_keeps_the_default_and_hides_no_other_fault() -> None:
     assert reader.has("pump", "pause") and not reader.states("pump", "pause")
 
 
-def test_a_fault_of_a_section_that_is_written_short_is_at_the_section() -> None:
+def test_a_fault_in_a_short_form_is_reported_at_its_section() -> None:
     _, reader = read("pump: {maker: a, words: [], valve: opn}\n")
     assert [(finding.key, finding.hint) for finding in reader.findings] == [((*AT, "valve"), "did you mean open?")]
 
@@ -109,12 +109,12 @@ def test_a_fault_of_a_section_that_is_written_short_is_at_the_section() -> None:
         ("serial", "known keys: maker, words, parts, pause, valve, settings"),
     ],
 )
-def test_an_unknown_key_is_answered_with_the_nearest_one(key: str, hint: str) -> None:
+def test_an_unknown_key_is_reported_with_the_closest_match(key: str, hint: str) -> None:
     _, reader = read(f"pump: {{maker: a, words: [], {key}: 1}}\n")
     assert [(finding.key, finding.hint, finding.on_key) for finding in reader.findings] == [((*AT, key), hint, True)]
 
 
-def test_what_is_no_mapping_is_lost_and_the_hint_names_the_keys_that_it_needs() -> None:
+def test_a_section_that_is_not_a_mapping_is_dropped_with_a_hint_naming_its_keys() -> None:
     pump, reader = read("pump: [1]\n")
     assert pump is LOST
     assert [(finding.key, finding.hint) for finding in reader.findings] == [(AT, "write {maker: ..., words: ...}")]

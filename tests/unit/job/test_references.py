@@ -8,7 +8,7 @@ from penstock.job.spec import Secret
 ENV = {"HOST": "kafka-1", "PW": "hunter2", "EMPTY": ""}
 
 
-def test_a_text_without_references_stays_as_it_is_and_is_no_secret() -> None:
+def test_a_text_without_references_is_unchanged_and_not_secret() -> None:
     text, faults = resolve("costs 5$ {x}", ENV, Path())
     assert (text, faults) == ("costs 5$ {x}", [])
     assert not isinstance(text, Secret)
@@ -21,7 +21,7 @@ def test_references_are_filled_in_anywhere_and_make_the_whole_a_secret() -> None
     assert repr(text) == "'******'"
 
 
-def test_a_file_is_read_from_beside_the_job_file_without_its_last_line_end(tmp_path: Path) -> None:
+def test_a_referenced_file_is_read_relative_to_the_job_file_without_its_last_newline(tmp_path: Path) -> None:
     (tmp_path / "pw.txt").write_text("s3cr3t\n", encoding="utf-8")
     assert resolve("${file:pw.txt}", ENV, tmp_path)[0] == "s3cr3t"
     assert resolve(f"${{file:{tmp_path}/pw.txt}}", ENV, Path("/nowhere"))[0] == "s3cr3t"
@@ -37,7 +37,7 @@ def test_a_doubled_dollar_writes_a_plain_reference() -> None:
     assert not isinstance(text, Secret)
 
 
-def test_what_a_reference_holds_is_not_searched_for_references() -> None:
+def test_referenced_values_are_not_expanded_again() -> None:
     assert resolve("${env:A}", {"A": "${env:B}"}, Path())[0] == "${env:B}"
 
 

@@ -23,7 +23,7 @@ def job(stated: str = "lateness: 2m", more: str = "", topics: str = "topics: [te
     return JOB.replace("TOPICS", topics).replace("STATED", stated).replace("MORE", more)
 
 
-def test_a_path_is_enough(load: Load) -> None:
+def test_a_path_is_a_valid_table(load: Load) -> None:
     spec = job_of(load(job()), RollupSpec).table
     assert spec.windows == (
         Window("1m", 60_000),
@@ -59,7 +59,7 @@ def test_a_path_is_enough(load: Load) -> None:
         ),
     ],
 )
-def test_a_mistake_is_answered_once_and_at_its_key(faults: Faults, text: str, key: str, told: str) -> None:
+def test_a_mistake_is_reported_once_and_at_its_key(faults: Faults, text: str, key: str, told: str) -> None:
     ((_, found_key, found),) = faults(text)
     assert found_key == f"table.rollup.{key}"
     assert told in found
@@ -72,7 +72,7 @@ def test_a_topic_of_the_same_name_in_another_cluster_is_another_topic(load: Load
 
 
 @pytest.mark.parametrize("more", ["schema: {a: int}", "columns: {a: kafka.offset}", "on: {tombstone: row}"])
-def test_what_belongs_to_rows_is_refused_once(faults: Faults, more: str) -> None:
+def test_keys_of_row_tables_are_refused_once(faults: Faults, more: str) -> None:
     assert len(faults(job(more=more))) == 1
 
 
@@ -81,6 +81,6 @@ def test_a_kind_that_is_misspelled_is_the_only_fault(faults: Faults) -> None:
     assert "did you mean rollup?" in found
 
 
-def test_a_tombstone_is_no_row_of_a_rollup(faults: Faults) -> None:
+def test_a_tombstone_is_not_a_row_of_a_rollup(faults: Faults) -> None:
     [(_, key, text)] = faults(job() + "on: {tombstone: row}\n")
     assert (key, "a tombstone has no points" in text) == ("on.tombstone", True)

@@ -57,7 +57,7 @@ def test_every_type_name_has_its_arrow_type(text: str, expected: pa.DataType) ->
         ("list<flot>", "did you mean float?"),
     ],
 )
-def test_an_unknown_type_is_answered_with_what_to_write(text: str, hint: str) -> None:
+def test_an_unknown_type_is_reported_with_the_allowed_types(text: str, hint: str) -> None:
     with pytest.raises(RefusedError) as caught:
         parse_type(text)
     assert caught.value.hint == hint

@@ -67,7 +67,7 @@ def test_jobs_that_share_no_file_name_may_run_together(tmp_path: Path, one: str,
     assert faults_of(tmp_path, one, other) == [[], []]
 
 
-def test_a_file_with_several_clashes_names_the_first_and_secrets_stay_unsaid(tmp_path: Path) -> None:
+def test_several_conflicts_name_the_first_and_print_no_secret(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(export(), encoding="utf-8")
     (tmp_path / "b.yaml").write_text(export("mall", "s3://lake/mall"), encoding="utf-8")
     (tmp_path / "c.yaml").write_text(export("web", '"${env:ROOT}"'), encoding="utf-8")

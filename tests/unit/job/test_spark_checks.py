@@ -49,13 +49,13 @@ def faults(load: Load, text: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local[*, 4]", "local-cluster[2,1,1024]"])
-def test_masters_on_this_machine(load: Load, master: str) -> None:
+def test_a_local_spark_master_is_recognised(load: Load, master: str) -> None:
     assert is_local(master)
     assert load(job_text(f'{{master: "{master}"}}')).spark.master == master
 
 
 @pytest.mark.parametrize("master", ["spark://one:7077", "spark://one:7077,two:7077", "yarn", "k8s://https://host:6443"])
-def test_masters_elsewhere(load: Load, master: str) -> None:
+def test_a_remote_spark_master_is_recognised(load: Load, master: str) -> None:
     assert not is_local(master)
     assert load(job_text(f'{{master: "{master}"}}', table="s3://lake/web")).spark.master == master
 

@@ -70,7 +70,7 @@ def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expect
         ("  ", "not an SQL expression"),
     ],
 )
-def test_whatever_is_more_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_further_sql_clauses_are_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         read_select(text)
 

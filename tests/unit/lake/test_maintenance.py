@@ -53,7 +53,7 @@ class File:
     size_bytes: int
 
 
-def test_a_file_alone_is_in_no_group() -> None:
+def test_a_single_file_is_not_compacted() -> None:
     files = [File(60), File(50), File(30), File(80), File(5)]
     assert [item.files for item in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
 
@@ -88,7 +88,7 @@ def stored(**columns: list[object]) -> MemoryStorage:
     return storage
 
 
-def test_what_the_table_says_of_a_file_counts_and_not_what_the_file_holds() -> None:
+def test_partition_values_come_from_the_table_log() -> None:
     storage = stored(DAY=["wrong", "wrong"], gone=[1, 2])
     sink = OneFile(storage, "out", SCHEMA, "snappy", 1, {})
     (output,) = merge_files(storage, [Source("in", {"day": pa.scalar("d1")})], SCHEMA, sink)
@@ -102,7 +102,7 @@ class LosesRows(OneFile):
         super().write(rows.slice(1))
 
 
-def test_a_merge_that_loses_a_row_and_a_file_that_is_no_parquet_are_refused() -> None:
+def test_a_merge_that_loses_a_row_or_reads_an_invalid_file_is_refused() -> None:
     storage = stored(id=[1, 2])
     with pytest.raises(InvariantError, match="read 2 rows and wrote 1"):
         merge_files(storage, [Source("in")], SCHEMA, LosesRows(storage, "out", SCHEMA, "snappy", 1, {}))
@@ -112,7 +112,7 @@ def test_a_merge_that_loses_a_row_and_a_file_that_is_no_parquet_are_refused() ->
     assert caught.value.hint == "do this"
 
 
-def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None:
+def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothing() -> None:
     unique = "0" * 32
     names = [
         staged_name("topic", 0, 0, 5, unique),

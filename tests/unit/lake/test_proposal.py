@@ -137,13 +137,13 @@ def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
     ).refused
 
 
-def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
+def test_fingerprints_fit_an_app_transaction_and_distinguish_topics() -> None:
     prints = {topic_fingerprint(f"topic id {number}") for number in range(1000)}
     assert len(prints) == 1000 and all(0 <= item < 2**63 for item in prints)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=30))
-def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: list[tuple[int, int]]) -> None:
+def test_accepted_slices_are_contiguous_and_totals_add_up(proposed: list[tuple[int, int]]) -> None:
     here = state(one=(0, 1))
     numbers = numbers_of(here)
     accepted: list[Slice] = []

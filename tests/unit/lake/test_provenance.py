@@ -73,7 +73,7 @@ def test_counts_and_files_of_a_slice_come_back_as_they_were() -> None:
 @pytest.mark.parametrize(
     "foreign", [{}, {"penstock": None}, {"penstock": "0.1"}, {"penstock": {"job": "shop"}}], ids=str
 )
-def test_a_commit_of_somebody_else_says_nothing(foreign: dict[str, Any]) -> None:
+def test_a_commit_by_another_writer_is_ignored(foreign: dict[str, Any]) -> None:
     assert provenance_of({"version": 1, "operation": "WRITE", **foreign}) is None
 
 
@@ -83,7 +83,7 @@ def test_the_commits_of_a_job_are_found_among_those_of_others() -> None:
     assert list(commits_of(history, "shop")) == [(3, mine)]
 
 
-def test_fields_that_are_not_known_yet_are_passed_over() -> None:
+def test_unknown_fields_are_skipped() -> None:
     body = {**RELEASED["create"].metadata["penstock"], "colour": "red"}
     assert provenance_of({"version": 1, "penstock": body}) == RELEASED["create"]
 

@@ -21,7 +21,7 @@ def test_an_error_keeps_code_name_and_text() -> None:
     assert fault_of(error.args[0]) == fault_of(error)
 
 
-def test_a_broker_that_is_away_is_worth_another_try_and_the_reason_is_told() -> None:
+def test_an_unreachable_broker_is_a_transient_error_with_its_reason() -> None:
     error = error_of(TIMED_OUT, "k1:9092", "topic orders", REFUSED)
     assert isinstance(error, TransientError)
     assert "k1:9092" in error.primary
@@ -29,7 +29,7 @@ def test_a_broker_that_is_away_is_worth_another_try_and_the_reason_is_told() -> 
     assert "Connection refused" in error.detail
 
 
-def test_a_time_out_behind_wrong_credentials_is_the_credentials_fault() -> None:
+def test_a_timeout_caused_by_wrong_credentials_is_reported_as_such() -> None:
     error = error_of(TIMED_OUT, "k1:9092", "topic orders", WRONG_PASSWORD)
     assert isinstance(error, UserError)
     assert error.detail == WRONG_PASSWORD.text

@@ -31,7 +31,7 @@ def piece(number: int, start: int, end: int, read_from: int | None = None) -> Sl
     return Slice(Partition("web", "id", number), start, end, start if read_from is None else read_from)
 
 
-def test_a_mark_is_told_from_records() -> None:
+def test_the_last_mark_follows_from_the_records() -> None:
     mark = EpochMark(end=7, epoch=0)
     batch = mark_batch(SCHEMA, "web", 3, mark)
     assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))

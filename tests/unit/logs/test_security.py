@@ -22,7 +22,7 @@ def test_a_plain_cluster_needs_nothing_but_its_address() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_reaches_the_client_in_its_own_words(mechanism: str) -> None:
+def test_the_password_is_passed_to_the_client_unchanged(mechanism: str) -> None:
     spec = log_of(
         KafkaSecurity("SASL_PLAINTEXT", mechanism, "ann", Secret("pw")),  # type: ignore[arg-type]
     )
@@ -35,7 +35,7 @@ def test_a_password_reaches_the_client_in_its_own_words(mechanism: str) -> None:
     }
 
 
-def test_an_awkward_password_reaches_the_client_as_it_is() -> None:
+def test_a_password_with_special_characters_is_passed_unchanged() -> None:
     password = Secret("a\"b\\c;d'e\nf\rg")
     spec = log_of(KafkaSecurity("SASL_SSL", "PLAIN", 'dom\\"ann"', password))
     assert librdkafka_settings(spec)["sasl.password"] == password
@@ -73,7 +73,7 @@ def test_client_settings_reach_the_client() -> None:
     assert librdkafka_settings(spec)["fetch.max.bytes"] == "1000"
 
 
-def test_the_host_name_check_is_switched_off_in_the_words_of_the_client() -> None:
+def test_the_host_name_check_can_be_disabled_by_the_client_setting() -> None:
     spec = log_of(KafkaSecurity("SSL"), ssl_endpoint_identification_algorithm="none")
     assert librdkafka_settings(spec)["ssl.endpoint.identification.algorithm"] == "none"
 
@@ -93,7 +93,7 @@ def test_other_ways_to_log_in_can_be_set_in_a_program() -> None:
     assert settings.items() <= result.items()
 
 
-def test_settings_that_the_client_does_not_take_are_an_error_in_our_words() -> None:
+def test_settings_refused_by_the_client_are_a_user_error() -> None:
     """As a job's status meets them, which asks for the times of records."""
     spec = KafkaLogSpec("k1:9092", topics=("t",), client_settings={"fetch.max.bytes": "500000"})
     with pytest.raises(UserError) as raised:

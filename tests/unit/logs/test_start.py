@@ -47,7 +47,7 @@ def test_every_partition_is_resolved_by_itself() -> None:
     log.close()
 
 
-def test_a_topic_pattern_that_is_no_regular_expression_is_refused() -> None:
+def test_an_invalid_topic_pattern_is_refused() -> None:
     with pytest.raises(UserError) as raised:
         KafkaLog(KafkaLogSpec("127.0.0.1:1", topic_pattern="orders-["))
     assert "orders-[" in raised.value.primary

@@ -41,7 +41,7 @@ def slices(planned: Batch | Wait) -> list[tuple[int, int, int, int]]:
     return [(item.partition.number, item.start, item.read_from, item.end) for item in planned.slices]
 
 
-def test_nothing_unread_waits_for_nothing_in_particular() -> None:
+def test_nothing_unread_waits_without_a_deadline() -> None:
     assert plan((lane(0, 7, 0, 7),), terms(), "b") == Wait(None)
 
 
@@ -57,7 +57,7 @@ def test_records_that_were_there_before_the_process_are_due_at_once() -> None:
     assert slices(plan((lane(0, 0, 0, 5, waiting_since=None),), terms(), "b")) == [(0, 0, 0, 5)]
 
 
-def test_the_oldest_lane_decides_and_every_lane_goes_along() -> None:
+def test_the_oldest_stream_decides_and_every_stream_follows() -> None:
     lanes = (lane(0, 0, 0, 5, waiting_since=0.0), lane(1, 3, 0, 4, waiting_since=59.0), lane(2, 9, 0, 9))
     assert slices(plan(lanes, terms(now=60.0), "b")) == [(0, 0, 0, 5), (1, 3, 3, 4)]
 
@@ -73,7 +73,7 @@ def test_a_file_is_filled_by_whole_record_batches() -> None:
     assert records_per_flush(FLUSH, 30.0) == 400
 
 
-def test_once_takes_what_is_there() -> None:
+def test_once_reads_up_to_the_current_end() -> None:
     assert slices(plan((lane(0, 0, 0, 1),), terms(flush_now=True), "b")) == [(0, 0, 0, 1)]
 
 
@@ -101,7 +101,7 @@ def test_a_gap_stops_the_job_and_names_the_lost_offsets() -> None:
     assert (caught.value.partition.number, caught.value.position, caught.value.first) == (3, 20, 50)
 
 
-def test_a_gap_is_recorded_where_the_job_says_so() -> None:
+def test_a_gap_is_recorded_if_the_policy_is_record() -> None:
     planned = plan((lane(3, 20, 50, 60, None),), terms(gap=GapPolicy.RECORD), "b")
     assert slices(planned) == [(3, 20, 50, 60)]
     assert isinstance(planned, Batch) and planned.slices[0].gap == 30

@@ -123,7 +123,7 @@ def test_rows_without_a_place_are_counted_and_not_proven(tmp_path: Path) -> None
     assert not_proven == {"offsets", "values"}
 
 
-def test_progress_is_told_for_files_and_for_offsets_of_the_log(tmp_path: Path) -> None:
+def test_progress_is_reported_for_files_and_for_offsets(tmp_path: Path) -> None:
     steps: list[tuple[str, int, int]] = []
     one = [of_type(tmp_path, "a", range(8))]
     depth = Depth(progress=lambda *step: steps.append(step), offsets_per_pass_max=3)

@@ -104,7 +104,7 @@ def test_slices_that_do_not_add_up_to_the_totals_are_found() -> None:
     assert check_slices({ORDERS: state}, {ORDERS: THREE[1:]}).ok
 
 
-def test_what_history_forgot_must_fit_before_the_retained_slices() -> None:
+def test_expired_history_must_fit_before_the_retained_slices() -> None:
     assert check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[2:]}).facts == {"slices": 1}
     short = replace(WRITTEN, totals=Totals(read=29, written=29))
     assert check_slices({ORDERS: short}, {ORDERS: THREE[2:]}).violation == at(0, ViolationKind.NOT_COUNTED, 30)
@@ -122,7 +122,7 @@ def test_the_violation_of_the_first_partition_comes_first() -> None:
     assert check.violation == at(10, ViolationKind.HOLE)
 
 
-def test_spans_follow_the_slices_and_one_stands_for_the_forgotten_part() -> None:
+def test_spans_follow_the_slices_and_one_covers_the_expired_history() -> None:
     gap = CommittedSlice(20, 30, Totals(read=8, written=8, gap=2), 3)
     state = replace(WRITTEN, totals=Totals(read=28, written=27, filtered=1, gap=2))
     result = spans({ORDERS: (whole(10, 20), gap)}, ORDERS, state)
@@ -142,7 +142,7 @@ def test_slices_that_break_the_law_give_one_span() -> None:
 KNOWN = {"orders": topic_fingerprint("id1")}
 
 
-def test_positions_within_the_log_hold_and_the_lag_is_told() -> None:
+def test_positions_within_the_log_are_ok_and_the_lag_is_shown() -> None:
     check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}))
     assert check.ok
     assert check.facts == {"lag_records": 7, "epochs_compared": 0}
@@ -162,7 +162,7 @@ def test_a_log_that_lost_what_was_read_and_grew_again_is_found(end: int | None, 
     assert check.violation == at(first, ViolationKind.NOT_IN_LOG, 30)
 
 
-def test_a_log_that_tells_no_epochs_leaves_open_whether_it_was_cut() -> None:
+def test_a_log_without_leader_epochs_cannot_show_truncation() -> None:
     states = {ORDERS: replace(WRITTEN, mark=EpochMark(30, 4)), RETURNS: WRITTEN}
     bounds = {ORDERS: Bounds(5, 37), RETURNS: Bounds(0, 30)}
     check = check_log(states, KNOWN, LogFacts({"orders": "id1"}, bounds, silent=frozenset([ORDERS])))
@@ -178,7 +178,7 @@ def test_a_gap_ahead_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("now", [{"orders": "id9"}, {}])
-def test_a_topic_that_was_recreated_or_is_gone_is_found(now: dict[str, str]) -> None:
+def test_a_recreated_or_deleted_topic_is_found(now: dict[str, str]) -> None:
     assert not check_log({ORDERS: WRITTEN}, KNOWN, LogFacts(now, {})).ok
 
 

@@ -44,7 +44,7 @@ TRANSACTIONS = {
 }
 
 
-def test_lives_and_rows_are_read_from_the_app_transactions() -> None:
+def test_incarnations_and_rows_are_read_from_the_app_transactions() -> None:
     incarnations = find_incarnations(TRANSACTIONS, "shop", [THEN])
     assert incarnations.current == (NOW,)
     assert incarnations.retired == (THEN,)
@@ -52,7 +52,7 @@ def test_lives_and_rows_are_read_from_the_app_transactions() -> None:
     assert incarnations.rows_written == 25 + 2 + 9 + 7
 
 
-def test_a_retired_life_whose_topic_history_forgot_has_no_name() -> None:
+def test_a_former_topic_incarnation_without_history_has_no_name() -> None:
     assert find_incarnations(TRANSACTIONS, "shop").retired == (Partition(UNKNOWN_TOPIC, "old", 0),)
 
 
@@ -81,7 +81,7 @@ def subject(current: tuple[Partition, ...], retired: tuple[Partition, ...] = (),
     return Subject(job(None), 1, states, {}, incarnations, source)
 
 
-def test_a_staged_file_tells_the_incarnation_of_its_rows() -> None:
+def test_a_staged_file_name_holds_the_topic_incarnation() -> None:
     assert DataFile(staged_name("old", 0, 0, 9, UNIQUE), 1).topic_id == "old"
     assert DataFile(compacted_name(7, UNIQUE), 1).topic_id is None
     both = subject((NOW,), (THEN,))
@@ -97,7 +97,7 @@ def test_a_file_of_another_writer_is_placed_by_its_columns() -> None:
     assert one.find("new", "elsewhere", 0) is NoPartition.UNKNOWN
 
 
-def test_rows_are_not_placed_where_nothing_tells() -> None:
+def test_rows_without_place_columns_are_not_attributed() -> None:
     two_topics = subject((NOW, Partition("returns", "r", 0)))
     assert two_topics.find(None, None, 0) is NoPartition.NO_PLACE
     unnamed = Partition(UNKNOWN_TOPIC, "old", 0)

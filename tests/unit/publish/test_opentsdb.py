@@ -48,7 +48,7 @@ def test_a_number_that_json_cannot_hold_is_null() -> None:
     assert b'"tags":{},' in record.value
 
 
-def test_no_rows_are_no_records() -> None:
+def test_no_rows_give_no_records() -> None:
     assert opentsdb_records(table_of([])) == []
 
 

@@ -29,16 +29,16 @@ def test_the_released_bytes_are_written_and_read() -> None:
 
 
 @given(st.text(), st.text(), NUMBERS, NUMBERS, st.text())
-def test_what_is_written_is_read_again(job: str, table: str, number: int, close: int, after: str) -> None:
+def test_a_written_file_is_read_back(job: str, table: str, number: int, close: int, after: str) -> None:
     bucket, position = PublishBucket(job, table, number, number + 1), PublishPosition(close, after)
     assert decode_position(bucket, encode_position(bucket, position)) == position
 
 
-def test_no_record_and_a_tombstone_are_no_position() -> None:
+def test_a_missing_record_and_a_tombstone_are_not_positions() -> None:
     assert decode_position(BUCKET, None) is None
 
 
-def test_a_position_of_another_life_of_the_table_does_not_count() -> None:
+def test_the_position_of_an_earlier_table_is_ignored() -> None:
     assert decode_position(BUCKET, changed(table="older")) is None
 
 
@@ -61,18 +61,18 @@ def test_a_position_of_another_life_of_the_table_does_not_count() -> None:
         changed(bucket=4),
     ],
 )
-def test_a_record_that_cannot_be_ours_stops_the_reader(content: bytes) -> None:
+def test_an_invalid_record_of_our_format_stops_the_reader(content: bytes) -> None:
     with pytest.raises(InvariantError):
         decode_position(BUCKET, content)
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_have_an_answer(content: bytes) -> None:
+def test_any_request_bytes_get_a_response(content: bytes) -> None:
     with pytest.raises(InvariantError):
         decode_position(BUCKET, content)
 
 
-def test_a_transactional_id_stays_the_same_in_every_life_of_a_table() -> None:
+def test_a_transactional_id_is_the_same_after_the_table_was_recreated() -> None:
     again = PublishBucket("rollups", "other", 3, 8)
     assert (BUCKET.transactional_id, BUCKET.key) == ("penstock/rollups/3", "rollups/3")
     assert again.transactional_id == BUCKET.transactional_id

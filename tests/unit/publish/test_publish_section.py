@@ -53,7 +53,7 @@ def loaded(folder: Path, publish: str) -> PublishSpec:
     return cast("LoudSpec", spec.table).publish
 
 
-def test_a_topic_is_enough(tmp_path: Path) -> None:
+def test_a_topic_is_a_valid_log(tmp_path: Path) -> None:
     assert loaded(tmp_path, "{topic: out}") == PublishSpec("out")
 
 
@@ -86,7 +86,7 @@ def test_everything_can_be_stated(tmp_path: Path) -> None:
         ("{topic: out, clent: {}}", "clent"),
     ],
 )
-def test_what_cannot_be_right_is_found_at_its_key(tmp_path: Path, publish: str, key: str) -> None:
+def test_invalid_values_are_reported_at_their_key(tmp_path: Path, publish: str, key: str) -> None:
     with pytest.raises(JobFileError) as raised:
         loaded(tmp_path, publish)
     assert [fault.key for fault in raised.value.faults] == [f"table.loud.publish.{key}"]

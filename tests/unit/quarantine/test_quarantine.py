@@ -342,7 +342,7 @@ def penstock(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_good_rows_are_no_concern_of_the_quarantine(lake: Lake) -> None:
+def test_good_rows_are_not_in_quarantine(lake: Lake) -> None:
     table, quarantine = start(lake)
     commit(table, lake.stage(ZERO, 0, 3))
     assert discard(lake.job, listings(lake), Environment()) == DiscardReport()

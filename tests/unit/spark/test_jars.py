@@ -44,7 +44,7 @@ def no_pause(seconds: float) -> None:
     assert seconds > 0
 
 
-def test_jars_that_are_here_are_not_fetched_again(tmp_path: Path) -> None:
+def test_existing_jars_are_not_fetched_again(tmp_path: Path) -> None:
     registry = Registry()
     first = resolve_with(REQUEST, tmp_path, registry)
     second = resolve_with(REQUEST, tmp_path, registry)
@@ -53,7 +53,7 @@ def test_jars_that_are_here_are_not_fetched_again(tmp_path: Path) -> None:
     assert registry.asked == 1
 
 
-def test_a_dropped_file_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_dropped_download_is_retried(tmp_path: Path) -> None:
     registry = Registry(failures=2)
     jars = resolve_with(REQUEST, tmp_path, registry, pause=no_pause)
     assert names(jars) == ["pump-1.2.jar", "valve-3.jar"]
@@ -124,5 +124,5 @@ def test_a_spark_without_a_known_delta_release_is_refused(tmp_path: Path) -> Non
         ("command not found", None),
     ],
 )
-def test_the_version_of_java_is_read_from_its_own_words(text: str, major: int | None) -> None:
+def test_the_version_of_java_is_parsed_from_its_output(text: str, major: int | None) -> None:
     assert parse_major(text) == major

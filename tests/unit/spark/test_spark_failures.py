@@ -72,13 +72,13 @@ def session(**state: Any) -> SparkSession:
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("Answer is empty"), EOFError()]
 )
-def test_a_jvm_that_is_gone_ends_the_process_with_a_code_for_its_supervisor(error: Exception) -> None:
+def test_a_lost_jvm_ends_the_process_with_a_retryable_exit_code(error: Exception) -> None:
     result = spark_failure(error, session(gone=True))
     assert isinstance(result, SparkGoneError)
     assert result.exit_code == 75
 
 
-def test_a_context_that_was_stopped_is_opened_again_whatever_else_went_wrong() -> None:
+def test_a_stopped_spark_context_is_reopened_after_any_other_error() -> None:
     assert isinstance(spark_failure(PySparkException(CA_MISSING), session(stopped=True)), SparkStoppedError)
 
 
@@ -91,14 +91,14 @@ def test_a_context_that_another_thread_stops_under_a_call_is_opened_again() -> N
 
 
 @pytest.mark.parametrize("text", [CA_MISSING, LOST])
-def test_what_no_record_can_cause_is_never_searched(text: str) -> None:
+def test_errors_that_no_record_can_cause_are_not_isolated(text: str) -> None:
     result = spark_failure(PySparkException(text), session())
     assert isinstance(result, TransientError)
     assert not isinstance(result, BatchFailedError)
     assert result.detail and result.detail in text
 
 
-def test_what_a_record_may_have_caused_is_searched() -> None:
+def test_errors_that_a_record_may_have_caused_are_isolated() -> None:
     with pytest.raises(BatchFailedError), spark_errors(session()):
         raise PySparkException("Python worker exited unexpectedly (crashed)")
 
@@ -134,7 +134,7 @@ def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None
     assert all(each is opened[1] for each in result)
 
 
-def test_a_master_that_does_not_answer_is_told_at_once_and_with_its_address() -> None:
+def test_an_unreachable_spark_master_is_reported_at_once_with_its_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -25,14 +25,14 @@ penstock.errors.{told}
 
 
 @pytest.mark.parametrize("branch", [UserError, TransientError, InvariantError])
-def test_branch_detail_and_hint_arrive(branch: type[UserError]) -> None:
+def test_error_class_detail_and_hint_reach_the_driver(branch: type[UserError]) -> None:
     raised = branch("permission denied: /lake", detail="Errno 13\nof the disk", hint="ask")
     result = task_error(Exception(TRACE.format(told=f"{branch.__name__}: {raised}")))
     assert type(result) is branch
     assert (result.primary, result.detail, result.hint) == (raised.primary, raised.detail, raised.hint)
 
 
-def test_an_error_without_detail_has_none() -> None:
+def test_an_error_without_detail_prints_no_detail() -> None:
     result = task_error(Exception(TRACE.format(told="UserError: no")))
     assert result is not None
     assert (result.primary, result.detail, result.hint) == ("no", "", "")
@@ -45,5 +45,5 @@ def test_a_more_special_error_arrives_as_its_branch() -> None:
     assert issubclass(NotFoundError, type(result))
 
 
-def test_a_failure_that_is_not_ours_is_left_to_others() -> None:
+def test_a_foreign_exception_is_passed_on() -> None:
     assert task_error(Exception(TRACE.format(told="x").replace("penstock.errors.x", "ZeroDivisionError: x"))) is None

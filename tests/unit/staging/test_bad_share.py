@@ -64,7 +64,7 @@ def test_a_batch_of_some_size_with_more_bad_records_than_the_job_accepts_stops_i
     assert stopped.value.exit_code == 2
 
 
-def test_the_three_most_frequent_reasons_are_told_with_an_example_each() -> None:
+def test_the_three_most_frequent_reasons_are_shown_with_examples() -> None:
     errors = ["a: given twice"] * 2 + ["b: given twice"] * 9 + ["c: given twice"] * 5 + ["d: given twice"] * 7
     reasons = [Reason(item, 1, f"t/0 offset {number}: {item}") for number, item in enumerate(errors)]
     error = BadShareError(counts(100, 23), 0.1, merged_reasons(reasons))
@@ -117,7 +117,7 @@ def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
         ("[1]", ("decode.format",)),
     ],
 )
-def test_a_hint_says_what_to_change_in_the_job_file(value: str, words: tuple[str, ...]) -> None:
+def test_the_hint_names_the_key_to_change_in_the_job_file(value: str, words: tuple[str, ...]) -> None:
     (reason,) = bad_of(value)
     hint = hint_for(reason)
     assert all(word in hint for word in words), hint
@@ -135,7 +135,7 @@ def test_types_are_called_as_the_job_file_spells_them(text: str) -> None:
     assert job_type_name(pa.struct([("a", parse_type(text))])) == f"{{a: {text}}}"
 
 
-def test_a_task_tells_a_bounded_number_of_reasons() -> None:
+def test_a_task_reports_a_bounded_number_of_reasons() -> None:
     many = [Reason(f"field{chr(97 + number % 26)}{number}: given twice", 1, "x") for number in range(KINDS_MAX * 3)]
     told = merged_reasons(many)
     assert len(told) == KINDS_MAX + 1
@@ -144,7 +144,7 @@ def test_a_task_tells_a_bounded_number_of_reasons() -> None:
     assert decode_report(encode_report(TaskReport(reasons=told))).reasons == told
 
 
-def test_a_task_of_an_export_tells_them_too(tmp_path: Path) -> None:
+def test_a_task_of_an_export_reports_reasons_too(tmp_path: Path) -> None:
     values = [record("order", "x"), record("order", "y"), record("visit", 1)]
     outcome = run(fanout_flow(tmp_path, [orders()]), kafka_part(values))
     result = {reason.kind: reason.count for reason in outcome.report.reasons}

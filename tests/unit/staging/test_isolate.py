@@ -61,7 +61,7 @@ def test_every_poisonous_record_is_found_and_no_other(ends: list[int], drawn: se
     assert found_in(slices_of(*ends), probe_for(lambda seen: bool(seen & poison))) == poison
 
 
-def test_tasks_that_fail_without_a_record_are_the_clusters_fault() -> None:
+def test_tasks_that_fail_without_a_record_are_a_cluster_error() -> None:
     asked: list[int] = []
 
     def broken(slices: Sequence[Slice], poison: Poison) -> str | None:
@@ -75,7 +75,7 @@ def test_tasks_that_fail_without_a_record_are_the_clusters_fault() -> None:
     assert asked == [0], "nothing is searched"
 
 
-def test_a_cluster_that_breaks_during_the_search_is_the_clusters_fault() -> None:
+def test_a_cluster_that_fails_during_isolation_is_a_cluster_error() -> None:
     poisoned = probe_for(lambda seen: (0, 15) in seen)
     healthy = [True]
 
@@ -130,7 +130,7 @@ def test_records_that_break_the_job_only_together_are_not_condemned() -> None:
     assert find_poison(slices_of(20), probe_for(lambda seen: together <= seen)) == {}
 
 
-def test_too_many_poisonous_records_are_the_users_to_mend() -> None:
+def test_too_many_poison_records_are_a_user_error() -> None:
     with pytest.raises(UserError) as raised:
         find_poison(slices_of(60), probe_for(bool))
     assert str(POISON_PER_BATCH_MAX) in raised.value.primary

@@ -49,7 +49,7 @@ def lines_of(found: JobStatus) -> list[list[str]]:
     return [line.split() for line in printed.getvalue().splitlines()]
 
 
-def test_its_columns_stand_where_they_belong_and_its_section_after_the_partitions(found: JobStatus) -> None:
+def test_columns_of_a_kind_are_in_place_and_its_section_follows_the_partitions(found: JobStatus) -> None:
     lines = lines_of(found)
     assert lines[1][:5] == ["partition", "position", "level", "end", "lag"]
     assert lines[2][:5] == ["orders/0", "8", "4", "10", "2"]
@@ -64,6 +64,6 @@ def test_its_values_have_keys_of_their_own(found: JobStatus) -> None:
     assert told["alerts"][-1] == {"kind": "tank_leaks", "text": "north leaks"}
 
 
-def test_what_it_still_needs_of_the_log_is_what_a_gap_is_measured_from(found: JobStatus) -> None:
+def test_a_gap_is_measured_from_the_lowest_needed_offset(found: JobStatus) -> None:
     assert [alert.kind for alert in found.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
     assert found.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"

@@ -249,9 +249,7 @@ def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], 
 
 
 @pytest.mark.parametrize(("case", "kind"), crossed(KINDS))
-def test_a_damage_is_found_or_called_not_proven(
-    lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path
-) -> None:
+def test_damage_is_found_or_not_proven(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path) -> None:
     lake = lakes[kind].copied(tmp_path)
     case.damage(lake)
     if not case.only_values:
@@ -266,7 +264,7 @@ def test_a_damage_is_found_or_called_not_proven(
 
 
 @pytest.mark.parametrize(("case", "kind"), crossed([kind for kind in KINDS if kind.places]))
-def test_a_damage_is_found_or_called_not_proven_where_the_log_has_lost_its_records(
+def test_damage_is_found_or_not_proven_where_records_expired(
     lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path
 ) -> None:
     lake = lakes[kind].copied(tmp_path)

@@ -43,5 +43,5 @@ def test_a_log_without_epochs_proves_nothing_of_it(tmp_path: Path) -> None:
     assert of_log(read_in_epoch(tmp_path, 4), None) == (Verdict.NOT_PROVEN, None)
 
 
-def test_a_table_that_keeps_no_epoch_asks_for_none(tmp_path: Path) -> None:
+def test_a_table_without_epochs_requests_none(tmp_path: Path) -> None:
     assert of_log(made(tmp_path, PLAIN), None) == (Verdict.PROVEN, None)

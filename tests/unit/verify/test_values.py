@@ -179,7 +179,7 @@ def test_a_row_filed_under_another_day_is_found_where_rows_carry_no_place(tmp_pa
     assert "place: none" in offsets.unproven[0].remedy
 
 
-def test_a_missing_row_beside_filtered_records_is_named_once_they_are_decoded_again(tmp_path: Path) -> None:
+def test_a_missing_row_among_filtered_records_is_named_by_verify_values(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({number: None if number in (1, 4) else record(number) for number in range(6)})
     DeltaTable(lake.job.table.path).delete('"offset" = 3')
@@ -187,7 +187,7 @@ def test_a_missing_row_beside_filtered_records_is_named_once_they_are_decoded_ag
     assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.MISSING)
 
 
-def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_path: Path) -> None:
+def test_a_missing_row_among_rows_filtered_by_sql_is_narrowed_to_its_slice(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({number: None if number in (1, 4) else record(number) for number in range(6)})
     lake.job = replace(lake.job, sql=SqlSpec(where="amount > 1"))
@@ -195,7 +195,7 @@ def test_a_missing_row_beside_rows_that_sql_filtered_is_named_by_its_slice(tmp_p
     assert lake.verify(None).first_violation == Violation("orders", 0, 0, ViolationKind.MISSING, 6)
 
 
-def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
+def test_expired_records_are_proved_by_counts_and_their_values_are_not_proven(lake: Lake) -> None:
     plain, full = lake.verify(None, first=9), lake.verify(first=9)
     assert verdicts(plain) == {}
     records = next(check for check in plain.checks if check.name == "records")
@@ -207,7 +207,7 @@ def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(l
     assert values.facts["compared"] == 11
 
 
-def test_a_sample_says_how_many_of_how_many_it_compared(lake: Lake) -> None:
+def test_a_sample_reports_how_many_rows_it_compared(lake: Lake) -> None:
     values = next(check for check in lake.verify(Sample(10, seed=5)).checks if check.name == "values")
     assert values.verdict is Verdict.PROVEN
     assert values.facts["seed"] == 5

@@ -24,13 +24,13 @@ class Ear:
         self.heard.append((event.name, event.facts()))
 
 
-def test_every_listener_hears_every_event() -> None:
+def test_every_listener_gets_every_event() -> None:
     one, other = Ear(), Ear()
     Listeners(one, other).event(AlertEnded("lag"))
     assert one.heard == other.heard == [("alert ended", {"rule": "lag"})]
 
 
-def test_people_hear_when_an_alert_begins_and_when_it_ends_but_not_every_measurement() -> None:
+def test_an_alert_is_logged_when_it_begins_and_ends_but_not_every_measurement() -> None:
     ear = Ear()
     spoken = AlertChanges(ear)
     for texts in ([], ["events/0 is far"], ["events/0 is further"], [], []):

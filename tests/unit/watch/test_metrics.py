@@ -67,11 +67,11 @@ def rules(*places: str) -> ExportRules:
     return ExportRules(lag_records=each, discrepancy_records=each, position=each)
 
 
-def test_the_page_says_what_the_names_say() -> None:
+def test_the_metrics_page_matches_the_code() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
 
 
-def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
+def test_every_metric_name_is_unique_and_has_the_suffix_of_its_kind() -> None:
     names = [item.name for item in EVERY]
     assert len(names) == len(set(names))
     assert all(each.name.startswith("penstock_") for each in EVERY)
@@ -92,7 +92,7 @@ def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
     assert value(metrics, "penstock_last_commit_timestamp_seconds") == 1_700_000_000.0
 
 
-def test_troubles_are_counted_and_begin_at_zero(metrics: Metrics, ear: JobMetrics) -> None:
+def test_error_counters_start_at_zero(metrics: Metrics, ear: JobMetrics) -> None:
     assert value(metrics, "penstock_retries_total") == 0
     refused, dropped = SliceRefused("events/0", "old"), SliceDropped("events/0", "lost")
     for event in (AWAY, AWAY, refused, dropped, MirrorFailed("away"), JobFailed("UserError", "so it is", "")):
@@ -108,7 +108,7 @@ def test_a_job_runs_until_it_stops_or_fails(metrics: Metrics, ear: JobMetrics) -
     assert value(metrics, "penstock_job_running") == 0
 
 
-def test_jobs_are_told_apart(metrics: Metrics, ear: JobMetrics) -> None:
+def test_jobs_are_distinguished(metrics: Metrics, ear: JobMetrics) -> None:
     metrics.listener("other", KINDS["delta"]).event(AWAY)
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
@@ -167,9 +167,7 @@ def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics
 
 
 @pytest.mark.parametrize("gone", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
-def test_a_claim_that_goes_takes_every_metric_of_its_partition_with_it(
-    gone: Event, metrics: Metrics, ear: JobMetrics
-) -> None:
+def test_metrics_of_a_lost_partition_are_removed(gone: Event, metrics: Metrics, ear: JobMetrics) -> None:
     for partition in ("events/0", "events/1"):
         ear.event(ClaimWon(partition=partition, token=3))
     ear.event(rules("events/0", "events/1"))
@@ -192,7 +190,7 @@ def free_port() -> int:
         return port
 
 
-def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) -> None:
+def test_the_endpoint_serves_prometheus_text(metrics: Metrics, ear: JobMetrics) -> None:
     ear.event(AWAY)
     port = free_port()
     with metrics.served(port):

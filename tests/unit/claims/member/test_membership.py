@@ -35,7 +35,7 @@ def test_a_member_alone_takes_everything_within_two_intervals() -> None:
     assert len(room.words(ClaimingPartition)) == 1, "one record claims all"
 
 
-def test_m3_a_second_living_process_with_one_client_id_is_refused() -> None:
+def test_m3_a_second_live_process_with_one_client_id_is_refused() -> None:
     room = Room()
     first = room.enter("anna", "1")
     room.run(2)
@@ -80,7 +80,7 @@ def test_m3_a_process_that_was_dead_for_long_is_replaced_after_one_interval_inst
 
 
 @pytest.mark.parametrize("client_id", ["anna", "bert"])
-def test_m3_a_brokers_clock_that_steps_makes_no_living_process_look_dead(client_id: str) -> None:
+def test_m3_a_broker_clock_step_does_not_make_a_live_process_look_dead(client_id: str) -> None:
     """Within one leader's epoch: a newcomer reads an append time that is an hour after the last heartbeat."""
     room = Room()
     first = room.enter("anna", "1")
@@ -95,7 +95,7 @@ def test_m3_a_brokers_clock_that_steps_makes_no_living_process_look_dead(client_
     assert isinstance(second.error, DuplicateClientError) == (client_id == "anna")
 
 
-def test_m3_the_clock_of_another_leader_does_not_make_a_living_process_look_dead() -> None:
+def test_m3_the_clock_of_another_leader_does_not_make_a_live_process_look_dead() -> None:
     room = Room()
     first = room.enter("anna", "1")
     room.run(2)
@@ -108,7 +108,7 @@ def test_m3_the_clock_of_another_leader_does_not_make_a_living_process_look_dead
     assert isinstance(second.error, DuplicateClientError)
 
 
-def test_m3_a_replaced_process_stops_when_it_hears_of_it() -> None:
+def test_m3_a_replaced_process_stops_when_it_reads_the_newer_nonce() -> None:
     room = Room()
     first = room.enter("anna", "1")
     room.run(2)
@@ -172,7 +172,7 @@ def test_a_restarted_process_takes_its_claims_back_and_others_keep_theirs() -> N
     assert all(room.claim(each).owner == second.participant.who for each in room.held(second))
 
 
-def test_a_process_that_could_not_be_heard_joins_when_it_can() -> None:
+def test_a_process_cut_off_from_the_log_joins_once_it_can_write() -> None:
     room = Room()
     anna = room.enter("anna")
     anna.mute = True
@@ -197,7 +197,7 @@ def test_a_join_that_was_thought_lost_and_came_late_counts() -> None:
     assert len(room.held(anna)) == 4
 
 
-def test_nobody_acts_before_it_has_read_the_log() -> None:
+def test_no_member_acts_before_it_has_read_the_log() -> None:
     room = Room()
     anna = room.enter("anna")
     anna.participant.phase = Phase.READING
@@ -208,7 +208,7 @@ def test_nobody_acts_before_it_has_read_the_log() -> None:
 # terms
 
 
-def test_members_with_another_interval_are_refused_while_another_member_lives() -> None:
+def test_members_with_another_interval_are_refused_while_another_member_is_live() -> None:
     room = Room()
     room.enter("anna")
     room.run(2)
@@ -233,7 +233,7 @@ def test_after_a_crash_of_all_members_the_terms_may_change() -> None:
 # forgetting
 
 
-def test_a_client_id_that_is_silent_for_long_is_forgotten() -> None:
+def test_a_silent_client_id_is_forgotten_after_its_limit() -> None:
     room = Room()
     anna, bert = room.enter("anna"), room.enter("bert")
     room.run(3)
@@ -256,7 +256,7 @@ def test_a_member_that_left_cleanly_is_forgotten_too() -> None:
 
 
 @pytest.mark.parametrize("intervals", [4, FORGET_INTERVALS + 4])
-def test_a_member_that_was_taken_for_dead_joins_again_and_gets_its_share(intervals: int) -> None:
+def test_a_member_declared_dead_rejoins_and_gets_its_share(intervals: int) -> None:
     room = Room()
     anna, bert = room.enter("anna"), room.enter("bert")
     room.run(3)
@@ -281,7 +281,7 @@ def test_partitions_of_a_topic_that_was_recreated_are_forgotten() -> None:
     assert set(room.view().state.claims) == set(recreated)
 
 
-def test_partitions_that_nobody_wants_at_the_moment_are_kept_for_a_week() -> None:
+def test_unrequested_partitions_are_kept_for_a_week() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
@@ -297,7 +297,7 @@ def test_partitions_that_nobody_wants_at_the_moment_are_kept_for_a_week() -> Non
 # leaving
 
 
-def test_who_leaves_frees_everything_at_once() -> None:
+def test_a_leaving_member_frees_everything_at_once() -> None:
     room = Room()
     anna, bert = room.enter("anna"), room.enter("bert")
     room.run(4)
@@ -327,7 +327,7 @@ def test_claims_that_are_on_their_way_when_a_member_leaves_hold_nothing_up() -> 
     assert len(room.held(bert)) == 4
 
 
-def test_who_never_joined_leaves_without_a_word() -> None:
+def test_a_process_that_never_joined_sends_no_leave() -> None:
     room = Room()
     anna = room.enter("anna")
     assert anna.participant.leave(room.now) == []
@@ -336,7 +336,7 @@ def test_who_never_joined_leaves_without_a_word() -> None:
 # the work gate
 
 
-def test_work_begins_only_while_nobody_can_suspect_the_owner() -> None:
+def test_work_starts_only_while_the_owner_cannot_be_suspected() -> None:
     room = Room(partitions=1)
     anna = room.enter("anna")
     room.run(2)
@@ -348,7 +348,7 @@ def test_work_begins_only_while_nobody_can_suspect_the_owner() -> None:
     assert anna.participant.held(confirmed_at + 1.76 * INTERVAL) == {}
 
 
-def test_p17_a_heartbeat_that_was_not_heard_renews_nothing() -> None:
+def test_p17_a_lost_heartbeat_renews_nothing() -> None:
     room = Room(partitions=1)
     anna = room.enter("anna")
     room.run(2)
@@ -375,7 +375,7 @@ def test_a_lease_counts_from_sending_and_not_from_reading_back() -> None:
     assert room.held(anna) == [], "although it was read back only a moment ago"
 
 
-def test_a_join_that_is_on_its_way_at_a_close_leaves_no_ghost() -> None:
+def test_a_join_in_flight_at_close_leaves_no_member() -> None:
     room = Room(partitions=4)
     room.enter("anna")
     room.run(3)

@@ -66,7 +66,7 @@ def test_p9_p11_a_failure_at_each_step_of_acquiring_costs_time_and_nothing_else(
     assert room.held(anna) == room.partitions
 
 
-def test_p9_a_release_that_is_lost_is_said_again() -> None:
+def test_p9_a_lost_release_is_sent_again() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)

@@ -39,7 +39,7 @@ def resume(room: Room) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 12, 15])
-def test_members_share_fairly_whatever_their_number(count: int) -> None:
+def test_members_share_fairly_in_any_number(count: int) -> None:
     room = Room(partitions=12)
     for number in range(count):
         room.enter(f"m{number}")
@@ -50,7 +50,7 @@ def test_members_share_fairly_whatever_their_number(count: int) -> None:
     assert len(held) == min(count, 12)
 
 
-def test_a_new_member_gets_its_share_within_two_intervals_and_nobody_else_pauses() -> None:
+def test_a_new_member_gets_its_share_within_two_intervals_while_the_others_continue() -> None:
     room = Room(partitions=12)
     first = [room.enter("anna"), room.enter("bert")]
     room.run(4)
@@ -84,7 +84,7 @@ def test_nothing_moves_when_all_is_fair() -> None:
     assert len(room.words(ClaimingPartition)) == claims
 
 
-def test_partitions_that_are_no_longer_wanted_are_released_and_new_ones_claimed() -> None:
+def test_unrequested_partitions_are_released_and_new_ones_claimed() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
@@ -136,7 +136,7 @@ def test_members_with_different_lists_own_everything_between_them() -> None:
     assert {item.topic for item in room.held(anna)} == {"a"}
 
 
-def test_work_under_way_is_finished_before_a_partition_goes() -> None:
+def test_work_in_progress_is_finished_before_a_partition_is_released() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
@@ -164,7 +164,7 @@ def test_work_that_does_not_end_holds_a_partition_for_one_interval_only() -> Non
 # pauses (RULES M4)
 
 
-def test_m4_in_a_pause_everybody_releases_and_nobody_claims() -> None:
+def test_m4_in_a_pause_all_members_release_and_none_claims() -> None:
     room = Room()
     anna, bert = room.enter("anna"), room.enter("bert")
     room.run(4)
@@ -244,7 +244,7 @@ def test_m4_a_brokers_clock_that_is_set_back_does_not_prolong_a_pause(skew_secon
     assert len(room.words(ResumingGroup)) >= 1
 
 
-def test_m4_a_pause_that_ended_while_nobody_was_there_is_over() -> None:
+def test_m4_a_pause_that_ended_without_members_is_over() -> None:
     """A new process reads the pause, and later records of the log, at once: what counts is when they were appended."""
     room = Room()
     anna = room.enter("anna")
@@ -261,7 +261,7 @@ def test_m4_a_pause_that_ended_while_nobody_was_there_is_over() -> None:
 # administrators
 
 
-def test_what_an_administrator_frees_goes_to_another_member_first() -> None:
+def test_a_partition_freed_by_an_administrator_goes_to_another_member_first() -> None:
     room = Room(partitions=2)
     anna, bert = room.enter("anna"), room.enter("bert")
     room.run(4)
@@ -297,7 +297,7 @@ def test_a_claim_that_arrives_after_it_was_given_up_is_used() -> None:
     assert room.claim(web(0)).token == 1
 
 
-def test_a_late_claim_that_nobody_wants_any_more_is_released() -> None:
+def test_a_late_claim_that_is_no_longer_needed_is_released() -> None:
     room = Room(partitions=1)
     anna, claim = claim_on_its_way(room)
     anna.participant.want([], {})
@@ -308,7 +308,7 @@ def test_a_late_claim_that_nobody_wants_any_more_is_released() -> None:
     assert room.claim(web(0)).token == 1
 
 
-def test_p11_a_claim_sent_twice_because_nobody_answered_is_one_claim() -> None:
+def test_p11_a_claim_sent_twice_without_acknowledgement_is_one_claim() -> None:
     room = Room(partitions=1)
     anna, claim = claim_on_its_way(room)
     anna.mute = False
@@ -322,7 +322,7 @@ def test_p11_a_claim_sent_twice_because_nobody_answered_is_one_claim() -> None:
 # what a member tells
 
 
-def test_a_member_tells_what_it_won_lost_and_released() -> None:
+def test_a_member_reports_claims_won_lost_and_released() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
@@ -351,7 +351,7 @@ def test_heartbeats_go_out_twice_an_interval_and_carry_the_position() -> None:
     assert room.claim(web(0)).lag == 3
 
 
-def test_a_heartbeat_says_only_what_has_changed() -> None:
+def test_a_heartbeat_holds_only_changes() -> None:
     room = Room(partitions=3)
     anna = room.enter("anna")
     room.run(2)

@@ -130,7 +130,7 @@ def test_p5_any_text_is_a_client_id_a_group_and_a_topic(text: str) -> None:
     assert decode(encode(record, text, 1), text)[0] == record
 
 
-def test_wants_are_spans_whatever_the_order() -> None:
+def test_requested_spans_are_independent_of_order() -> None:
     numbers = [7, 0, 2, 1, 3, 2]
     assert wants_of(Partition("web", "kQ2x", number) for number in numbers) == (
         Wanted("web", "kQ2x", ((0, 4), (7, 8))),
@@ -151,14 +151,14 @@ def refused(content: bytes) -> bool:
 
 
 @pytest.mark.parametrize("text", [TOO_LONG, "x" * 10_240], ids=["one over", "10 kB"])
-def test_p5_an_id_that_cannot_be_is_refused_by_its_reader(text: str) -> None:
+def test_p5_an_invalid_id_is_refused_by_its_reader(text: str) -> None:
     assert refused(envelope(group=text))
     assert refused(changed(who=[text, "n"]))
     assert refused(changed(partition={**NOWHERE, "topic": text}))
 
 
 @pytest.mark.parametrize("text", [TOO_LONG, "\ud800"], ids=["one over", "lone surrogate"])
-def test_p5_an_id_that_cannot_be_is_refused_by_its_sender(text: str) -> None:
+def test_p5_an_invalid_id_is_refused_by_its_sender(text: str) -> None:
     with pytest.raises(MalformedError):
         encode(LeavingGroup(who=Who(text, "n"), seq=1), GROUP, 1)
 
@@ -168,13 +168,13 @@ BAD_NUMBERS = [-1, -(2**63), NUMBER_MAX + 1, 2**200, 1.0, 1.5, True, False, "1",
 
 @pytest.mark.parametrize("number", BAD_NUMBERS, ids=repr)
 @pytest.mark.parametrize("name", ["seq", "token", "end"])
-def test_p6_a_number_that_cannot_be_is_refused(name: str, number: object) -> None:
+def test_p6_an_invalid_number_is_refused(name: str, number: object) -> None:
     assert refused(changed(**{name: number}))
     assert refused(envelope(of=number))
 
 
 @pytest.mark.parametrize("name", ["seq", "token", "end", "who", "partition"])
-def test_p6_what_must_be_there_may_not_be_null(name: str) -> None:
+def test_p6_a_required_field_may_not_be_null(name: str) -> None:
     assert refused(changed(**{name: None}))
 
 
@@ -191,7 +191,7 @@ def test_a_record_under_the_key_of_another_group_is_refused() -> None:
     [{}, "web/0", ["web", "id", 0], *({**NOWHERE, "number": number} for number in (-1, 2**31, True, "0"))],
     ids=repr,
 )
-def test_p6_a_partition_that_cannot_be_is_refused(partition: object) -> None:
+def test_p6_an_invalid_partition_is_refused(partition: object) -> None:
     assert refused(changed(partition=partition))
 
 
@@ -255,7 +255,7 @@ def test_a_newer_record_stops_the_reader_even_if_its_fields_are_strange() -> Non
         decode(b'{"penstock":3}', GROUP)
 
 
-def test_d7_whoever_meets_a_record_of_version_1_stops_and_is_told_to_take_another_topic() -> None:
+def test_d7_a_member_that_reads_a_version_1_record_stops_with_a_hint_to_use_another_topic() -> None:
     """It has no key, and one group lies in many partitions: of which group this one is does not matter."""
     for group in (GROUP, "kitchen"):
         old = json.dumps({"penstock": 1, "kind": "Heartbeat", "of": 8, "group": group}).encode()
@@ -289,13 +289,13 @@ def test_d7_whoever_meets_a_record_of_version_1_stops_and_is_told_to_take_anothe
     ],
     ids=lambda content: repr(content)[:24],
 )
-def test_p19_bytes_that_are_not_ours_are_told_apart(content: bytes | None) -> None:
+def test_p19_foreign_bytes_are_distinguished(content: bytes | None) -> None:
     with pytest.raises(ForeignError):
         decode(content, GROUP)
 
 
 @pytest.mark.parametrize("record", RELEASED, ids=lambda record: type(record).__name__)
-def test_p6_a_truncated_record_is_no_record(record: Record) -> None:
+def test_p6_a_truncated_record_is_ignored(record: Record) -> None:
     whole = encode(record, GROUP, 8)
     for size in range(len(whole)):
         with pytest.raises(ForeignError):

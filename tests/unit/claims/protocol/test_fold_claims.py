@@ -79,13 +79,13 @@ def test_one_record_claims_many_and_each_has_a_verdict_of_its_own() -> None:
     assert log.claim_of(web(3)).token == 5
 
 
-def test_nobody_takes_what_a_member_holds_however_long_it_is_silent() -> None:
+def test_a_held_partition_is_not_taken_without_an_eviction() -> None:
     log = annas(position=7)
     assert log.claim(BERT) is not None
     assert log.claim_of().held_by(ANNA)
 
 
-def test_a_silent_owner_loses_everything_by_one_record_that_saw_its_last_word() -> None:
+def test_a_silent_owner_loses_all_claims_by_one_record_that_names_its_last_heartbeat() -> None:
     log = annas(position=7)
     log.claim(ANNA, web(1))
     silence(log, ANNA)
@@ -96,7 +96,7 @@ def test_a_silent_owner_loses_everything_by_one_record_that_saw_its_last_word() 
 
 
 @pytest.mark.parametrize("word", ["heartbeat", "claim", "refused"])
-def test_any_word_of_a_silent_member_defeats_that_record(word: str) -> None:
+def test_any_record_of_a_silent_member_defeats_its_eviction(word: str) -> None:
     log = annas()
     last = log.state.members["anna"].last
     if word == "heartbeat":
@@ -110,7 +110,7 @@ def test_any_word_of_a_silent_member_defeats_that_record(word: str) -> None:
 
 
 @pytest.mark.parametrize("if_token", [0, 2])
-def test_a_claim_on_what_is_no_longer_so_is_refused(if_token: int) -> None:
+def test_a_claim_based_on_stale_state_is_refused(if_token: int) -> None:
     log = annas()
     log.release(ANNA, 1)
     assert log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, if_token),)) is not None
@@ -145,7 +145,7 @@ def test_m1_a_lower_floor_does_not_lower_the_token() -> None:
     assert log.claim_of().token == 43
 
 
-def test_m2_another_life_of_a_topic_is_another_partition() -> None:
+def test_m2_partitions_of_a_recreated_topic_are_other_partitions() -> None:
     log = annas()
     recreated = type(WEB)(WEB.topic, "another id", WEB.number)
     assert log.claim(BERT, recreated) is None
@@ -153,7 +153,7 @@ def test_m2_another_life_of_a_topic_is_another_partition() -> None:
     assert log.claim_of().held_by(ANNA)
 
 
-def test_free_partitions_that_nobody_wants_are_forgotten_and_held_ones_are_not() -> None:
+def test_unrequested_free_partitions_are_forgotten_and_held_ones_are_not() -> None:
     log = annas()
     log.claim(ANNA, web(1))
     log.say(ReleasingPartition, ANNA, beats=(Beat(web(1), 1),))
@@ -173,7 +173,7 @@ def test_m2_a_heartbeat_of_the_present_token_always_renews() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_a_heartbeat_of_anybody_else_renews_nothing(who: Who, token: int) -> None:
+def test_a_heartbeat_of_another_member_renews_nothing(who: Who, token: int) -> None:
     log = annas(position=7)
     before = log.claim_of()
     log.beat(who, token, 100)
@@ -213,7 +213,7 @@ def test_a_release_does_not_lower_the_position() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_nobody_else_releases_a_partition(who: Who, token: int) -> None:
+def test_only_the_owner_releases_a_partition(who: Who, token: int) -> None:
     log = annas()
     assert log.release(who, token) is not None
     assert log.claim_of().held_by(ANNA)
@@ -266,14 +266,14 @@ def test_messages_claimed_before_a_seek_do_not_count_after_it() -> None:
     assert log.say(ClaimingMessages, ANNA, partition=WEB, token=1, if_seeks=1, end=20) is None
 
 
-def test_anybody_seeks_in_a_free_partition() -> None:
+def test_every_member_may_seek_in_a_free_partition() -> None:
     log = Log()
     assert log.say(Seeking, ADMIN, partition=WEB, if_token=0, position=5) is None
     assert log.claim_of() == Claim(last=3, position=5, seeks=1)
 
 
 @pytest.mark.parametrize(("who", "if_token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_nobody_seeks_in_what_another_member_holds(who: Who, if_token: int) -> None:
+def test_no_member_seeks_in_partitions_of_another(who: Who, if_token: int) -> None:
     log = annas(position=7)
     assert log.say(Seeking, who, partition=WEB, if_token=if_token, position=0) is not None
     assert log.claim_of().position == 7
@@ -282,7 +282,7 @@ def test_nobody_seeks_in_what_another_member_holds(who: Who, if_token: int) -> N
 # freeing by hand
 
 
-def test_an_administrator_frees_a_partition_under_a_token_that_nobody_has() -> None:
+def test_an_administrator_frees_a_partition_under_an_unused_token() -> None:
     log = annas(position=7)
     assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1) is None
     claim = log.claim_of()
@@ -327,11 +327,11 @@ def test_processed_messages_are_not_claimed() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA_AGAIN, 1)])
-def test_messages_are_claimed_by_nobody_else(who: Who, token: int) -> None:
+def test_messages_are_claimed_by_one_member(who: Who, token: int) -> None:
     assert annas().say(ClaimingMessages, who, partition=WEB, token=token, end=10) is not None
 
 
-def test_m6_what_a_dead_owner_had_claimed_is_given_up_and_listed() -> None:
+def test_m6_records_claimed_by_a_dead_owner_are_given_up_and_listed() -> None:
     log = claimed_to(30, position=20)
     silence(log, ANNA)
     log.claim(BERT)
@@ -340,7 +340,7 @@ def test_m6_what_a_dead_owner_had_claimed_is_given_up_and_listed() -> None:
     )
 
 
-def test_m6_what_was_reported_as_done_is_not_given_up() -> None:
+def test_m6_acknowledged_records_are_not_given_up() -> None:
     log = claimed_to(30, position=20)
     log.beat(ANNA, 1, 30)
     silence(log, ANNA)

@@ -34,7 +34,7 @@ INSTANTS = st.floats(-1e6, 1e6)
     talks(),
     st.lists(INSTANTS, min_size=WORDS_MAX + 2, max_size=WORDS_MAX + 2),
 )
-def test_every_reader_agrees_at_every_prefix_whatever_its_clock(talk: list[Word], read_at: list[float]) -> None:
+def test_every_reader_agrees_at_every_prefix_under_any_clock(talk: list[Word], read_at: list[float]) -> None:
     view = GroupView(GROUP, 10.0)
     for step in spoken(talk):
         view.read(step.offset, step.record, read_at[step.offset], float(step.offset))
@@ -42,7 +42,7 @@ def test_every_reader_agrees_at_every_prefix_whatever_its_clock(talk: list[Word]
 
 
 @given(talks(), st.integers(0, WORDS_MAX))
-def test_who_begins_in_the_middle_agrees_with_who_read_everything(talk: list[Word], cut: int) -> None:
+def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(talk: list[Word], cut: int) -> None:
     steps = spoken(talk)
     state = steps[cut].before.copy() if cut < len(steps) else Group()
     for step in steps[cut:]:
@@ -97,7 +97,7 @@ def test_only_present_members_hold_anything(talk: list[Word]) -> None:
 
 
 @given(talks())
-def test_a_token_has_one_owner_for_ever(talk: list[Word]) -> None:
+def test_a_token_has_only_one_owner_ever(talk: list[Word]) -> None:
     owners: dict[object, object] = {}
     for step in spoken(talk):
         for partition in PARTITIONS:
@@ -130,7 +130,7 @@ def _spans(member: MemberState) -> list[tuple[int, int]]:
 
 
 @given(talks())
-def test_the_target_gives_every_wanted_partition_to_one_present_member(talk: list[Word]) -> None:
+def test_the_target_gives_every_requested_partition_to_one_present_member(talk: list[Word]) -> None:
     for step in spoken(talk):
         if step.after.balanced == step.offset:
             given_out = [each for partitions in step.after.target.values() for each in partitions]
@@ -150,7 +150,7 @@ def test_nothing_is_claimed_while_the_group_is_paused(talk: list[Word]) -> None:
 
 
 @given(talks())
-def test_what_is_given_up_is_listed_once_and_in_order(talk: list[Word]) -> None:
+def test_given_up_records_are_listed_once_and_in_order(talk: list[Word]) -> None:
     for step in spoken(talk):
         for partition in PARTITIONS:
             given_up = step.claims(partition)[1].given_up
@@ -175,7 +175,7 @@ def test_at_most_once_no_offset_is_claimed_twice(talk: list[Word]) -> None:
     assert max(claimed.values(), default=0) <= 1
 
 
-def test_the_talk_reaches_every_kind_of_record() -> None:
+def test_the_simulation_reaches_every_kind_of_record() -> None:
     """The laws above hold in silence, too: here every kind is seen to be accepted and refused."""
     heard = Counter((type(step.record), step.refusal is None) for seed in range(300) for step in spoken(talk_of(seed)))
     assert [kind.__name__ for kind in get_args(Record) if heard[kind, True] < 10] == []

@@ -37,20 +37,20 @@ def test_a_new_client_id_joins() -> None:
     assert joined().state.members["anna"] == MemberState(ANNA, 1, True, WANTS)
 
 
-def test_a_newcomer_that_did_not_see_the_old_process_is_refused() -> None:
+def test_a_new_process_that_did_not_read_the_old_one_is_refused() -> None:
     log = joined()
     assert join(log, ANNA_AGAIN, None) is not None
     assert log.state.members["anna"].who == ANNA
 
 
-def test_a_newcomer_is_refused_if_the_old_process_spoke_meanwhile() -> None:
+def test_a_new_process_is_refused_if_the_old_one_sent_a_heartbeat_meanwhile() -> None:
     log = joined()
     assert log.say(Heartbeat, ANNA) is None
     assert join(log, ANNA_AGAIN, 1) is not None
     assert log.state.members["anna"].who == ANNA
 
 
-def test_a_newcomer_replaces_a_process_that_stayed_silent_and_what_that_held_is_free() -> None:
+def test_a_new_process_replaces_a_silent_one_and_its_claims_are_free() -> None:
     log = joined()
     log.claim(ANNA)
     assert join(log, ANNA_AGAIN, 2) is None
@@ -65,12 +65,12 @@ def test_of_two_newcomers_the_first_in_the_log_gets_the_client_id() -> None:
     assert log.state.members["anna"].who == ANNA_AGAIN
 
 
-def test_who_has_joined_does_not_join_again() -> None:
+def test_a_joined_member_does_not_join_again() -> None:
     log = joined()
     assert join(log, ANNA, 1) is not None
 
 
-def test_the_voice_of_a_replaced_process_counts_no_more() -> None:
+def test_records_of_a_replaced_process_are_ignored() -> None:
     log = joined()
     join(log, ANNA_AGAIN, 1)
     before = dict(log.state.members)
@@ -107,7 +107,7 @@ def test_a_heartbeat_takes_over_what_changed_and_keeps_the_rest() -> None:
     assert log.state.members["anna"] == MemberState(ANNA, 3, True, wants_of([web(1)]))
 
 
-def test_a_heartbeat_of_somebody_who_never_joined_makes_no_member() -> None:
+def test_a_heartbeat_of_an_unknown_process_creates_no_member() -> None:
     log = Log(BERT)
     assert log.say(Heartbeat, ANNA) is not None
     assert "anna" not in log.state.members
@@ -177,11 +177,11 @@ def paused() -> Log:
     return log
 
 
-def test_a_pause_says_who_until_when_by_the_brokers_clock_and_why() -> None:
+def test_a_pause_shows_author_reason_and_end_by_broker_time() -> None:
     assert paused().state.pauses == {"p": Pause("bert", 103.0, "upgrade")}
 
 
-def test_m4_nobody_claims_while_the_group_is_paused() -> None:
+def test_m4_no_member_claims_while_the_group_is_paused() -> None:
     log = paused()
     assert log.claim(BERT, web(1)) is not None
     assert log.claim_of().held_by(ANNA)
@@ -214,7 +214,7 @@ def test_a_pause_is_resumed_once() -> None:
 # places
 
 
-def test_a_refused_record_of_a_stranger_moves_on_and_changes_nothing_else() -> None:
+def test_a_refused_foreign_record_only_advances_the_position() -> None:
     log = joined()
     before = log.state.copy()
     log.say(LeavingGroup, Who("nobody", "n"))

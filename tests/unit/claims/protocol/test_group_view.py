@@ -33,7 +33,7 @@ def test_fresh_below_one_interval_stale_above_two(silence: float, expected: Fres
     assert freshness(silence, 10.0) is expected
 
 
-def test_silence_counts_from_the_last_accepted_word() -> None:
+def test_silence_counts_from_the_last_accepted_record() -> None:
     log = Log(ANNA, BERT)
     log.beat(ANNA, 1)
     log.say(ForgettingMember, BERT, client_id="anna", if_last=0)
@@ -42,11 +42,11 @@ def test_silence_counts_from_the_last_accepted_word() -> None:
     assert view.silence_seconds("bert", 100.0) == 10.0, "a refused word is a word"
 
 
-def test_nothing_is_suspected_that_nobody_ever_said() -> None:
+def test_no_member_is_suspected_without_a_record() -> None:
     assert not GroupView(GROUP, 10.0).suspected("anna", 1e9)
 
 
-def test_a_live_member_has_joined_and_spoken_within_two_intervals() -> None:
+def test_a_live_member_has_joined_and_sent_a_heartbeat_within_two_intervals() -> None:
     log = Log(ANNA, BERT, CLEO)
     log.say(LeavingGroup, CLEO)
     log.say(Heartbeat, BERT)
@@ -55,7 +55,7 @@ def test_a_live_member_has_joined_and_spoken_within_two_intervals() -> None:
     assert [item.who for item in view.live_members(20.5)] == [BERT]
 
 
-def test_who_comes_later_learns_the_age_of_things_from_the_brokers_clock() -> None:
+def test_a_later_reader_computes_ages_from_the_broker_clock() -> None:
     view = view_of(Log(ANNA, BERT), [1000.0, 1000.0], appended_at=[100.0, 177.0])
     assert not view.suspected("anna", 1000.0), "all was read just now"
     view.age_by(broker_now=180.0, now=1000.0)
@@ -63,7 +63,7 @@ def test_who_comes_later_learns_the_age_of_things_from_the_brokers_clock() -> No
     assert view.silence_seconds("bert", 1000.0) == 3.0
 
 
-def test_who_has_left_is_as_old_as_the_brokers_clock_says() -> None:
+def test_the_age_of_a_left_member_follows_the_broker_clock() -> None:
     """To forget an absent client id too early loses nothing, and a group that often restarts must get to it."""
     log = Log(ANNA, BERT)
     log.say(LeavingGroup, ANNA)
@@ -72,7 +72,7 @@ def test_who_has_left_is_as_old_as_the_brokers_clock_says() -> None:
     assert view.silence_seconds("anna", 1000.0) == 80.0
 
 
-def test_another_leader_has_another_clock_and_makes_nobody_older() -> None:
+def test_a_new_leader_with_another_clock_does_not_change_the_age_of_members() -> None:
     """However far its clock is ahead: what it appended itself is all that its clock can measure."""
     view = view_of(Log(ANNA), [1000.0], appended_at=[100.0])
     view.skip(1, appended_at=9000.0, epoch=2)
@@ -80,14 +80,14 @@ def test_another_leader_has_another_clock_and_makes_nobody_older() -> None:
     assert view.silence_seconds("anna", 1000.0) == 3.0
 
 
-def test_what_is_not_the_groups_is_passed_over() -> None:
+def test_records_of_other_groups_are_skipped() -> None:
     view = view_of(Log(ANNA), [1000.0])
     view.skip(7, appended_at=1001.0, epoch=1)
     assert (view.state.next_offset, view.broker_at) == (8, 1001.0)
     assert [*view.state.members] == ["anna"]
 
 
-def test_a_brokers_clock_that_goes_back_makes_nobody_younger_or_older() -> None:
+def test_a_broker_clock_that_goes_back_does_not_change_the_age_of_members() -> None:
     view = view_of(Log(ANNA), [1000.0], appended_at=[500.0])
     view.age_by(broker_now=100.0, now=1010.0)
     assert view.silence_seconds("anna", 1010.0) == 10.0
@@ -104,7 +104,7 @@ def test_a_snapshot_is_as_old_as_its_last_record() -> None:
 
 
 @pytest.mark.parametrize("kept_after", [2, 3, 4])
-def test_a_pause_lasts_as_long_whoever_leads_the_log_and_whenever_a_snapshot_is_made(kept_after: int) -> None:
+def test_a_pause_has_the_same_length_under_every_leader_and_snapshot(kept_after: int) -> None:
     log = Log(ANNA)
     log.say(ReleaseGroup, ANNA, pause_id="p", for_seconds=60.0)
     for _ in range(4):
@@ -123,7 +123,7 @@ def test_a_pause_lasts_as_long_whoever_leads_the_log_and_whenever_a_snapshot_is_
     assert over == [False, False, False, False, False, True]
 
 
-def test_time_in_which_nothing_was_heard_is_not_the_silence_of_others() -> None:
+def test_own_disconnection_does_not_count_as_silence_of_others() -> None:
     view = view_of(Log(ANNA), [1000.0])
     view.forgive(50.0, now=1060.0)
     assert view.silence_seconds("anna", 1060.0) == 10.0

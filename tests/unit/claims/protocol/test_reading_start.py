@@ -22,17 +22,17 @@ def chosen(found: ReadingStart) -> int | None:
     return None if found.snapshot is None else found.snapshot.state.next_offset
 
 
-def test_the_highest_event_position_counts_however_late_another_was_written() -> None:
+def test_the_snapshot_with_the_highest_event_position_counts() -> None:
     result = start([at(10), at(900), at(500)], 0, 1000)
     assert (chosen(result), result.offset, result.fault) == (900, 900, "")
 
 
-def test_a_group_without_a_snapshot_is_new_however_old_the_log_is() -> None:
+def test_a_group_without_a_snapshot_is_new_regardless_of_the_age_of_the_log() -> None:
     result = start([], 5000, 9000)
     assert (result.snapshot, result.offset, result.fault) == (None, 5000, "")
 
 
-def test_what_was_deleted_behind_a_snapshot_is_lost_if_members_were_there_and_not_if_all_had_left() -> None:
+def test_records_deleted_behind_a_snapshot_are_a_loss_only_if_members_were_present() -> None:
     assert start([at(100)], 150, 200).fault
     result = start([at(100, members=ABSENT)], 150, 200)
     assert (chosen(result), result.offset, result.fault) == (100, 150, "")
@@ -43,11 +43,11 @@ def test_a_log_shorter_than_one_of_its_snapshots_is_lost() -> None:
     assert "cut below 900" in start([at(300), at(900), at(600)], 0, 700).fault
 
 
-def test_a_log_that_was_cut_and_grew_again_is_told_by_the_record_before_the_snapshot() -> None:
+def test_a_truncated_log_that_grew_again_is_recognised_by_the_record_before_the_snapshot() -> None:
     assert start([at(900)], 0, 2000, misfits=(900,)).fault
 
 
-def test_a_snapshot_that_two_members_wrote_is_no_loss() -> None:
+def test_a_snapshot_written_by_two_members_is_not_a_loss() -> None:
     result = start([at(300), at(600), at(600)], 0, 700)
     assert (chosen(result), result.fault) == (600, "")
 

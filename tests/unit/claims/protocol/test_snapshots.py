@@ -74,7 +74,7 @@ def test_version_2_is_still_read() -> None:
 
 
 @given(talks(), st.integers(0, 100))
-def test_who_reads_on_from_a_snapshot_comes_to_the_same_state(talk: list[Word], cut: int) -> None:
+def test_reading_from_a_snapshot_gives_the_same_state(talk: list[Word], cut: int) -> None:
     steps = spoken(talk)
     before = steps[min(cut, len(steps) - 1)].before
     restored = decode_snapshot(encode_snapshot(Snapshot("t", "shop", 1.0, before)), "shop").state
@@ -84,14 +84,14 @@ def test_who_reads_on_from_a_snapshot_comes_to_the_same_state(talk: list[Word], 
         assert restored == step.after
 
 
-def test_a_position_of_none_is_not_a_position_of_zero() -> None:
+def test_no_position_differs_from_position_zero() -> None:
     for position in (None, 0):
         group = Group(1, claims={WEB: Claim(token=1, owner=ANNA, held=True, last=0, position=position)})
         restored = decode_snapshot(encode_snapshot(replace(RELEASED, state=group)), "shop").state
         assert restored.claim(WEB).position == position
 
 
-def test_a_snapshot_of_an_older_fold_says_what_to_do() -> None:
+def test_a_snapshot_of_an_older_version_is_refused_with_a_hint() -> None:
     with pytest.raises(UnknownVersionError, match=f"fold {FOLD_VERSION - 1} instead of {FOLD_VERSION}") as raised:
         decode_snapshot(changed(fold=FOLD_VERSION - 1), "shop")
     assert "claims.topic" in raised.value.hint
@@ -100,7 +100,7 @@ def test_a_snapshot_of_an_older_fold_says_what_to_do() -> None:
 # which ones are a group's
 
 
-def test_unreadable_ones_and_those_of_other_groups_are_passed_over() -> None:
+def test_unreadable_snapshots_and_those_of_other_groups_are_skipped() -> None:
     damaged = json.dumps({"penstock": 2, "kind": "Snapshot", "fold": FOLD_VERSION}).encode()
     record = encode(LeavingGroup(who=ANNA, seq=1), "shop", 8)
     snapshots = snapshots_of("shop", [None, b"", b"banana", damaged, record, at(7), at(9, "kitchen"), at(5)])
@@ -125,11 +125,11 @@ def test_no_field_may_be_missing(name: str) -> None:
 
 @pytest.mark.parametrize("content", [None, "x", {"shop": {}}, [[1]]], ids=repr)
 @pytest.mark.parametrize("name", ["next_offset", "claims", "members"])
-def test_a_field_that_cannot_be_is_a_damaged_snapshot(name: str, content: object) -> None:
+def test_an_invalid_field_is_a_damaged_snapshot(name: str, content: object) -> None:
     with pytest.raises(MalformedError):
         decode_snapshot(changed(**{name: content}), "shop")
 
 
 @given(st.integers(0, len(encode_snapshot(RELEASED)) - 1))
-def test_a_truncated_snapshot_is_passed_over(size: int) -> None:
+def test_a_truncated_snapshot_is_skipped(size: int) -> None:
     assert snapshots_of("shop", [encode_snapshot(RELEASED)[:size]]) == []

@@ -42,7 +42,7 @@ def test_everything_is_given_out_equally_up_to_one() -> None:
     assert sorted(each for partitions in target.values() for each in partitions) == parts(11)
 
 
-def test_a_newcomer_takes_its_share_and_nothing_else_moves() -> None:
+def test_a_new_member_takes_its_share_and_nothing_else_moves() -> None:
     state = group(*(member(f"m{number}", parts(100)) for number in range(4)))
     state.target = balance(state)
     state.members["zoe"] = member("zoe", parts(100))
@@ -51,7 +51,7 @@ def test_a_newcomer_takes_its_share_and_nothing_else_moves() -> None:
     assert moved(state.target, after) == 20
 
 
-def test_the_share_of_one_who_is_gone_is_spread_and_nothing_else_moves() -> None:
+def test_the_share_of_a_lost_member_is_spread_and_nothing_else_moves() -> None:
     state = group(*(member(f"m{number}", parts(100)) for number in range(5)))
     state.target = balance(state)
     gone = state.target["m2"]
@@ -68,7 +68,7 @@ def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
     assert set(balance(state)["bert"]) == set(parts(4)[:2])
 
 
-def test_topics_are_shared_among_those_who_want_them() -> None:
+def test_topics_are_shared_among_members_that_request_them() -> None:
     """Members with different lists: nothing is unowned, and nobody has what it does not want."""
     both = parts(10, "a") + parts(10, "b")
     state = group(member("anna", parts(10, "a")), member("bert", both), member("cleo", both))
@@ -78,7 +78,7 @@ def test_topics_are_shared_among_those_who_want_them() -> None:
     assert counts(target) == {"anna": 6, "bert": 7, "cleo": 7} or max(counts(target).values()) <= 7
 
 
-def test_a_topic_that_only_one_wants_goes_to_it_and_the_others_take_more_of_the_rest() -> None:
+def test_a_topic_requested_by_one_member_goes_to_it_and_others_get_more_of_the_rest() -> None:
     state = group(member("anna", parts(6, "a") + parts(4, "b")), member("bert", parts(6, "a")))
     target = balance(state)
     assert counts(target) == {"anna": 5, "bert": 5}
@@ -99,7 +99,7 @@ def test_freed_partition_goes_to_another_member_and_back_only_if_there_is_none()
     st.lists(st.sets(st.sampled_from("abc")), min_size=1, max_size=6),
     st.integers(1, 9),
 )
-def test_whatever_is_wanted_is_owned_and_a_second_look_moves_nothing(lists: list[set[str]], size: int) -> None:
+def test_every_requested_partition_is_owned_and_a_second_target_moves_nothing(lists: list[set[str]], size: int) -> None:
     wanted = [[each for topic in sorted(names) for each in parts(size, topic)] for names in lists]
     state = group(*(member(f"m{number}", item) for number, item in enumerate(wanted)))
     target = balance(state)

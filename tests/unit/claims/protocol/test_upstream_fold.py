@@ -57,7 +57,7 @@ def test_upstream_8_a_claim_is_beyond_suspicion_for_two_intervals() -> None:
     assert view.claim(WEB).held_by(ANNA), "suspicion takes nothing from anybody"
 
 
-def test_upstream_9_nobody_changes_the_state_by_holding_it() -> None:
+def test_upstream_9_state_is_immutable() -> None:
     claim = annas(5).claim_of()
     with pytest.raises(AttributeError):
         claim.position = 9  # type: ignore[misc]
@@ -91,7 +91,7 @@ def test_upstream_14_corrected_a_heartbeat_of_another_member_takes_nothing() -> 
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3, position=10)
 
 
-def test_upstream_15_partitions_of_any_number_stand_side_by_side() -> None:
+def test_upstream_15_partitions_of_any_number_are_read_in_parallel() -> None:
     log = Log()
     log.claim(ANNA, web(0))
     log.claim(BERT, web(4))
@@ -156,12 +156,12 @@ def test_p4_two_processes_with_one_client_id_never_hold_one_partition() -> None:
     assert log.claim_of().held_by(SECOND_ANNA)
 
 
-def test_p4_a_second_process_does_not_join_beside_a_living_one() -> None:
+def test_p4_a_second_process_does_not_join_next_to_a_live_one() -> None:
     log = annas()
     assert log.join(SECOND_ANNA, if_last=0) is not None
 
 
-def test_p11_a_release_after_a_lost_race_is_nobodys() -> None:
+def test_p11_a_release_after_a_lost_race_changes_nothing() -> None:
     log = annas()
     log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
     assert log.release(BERT, 1) is not None
@@ -204,7 +204,7 @@ def test_p13_a_loss_before_any_position_begins_at_the_beginning() -> None:
     assert log.claim_of().given_up == ((0, 3),)
 
 
-def test_p21_the_boundary_of_suspicion_is_no_boundary_of_ownership() -> None:
+def test_p21_suspicion_does_not_end_ownership() -> None:
     for silence, suspected in ((119.0, False), (120.0, False), (120.001, True)):
         log = annas(5)
         view, _ = view_of(log.records, [0.0] * 5, [0.0] * 5)
@@ -214,7 +214,7 @@ def test_p21_the_boundary_of_suspicion_is_no_boundary_of_ownership() -> None:
         assert log.beat(ANNA, 1, 6) is not None
 
 
-def test_p21_a_late_release_applies_if_nobody_took_over_and_lowers_nothing() -> None:
+def test_p21_a_late_release_applies_unless_taken_over_and_lowers_nothing() -> None:
     log = annas(50)
     assert log.release(ANNA, 1, 7) is None
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=False, last=5, position=50)

@@ -29,7 +29,7 @@ DRILLS = ("kill", "mute", "hang", "leave", "pause", "clock", "terms", "want")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK), ids=lambda first: f"seeds {first} to {first + CHUNK - 1}")
-def test_the_promises_hold_whatever_happens_to_the_group(first: int) -> None:
+def test_the_promises_hold_under_random_group_events(first: int) -> None:
     outcomes = [simulate(seed) for seed in range(first, first + CHUNK)]
     check_hostile(outcomes)
     if CHUNK >= MANY:
@@ -88,7 +88,7 @@ def violations(count: int, trade: str | None = None, *, careless: bool = False, 
             yield str(violation)
 
 
-def test_without_the_tables_check_rows_of_old_owners_are_seen_to_pass() -> None:
+def test_without_the_token_check_rows_of_old_owners_are_shown_to_pass() -> None:
     result = list(islice(violations(30, "table", careless=True), 5))
     assert len(result) == 5
     assert any("after a newer fence" in item for item in result)
@@ -96,15 +96,15 @@ def test_without_the_tables_check_rows_of_old_owners_are_seen_to_pass() -> None:
 
 
 @pytest.mark.parametrize("trade", ["once", "most"])
-def test_messages_that_are_executed_before_they_are_claimed_are_seen_to_be_executed_twice(trade: str) -> None:
+def test_messages_executed_before_they_are_claimed_are_shown_to_be_executed_twice(trade: str) -> None:
     assert any("twice" in violation for violation in violations(20, trade, careless=True))
 
 
-def test_records_that_are_done_before_they_are_executed_are_seen_to_be_missing() -> None:
+def test_records_acknowledged_before_execution_are_shown_to_be_missing() -> None:
     assert any("finished is only" in violation for violation in violations(5, "least", careless=True))
 
 
-def test_a_reader_that_misses_records_is_seen_to_disagree() -> None:
+def test_a_reader_that_misses_records_is_shown_to_disagree() -> None:
     result = list(violations(5, deaf=True))
     assert len(result) == 5
     assert all("disagrees" in item for item in result)

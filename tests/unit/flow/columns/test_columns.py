@@ -77,7 +77,7 @@ def test_day_and_hour_of_times_and_dates() -> None:
     ]
 
 
-def test_a_text_that_is_no_time_makes_its_row_bad_and_no_other() -> None:
+def test_a_text_that_is_not_a_time_makes_only_its_row_bad() -> None:
     rows = rows_of(pa.string(), ["2021-03-24", "soon", None, "2021-13-01", "2021-03-25T00:00:00Z"])
     result = compute(rows, {"date": parse("day(x)"), "at": parse("kafka.offset")})
     assert offsets(result) == ([100, 102, 104], [101, 103])
@@ -110,7 +110,7 @@ def test_numbers_become_times_in_their_unit() -> None:
     assert computed("day(timestamp_seconds(x))", rows_of(pa.int64(), [86_400])) == [date(1970, 1, 2)]
 
 
-def test_milliseconds_taken_for_seconds_are_bad_rows() -> None:
+def test_milliseconds_read_as_seconds_are_bad_rows() -> None:
     values = [253_402_300_799, 253_402_300_800, -62_135_596_800, -62_135_596_801, 2**63 - 1, None]
     result = compute(rows_of(pa.int64(), values), {"at": parse("timestamp_seconds(x)")})
     assert offsets(result) == ([100, 102, 105], [101, 103, 104])
@@ -137,7 +137,7 @@ def test_coalesce_takes_the_first_that_is_not_null() -> None:
     assert computed("coalesce(x, '2000-01-01')", dates) == [date(2000, 1, 1), date(2021, 3, 24)]
 
 
-def test_a_fault_behind_an_answer_of_coalesce_does_not_count() -> None:
+def test_a_fault_in_an_unused_argument_of_coalesce_is_ignored() -> None:
     columns = pa.RecordBatch.from_pydict({"a": ["2021-03-24", None], "b": ["soon", "later"]})
     rows = DecodedRows(columns, kafka_batch([b"{}", b"{}"]))
     result = compute(rows, {"date": parse("coalesce(day(a), day(b))")})

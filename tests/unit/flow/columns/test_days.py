@@ -39,7 +39,7 @@ def times_of(values: list[Any], kind: pa.DataType, expression: str = "at") -> tu
         (pa.string(), None, "kafka.timestamp"),
     ],
 )
-def test_every_way_to_tell_the_time_means_the_same_instant(kind: pa.DataType, value: Any, expression: str) -> None:
+def test_every_notation_of_a_time_gives_the_same_instant(kind: pa.DataType, value: Any, expression: str) -> None:
     assert times_of([value], kind, expression) == ([NOON], {})
 
 
@@ -47,7 +47,7 @@ def test_a_date_is_its_midnight() -> None:
     assert times_of([date(2026, 1, 7)], pa.date32()) == ([datetime(2026, 1, 7, tzinfo=UTC)], {})
 
 
-def test_a_row_without_a_time_says_so_and_its_neighbours_keep_theirs() -> None:
+def test_a_row_without_a_time_is_reported_and_its_neighbours_keep_theirs() -> None:
     times, faults = times_of(["2026-01-07T12:00:00Z", None, "soon", "2026-13-01T00:00:00Z"], pa.string())
     assert times == [NOON, None, None, None]
     assert faults == {
@@ -67,7 +67,7 @@ def test_a_row_without_a_time_says_so_and_its_neighbours_keep_theirs() -> None:
         (pa.string(), "timestamp_millis(at)", "timestamp_millis takes whole numbers, not string"),
     ],
 )
-def test_rows_whose_fields_give_no_time_say_so(kind: pa.DataType, expression: str, why: str) -> None:
+def test_rows_without_a_time_have_a_reason(kind: pa.DataType, expression: str, why: str) -> None:
     times, faults = times_of([None, None], kind, expression)
     assert times == [None, None]
     assert [fault.startswith("has no event time: ") and fault.endswith(why) for fault in faults.values()] == [True] * 2
@@ -78,7 +78,7 @@ def outside(times: list[datetime | None], **days: Any) -> dict[int, str]:
     return DayBounds(DaysSpec(**days), NOW_MS).outside(pa.array(times, MICROS), written)
 
 
-def test_both_bounds_are_still_believed_and_a_microsecond_beyond_is_not() -> None:
+def test_both_bounds_of_time_are_inclusive() -> None:
     first, last = datetime(2000, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, 12, tzinfo=UTC)
     before, after = datetime(1999, 12, 31, 23, 59, 59, 999999, UTC), last.replace(microsecond=1)
     assert outside([first, before, None, after, last]) == {

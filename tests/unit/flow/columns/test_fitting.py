@@ -77,6 +77,6 @@ def test_a_schema_grows_by_what_it_lacks_and_keeps_its_order_spelling_and_types(
 
 
 @pytest.mark.parametrize("fields", [[("a", INNER), ("A", INNER)], [("s", pa.struct([("x", INNER), ("X", INNER)]))]])
-def test_names_that_differ_only_in_case_beside_each_other_are_refused(fields: list[tuple[str, pa.DataType]]) -> None:
+def test_names_that_differ_only_in_case_are_refused(fields: list[tuple[str, pa.DataType]]) -> None:
     with pytest.raises(UserError, match="differ only in case"):
         by_folded_name(pa.schema(fields), "the table")

@@ -169,7 +169,7 @@ SEED = int(os.environ.get("PENSTOCK_FUZZ_SEED", "20240506"))
 
 @pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE])
 @pytest.mark.parametrize("bad_share", [0.001, 0.05, 0.5, 1.0])
-def test_hostile_records_among_good_ones_become_what_the_oracle_says(bad_share: float, policy: NewColumnPolicy) -> None:
+def test_hostile_records_among_good_ones_match_the_oracle(bad_share: float, policy: NewColumnPolicy) -> None:
     """Batches through one decoder, as in a task: what it has learned from one must not change the next."""
     seed = f"{SEED}-{bad_share}-{policy}"
     print(f"PENSTOCK_FUZZ_SEED={SEED}")

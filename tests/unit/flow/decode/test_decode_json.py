@@ -37,11 +37,11 @@ def test_a_batch_without_bad_records_keeps_its_kafka_rows_uncopied() -> None:
     assert decoder_for(DecodeSpec("json"), SCHEMA, Policies()).decode(batch).rows.kafka is batch
 
 
-def test_an_empty_batch_is_no_rows() -> None:
+def test_an_empty_batch_gives_no_rows() -> None:
     assert good_offsets(decode_json(SCHEMA, [])) == []
 
 
-def test_a_decoder_travels_to_the_workers() -> None:
+def test_a_decoder_can_be_pickled() -> None:
     decoder = pickle.loads(pickle.dumps(decoder_for(DecodeSpec("json"), SCHEMA, Policies())))
     assert decoder.decode(kafka_batch([b'{"status":7}'])).rows.columns.column("status").to_pylist() == [7]
 
@@ -115,7 +115,7 @@ def test_no_record_can_hide_in_its_neighbours() -> None:
     assert bad_offsets(decoded) == [101, 102, 103, 104]
 
 
-def test_bad_records_scattered_over_a_large_batch_stand_alone() -> None:
+def test_scattered_bad_records_do_not_affect_their_neighbours() -> None:
     poison = [b'{"status":"x"}', b'{"status":9999999999}', b'{"status":', b"", b'{"meta":{"tags":["1"]}}', b"\xff"]
     values = [poison[n % 6] if n % 97 == 0 else b'{"status":%d}' % n for n in range(5000)]
     decoded = decode_json(SCHEMA, values)
@@ -123,7 +123,7 @@ def test_bad_records_scattered_over_a_large_batch_stand_alone() -> None:
     assert decoded.rows.columns.column("status").to_pylist() == [n for n in range(5000) if n % 97]
 
 
-def test_a_batch_of_nothing_but_bad_records_is_all_bad() -> None:
+def test_a_batch_of_only_bad_records_gives_no_rows() -> None:
     decoded = decode_json(SCHEMA, [b'{"status":"x"}'] * 3000)
     assert good_offsets(decoded) == []
     assert set(decoded.bad.errors.to_pylist()) == {"status: expected int, found string"}
@@ -131,7 +131,9 @@ def test_a_batch_of_nothing_but_bad_records_is_all_bad() -> None:
 
 @pytest.mark.parametrize("new_column", list(NewColumnPolicy))
 @pytest.mark.parametrize("value", [b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", b'{"a":' * 200_000])
-def test_a_record_that_nests_too_deep_is_bad_and_the_process_lives(value: bytes, new_column: NewColumnPolicy) -> None:
+def test_a_record_nested_too_deep_is_bad_and_does_not_crash_the_process(
+    value: bytes, new_column: NewColumnPolicy
+) -> None:
     assert error_of(SCHEMA, value, new_column) == "nested deeper than 500"
 
 

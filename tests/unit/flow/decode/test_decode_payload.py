@@ -43,7 +43,7 @@ def decode_raw(values: list[bytes | None], wrapping: Payload, tombstone: Tombsto
 
 
 @pytest.mark.parametrize(("wrapping", "wrap"), [(Payload.GZIP, gzipped)])
-def test_wrapped_records_are_rows_and_what_is_not_wrapped_is_bad(wrapping: Payload, wrap: Wrap) -> None:
+def test_compressed_records_are_rows_and_uncompressed_ones_are_bad(wrapping: Payload, wrap: Wrap) -> None:
     good = wrap(b'{"id":1}')
     values = [good, b'{"id":2}', None, good[:-4], b"", wrap(b""), wrap(b'{"id":'), wrap(b'{"i') + wrap(b'd":3}')]
     decoded = decode_json(SCHEMA, values, payload=wrapping)
@@ -89,7 +89,7 @@ def test_a_batch_that_is_large_unpacked_is_decoded_in_parts(form: Form, monkeypa
         assert [offset for part in parts for offset in bad_offsets(part)] == [103]
 
 
-def test_a_tombstone_beside_wrapped_records_can_be_a_row() -> None:
+def test_a_tombstone_among_compressed_records_can_be_a_row() -> None:
     values = [None, gzip.compress(b'{"id":1}')]
     decoded = decode_json(SCHEMA, values, payload=Payload.GZIP, tombstone=TombstonePolicy.ROW)
     assert decoded.rows.columns.column("id").to_pylist() == [None, 1]

@@ -45,7 +45,7 @@ def test_doubles_and_floats() -> None:
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
 @pytest.mark.parametrize("value", ["1e309", "-1e309", "9" * 310, "-" + "9" * 310, "0.5e310", "1" + "0" * 309 + ".0"])
-def test_a_number_beyond_its_column_is_bad_however_it_is_written(kind: pa.DataType, value: str) -> None:
+def test_a_number_out_of_range_of_its_column_is_bad_in_every_notation(kind: pa.DataType, value: str) -> None:
     assert refused(kind, value).endswith("found number out of range")
     reason = error_of(pa.schema([("a", pa.list_(kind))]), b'{"a":[%b]}' % value.encode())
     assert reason.startswith("a[0]: expected")
@@ -58,7 +58,7 @@ def test_a_number_beyond_32_bits_is_bad_in_a_float() -> None:
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.list_(pa.decimal128(5, 2))], ids=str)
 @pytest.mark.parametrize("zero", ["0e-400", "-0e-77", '"0e-400"', "0e76", "0." + "0" * 76])
-def test_a_zero_of_76_digits_is_a_decimal_whatever_its_neighbours(kind: pa.DataType, zero: str) -> None:
+def test_a_zero_of_76_digits_is_a_decimal_in_every_batch(kind: pa.DataType, zero: str) -> None:
     value = b'{"a":[%b]}' if pa.types.is_list(kind) else b'{"a":%b}'
     schema = pa.schema([("a", kind)])
     for neighbours in ([], [value % b"1.5"] * 3, [value % b'"bad"'] * 3, [b"{"] * 40):
@@ -102,7 +102,7 @@ def test_dates_are_iso_text() -> None:
     assert refused(pa.date32(), "18710") == "a: expected date, found number"
 
 
-def test_timestamps_are_utc_whatever_their_spelling() -> None:
+def test_timestamps_are_utc_in_every_notation() -> None:
     expected = datetime(2021, 3, 24, 15, 6, 17, tzinfo=UTC)
     spellings = [
         '"2021-03-24T15:06:17Z"',
@@ -125,7 +125,7 @@ def test_fractions_beyond_microseconds_are_cut_off() -> None:
 
 
 @pytest.mark.parametrize("value", ['"yesterday"', '"2021-13-01T00:00:00Z"', '"2021-03-24T25:00"', '""', "1616598377"])
-def test_what_is_not_a_time_is_bad(value: str) -> None:
+def test_a_value_that_is_not_a_time_is_bad(value: str) -> None:
     assert refused(MICROS, value).startswith("a: expected timestamp, found ")
 
 
@@ -163,7 +163,7 @@ def test_maps_keep_every_key() -> None:
     assert refused(kind, '{"x":[],"x":[]}') == "a.x: given twice"
 
 
-def test_every_type_beside_a_map_has_the_value_that_it_has_without() -> None:
+def test_every_type_has_the_same_value_with_and_without_a_map_column() -> None:
     fields = [
         ("f", pa.float32()),
         ("d", pa.decimal128(10, 2)),

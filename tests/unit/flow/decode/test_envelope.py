@@ -76,7 +76,7 @@ def test_markers_are_decimal_text_and_null_where_nothing_can_be_opened(values: l
         ),
     ],
 )
-def test_a_broken_envelope_says_how(value: bytes, error: str) -> None:
+def test_a_broken_envelope_has_a_specific_error(value: bytes, error: str) -> None:
     good = event(1, 2, b"h", b"b")
     assert open_envelopes(pa.array([good, value, good])).errors == {1: error}
 

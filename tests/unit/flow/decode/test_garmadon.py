@@ -132,7 +132,7 @@ def test_a_body_that_is_not_its_message_is_bad_and_a_bad_header_is_named_first()
     ]
 
 
-def test_each_event_stands_beside_its_own_header() -> None:
+def test_each_event_has_its_own_header() -> None:
     headers = [serialised(DESCRIPTORS, HEADER, hostname=f"host{number}", tags=["x"] * number) for number in range(3)]
     headers.append(b"\xff")
     values: list[bytes | None] = [
@@ -147,7 +147,7 @@ def test_each_event_stands_beside_its_own_header() -> None:
     ]
 
 
-def test_columns_of_the_envelope_or_the_body_alone_can_be_asked_for() -> None:
+def test_columns_of_the_envelope_or_of_the_body_can_be_selected() -> None:
     value = event(3, 5, b"", serialised(DESCRIPTORS, STATE, state="END"))
     assert decode([value], STATE, names=["timestamp"]).rows.columns.to_pylist() == [{"timestamp": 5}]
     assert decode([value], STATE, names=["state"]).rows.columns.to_pylist() == [{"state": "END"}]
@@ -222,7 +222,7 @@ def test_a_heap_value_of_zero_is_null_unless_defaults_are_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "1.5", " 1", "1_000", "٣", str(2**63), "9" * 400, "0x10"])
-def test_a_heap_value_that_is_no_number_is_a_bad_record(text: str) -> None:
+def test_a_heap_value_that_is_not_a_number_is_a_bad_record(text: str) -> None:
     good, bad = (event(1001, 7, b"", serialised(DESCRIPTORS, JVM, section=[heap(used=value)])) for value in ("5", text))
     decoded = decode([good, bad, good], JVM)
     assert decoded.rows.columns.column("used").to_pylist() == [5, 5]
@@ -244,9 +244,7 @@ EVENTS = st.builds(event, st.integers(0, 5), st.integers(-(2**63), 2**63 - 1), B
 
 
 @given(values=st.lists(st.one_of(BYTES, EVENTS), max_size=8), body=st.sampled_from([FS, GC, JVM]))
-def test_no_bytes_can_harm_the_decoder_and_each_event_fares_as_it_does_alone(
-    values: list[bytes], body: MessageName
-) -> None:
+def test_any_bytes_are_decoded_safely_and_each_event_independently(values: list[bytes], body: MessageName) -> None:
     together = decode(list(values), body)
     alone = [decode([value], body) for value in values]
     assert repr(together.rows.columns.to_pylist()) == repr([r for item in alone for r in item.rows.columns.to_pylist()])

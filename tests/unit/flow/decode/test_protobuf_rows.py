@@ -128,7 +128,7 @@ def test_every_scalar_arrives_and_unsigned_64_bits_keep_their_pattern() -> None:
     assert {name[2:]: value for name, value in result.items() if name.startswith("f_")} == signed
 
 
-def test_a_field_at_its_default_is_null_or_its_value_as_the_job_says() -> None:
+def test_a_field_at_its_default_is_null_or_its_value_as_configured() -> None:
     absent = row(b"")
     assert {name for name, value in absent.items() if value is not None} == {"states", "counts", "lines", "prices"}
     kept = row(b"", defaults="value")
@@ -219,7 +219,7 @@ def test_a_tombstone_follows_its_policy() -> None:
     assert bad_offsets(decode([value, None], tombstone=TombstonePolicy.QUARANTINE)) == [101]
 
 
-def test_wrapped_messages_are_unwrapped_first() -> None:
+def test_compressed_messages_are_unpacked_first() -> None:
     decoded = decode([gzipped(ORDERS(f_int32=3).SerializeToString()), b"\xff"], payload=Payload.GZIP)
     assert decoded.rows.columns.column("f_int32").to_pylist() == [3]
     assert bad_offsets(decoded) == [101]
@@ -249,7 +249,7 @@ def test_a_job_without_a_message_is_refused() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-def test_no_bytes_can_harm_the_decoder_and_each_record_fares_as_it_does_alone(values: list[bytes]) -> None:
+def test_any_bytes_are_decoded_safely_and_each_record_independently(values: list[bytes]) -> None:
     together = decode(list(values))
     alone = [decode([value]) for value in values]
     assert repr(together.rows.columns.to_pylist()) == repr([r for one in alone for r in one.rows.columns.to_pylist()])

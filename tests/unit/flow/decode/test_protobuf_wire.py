@@ -124,7 +124,7 @@ def test_messages_as_they_are_written_take_the_fast_path_and_are_read_alike(
 @example(values=[b"\xba\x01\x02\xed\xa0"])
 @example(values=[b"\xba\x01\x03\xed\xa0\x80"])
 @example(values=[b"\x51\x00", b""])
-def test_what_the_fast_path_reads_of_any_bytes_is_what_the_library_reads(values: list[bytes]) -> None:
+def test_the_fast_path_agrees_with_the_library_on_any_bytes(values: list[bytes]) -> None:
     try:
         result = fast(pa.array(values, pa.binary()), "value")
     except NotPlainError:
@@ -137,14 +137,14 @@ def test_what_the_fast_path_reads_of_any_bytes_is_what_the_library_reads(values:
     ["repeated int32 other 1", ".flat.Flat other 1", "int32 other 2048"],
     ids=["repeated", "message", "large number"],
 )
-def test_messages_that_are_not_flat_are_left_to_the_library(field: str) -> None:
+def test_nested_messages_are_decoded_by_the_library(field: str) -> None:
     file = _flat_file()
     add_message(file, "Other", [field])
     other = find_message(descriptor_set([file]), MessageName("flat.Other"))
     assert wire_reader(other, ["other"], "null") is None
 
 
-def test_closed_enums_alternatives_and_required_fields_are_left_to_the_library() -> None:
+def test_closed_enums_oneofs_and_required_fields_are_decoded_by_the_library() -> None:
     old = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
     old.enum_type.add(name="State").value.add(name="NEW", number=0)
     add_message(old, "Closed", [".old.State state 1"])

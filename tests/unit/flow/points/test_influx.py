@@ -160,7 +160,7 @@ def test_times_have_the_unit_that_the_job_states(time: str, unit: str | None, at
         (b'{"name":"m","fields":{"f":1},"timestamp":1}', "tags: expected key=value"),
     ],
 )
-def test_bad_records_say_why(line: bytes, error: str) -> None:
+def test_bad_records_have_a_reason(line: bytes, error: str) -> None:
     assert error_of("influx", line).startswith(error)
 
 

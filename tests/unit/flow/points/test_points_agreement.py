@@ -270,7 +270,7 @@ def test_records_as_they_are_written_take_the_fast_path(
 
 
 @pytest.mark.parametrize("dense_max", [0, 10, 1000])
-def test_many_series_are_told_apart_by_sorting(monkeypatch: pytest.MonkeyPatch, dense_max: int) -> None:
+def test_many_series_are_distinguished_by_sorting(monkeypatch: pytest.MonkeyPatch, dense_max: int) -> None:
     monkeypatch.setattr("penstock.flow.points.fast._DENSE_MAX", dense_max)
     metrics: list[Plain] = [
         (f"m{number % 3}", {"h": f"{number % 5}"}, {f"f{number % 7}": 1.0, f"g{number % 2}": 2.0}, number)

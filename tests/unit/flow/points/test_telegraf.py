@@ -63,7 +63,7 @@ def test_numbers_are_points_and_other_values_are_counted(fields: str, values: di
 
 
 @pytest.mark.parametrize("text", ["NaN", "inf", "-Infinity", "1e400", "12.5", "n/a", ""])
-def test_texts_are_counted_whatever_they_look_like(text: str) -> None:
+def test_texts_are_counted_in_any_form(text: str) -> None:
     outcome = decode("telegraf", [record(f'{{"f":{json.dumps(text)},"g":1}}')])
     assert (outcome.values, outcome.counts) == ({"cpu.g": 1.0}, PointCounts(points=1, non_numeric=1))
 
@@ -177,7 +177,7 @@ def test_a_record_may_hold_several_metrics(text: str) -> None:
     assert [(row, value) for row, _, _, _, value in points] == [(0, 3.0), (1, 1.0), (1, 2.0), (2, 3.0)]
 
 
-def test_the_same_series_may_stand_twice_in_a_record() -> None:
+def test_the_same_series_may_occur_twice_in_a_record() -> None:
     lines = b'{"name":"m","fields":{"f":1},"timestamp":1}\n{"name":"m","fields":{"f":2},"timestamp":1}'
     assert [value for *_, value in decode("telegraf", [lines]).points] == [1.0, 2.0]
 
@@ -232,7 +232,7 @@ def test_the_same_series_may_stand_twice_in_a_record() -> None:
         (b'{"x":{"fields":{"x":0.5}},"timestamp":1}', "name: is missing"),
     ],
 )
-def test_bad_records_say_why(value: bytes, error: str) -> None:
+def test_bad_records_have_a_reason(value: bytes, error: str) -> None:
     assert error_of("telegraf", value).startswith(error)
 
 
@@ -264,7 +264,7 @@ def test_keys_count_only_where_they_belong(text: str, point: tuple[str, int, flo
     assert (metric, at_ms, value) == point
 
 
-def test_metrics_beside_each_other_are_no_array() -> None:
+def test_concatenated_metrics_are_not_an_array() -> None:
     metric = (M % 1).encode()
     outcome = decode(
         "telegraf", [b"[" + metric + b"]", metric + b"," + metric, b'{"metrics":[%s]}' % metric, b"," + metric]
@@ -286,7 +286,7 @@ def test_tombstones_can_be_bad() -> None:
     assert [row for row, *_ in outcome.points] == [1]
 
 
-def test_what_a_bad_record_left_out_is_not_counted() -> None:
+def test_missing_fields_of_a_bad_record_are_not_counted() -> None:
     outcome = decode("telegraf", [record('{"a":"x","b":1e999,"c":1,"C":2}')])
     assert (list(outcome.bad), outcome.counts) == ([0], PointCounts())
 

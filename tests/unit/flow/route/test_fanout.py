@@ -76,14 +76,14 @@ def test_types_and_days_become_files_with_their_facts(tmp_path: Path) -> None:
     assert (share.counts, share.first, share.event_ms_max) == (Counts(3, 3), 100, 1_767_747_723_500)
 
 
-def test_no_records_no_shares(tmp_path: Path) -> None:
+def test_no_records_give_no_shares(tmp_path: Path) -> None:
     flow = fanout_flow(tmp_path, [orders()])
     assert run(flow).report.shares == {}
     assert run(flow, kafka_part([])).report.shares == {}
     assert not Path(flow.root_url).exists()
 
 
-def test_the_flow_travels_to_the_workers(tmp_path: Path) -> None:
+def test_the_flow_can_be_pickled(tmp_path: Path) -> None:
     flow = pickle.loads(pickle.dumps(fanout_flow(tmp_path, [orders()])))
     assert run(flow, kafka_part([record("order", 1)])).offsets("orders") == [100]
 
@@ -116,7 +116,7 @@ def test_unknown_types_are_quarantined_or_dropped(tmp_path: Path) -> None:
     assert dropped.shares[UNROUTED].counts == Counts(read=3, filtered=2, quarantined=1)
 
 
-def test_a_type_that_takes_no_part_is_only_counted_and_decoys_do_not_fool_the_count(tmp_path: Path) -> None:
+def test_a_type_that_takes_no_part_is_only_counted_and_counted_right(tmp_path: Path) -> None:
     decoy = b'{"x": {"type": "visit"}, "type": "order", "at": "2026-01-07T00:00:00Z"}'
     values: list[Record] = [record("visit", 1), decoy, record("visit", "not a number"), record("order", 3)]
     flow = fanout_flow(tmp_path, [orders(), visits()], piece({"orders": 100}))
@@ -186,7 +186,7 @@ def test_a_time_out_of_bounds_is_quarantined(tmp_path: Path) -> None:
     assert held.offsets("orders") == [100] and held.shares["orders"].days == {"2026-01-07": 1}
 
 
-def test_a_type_without_a_schema_only_tells_what_its_fields_show(tmp_path: Path) -> None:
+def test_a_type_without_a_schema_only_reports_the_types_of_its_fields(tmp_path: Path) -> None:
     values: list[Record] = [
         {"type": "order", "n": 1},
         {"type": "order", "n": 1.5, "x": {"y": "z"}},
@@ -212,7 +212,7 @@ def test_records_that_show_no_field_of_a_type_without_a_schema_are_bad(tmp_path:
     assert reasons == {100: SHOWS_NOTHING, 101: "not JSON", 102: SHOWS_NOTHING}
 
 
-def test_new_fields_are_told_of_their_type(tmp_path: Path) -> None:
+def test_new_fields_are_reported_for_their_type(tmp_path: Path) -> None:
     values: list[Record] = [{**record("order", 1), "more": 1}, record("visit", 2)]
     outcome = run(
         fanout_flow(tmp_path, [orders(), visits()]), kafka_part(values), kafka_part([record("order", 3)], 102)
@@ -238,7 +238,7 @@ def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.FAIL])
-def test_a_record_with_a_name_that_is_no_text_is_quarantined(tmp_path: Path, policy: NewColumnPolicy) -> None:
+def test_a_record_with_a_name_that_is_not_utf8_is_quarantined(tmp_path: Path, policy: NewColumnPolicy) -> None:
     """JSON can hold half a surrogate pair, which UTF-8 cannot."""
     flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column=policy))
     share = run(flow, kafka_part([{**record("order", 0), "\ud800": 1}])).shares["orders"]
@@ -298,7 +298,7 @@ def test_small_batches_are_decoded_together_and_partitions_are_kept_apart() -> N
     assert [part.num_rows for _, part in log_parts([parts[0]] * 2, unmarked, 1)] == [40, 40]
 
 
-def test_a_failing_step_is_the_tasks_own_and_no_types(tmp_path: Path) -> None:
+def test_a_failing_step_fails_the_task_and_no_type(tmp_path: Path) -> None:
     flow = fanout_flow(tmp_path, [orders()], failpoint=Failpoint("writing", "error"))
     with pytest.raises(TransientError):
         list(fanout_stage(flow)([kafka_part([record("order", 1)])]))

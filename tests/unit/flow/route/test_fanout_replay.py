@@ -27,7 +27,7 @@ def piece(**left: tuple[tuple[int, int], ...]) -> RoutedSlice:
     return RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "B": 100}, left=left)
 
 
-def test_written_offsets_are_told_and_what_is_bad_is_counted_and_not_written_again(tmp_path: Path) -> None:
+def test_written_offsets_are_reported_and_bad_records_are_counted_once(tmp_path: Path) -> None:
     part = kafka_part([{"type": "A", "id": 1}, {"type": "A", "id": "x"}, {"type": "A", "id": 2}, {"type": "C"}, b"{"])
     result = replayed(tmp_path, piece(), part)
     assert (result.offsets("A"), result.shares["A"].replayed) == ([100, 102], ((100, 101), (102, 103)))

@@ -146,7 +146,7 @@ TYPES = [
 @pytest.mark.parametrize("new_column", [NewColumnPolicy.IGNORE, NewColumnPolicy.ADD, NewColumnPolicy.QUARANTINE])
 @settings(max_examples=tries(25), deadline=None)
 @given(batch=st.lists(records, min_size=1, max_size=60))
-def test_the_fate_of_a_record_is_read_off_the_record_alone(
+def test_the_outcome_of_a_record_depends_on_the_record_alone(
     path: tuple[str, ...], new_column: NewColumnPolicy, batch: list[bytes]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -164,9 +164,7 @@ def test_the_fate_of_a_record_is_read_off_the_record_alone(
 
 @settings(max_examples=tries(30), deadline=None)
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
-def test_records_looked_at_together_have_the_values_that_they_have_alone(
-    batch: list[bytes], path: tuple[str, ...]
-) -> None:
+def test_records_decoded_together_have_the_same_values_as_alone(batch: list[bytes], path: tuple[str, ...]) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
     settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
     assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
@@ -188,13 +186,13 @@ def new_fields_reported(folder: Path, values: list[bytes]) -> dict[str, set[str]
     return {name: set(from_json(share.new_fields)) for name, share in outcome.shares.items()}
 
 
-def test_a_decoy_brings_its_fields_to_its_own_type_and_not_to_the_one_it_looks_like(tmp_path: Path) -> None:
+def test_a_record_that_mentions_another_type_adds_fields_to_its_own_type_only(tmp_path: Path) -> None:
     plain = b'{"type": "a", "seen": 1}'
     decoy = b'{"inner": {"type": "a"}, "type": "b", "secret": 1}'
     assert new_fields_reported(tmp_path, [plain, decoy]) == {"a": {"seen"}, "b": {"inner", "secret"}}
 
 
-def test_a_decoy_does_not_fail_a_type_that_refuses_new_fields(tmp_path: Path) -> None:
+def test_a_record_that_mentions_another_type_does_not_fail_that_type(tmp_path: Path) -> None:
     decoy = b'{"other": {"type": "a"}, "type": "b"}'
     types = [*TYPES[:1], type_flow("b", pa.schema([("other", pa.struct([("type", TEXT)]))]))]
     flow = fanout_flow(tmp_path, types, on=Policies(new_column=NewColumnPolicy.FAIL))
@@ -211,7 +209,7 @@ def test_records_that_looked_like_several_types_are_written_in_their_order(tmp_p
     assert (outcome.footer(file)["first"], file.last_offset) == (100, 101)
 
 
-def test_wrapped_records_are_routed_by_what_is_inside_and_quarantined_as_they_came(tmp_path: Path) -> None:
+def test_compressed_records_are_routed_by_content_and_quarantined_unchanged(tmp_path: Path) -> None:
     texts = [b'{"type": "a", "n": 1}', b'{"type": "a", "n": "x"}', b'{"type": "who"}', b"not JSON"]
     values = [*(gzip.compress(text) for text in texts), b"not gzip"]
     outcome = run(fanout_flow(tmp_path, TYPES, decode=DecodeSpec("json", Payload.GZIP)), kafka_part(values))
@@ -262,7 +260,7 @@ def test_the_last_header_of_the_name_counts() -> None:
     assert router.route(batch).codes.tolist() == [1, *[UNKNOWN] * 5]
 
 
-def test_a_key_is_text_or_means_no_type() -> None:
+def test_a_route_key_that_is_not_text_matches_no_type() -> None:
     router = PlainRouter(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Wrapping())
     batch = kafka_part([b"1"] * 5, keys=[b"b", "ä".encode(), b"\xff", None, b""])
     assert router.route(batch).codes.tolist() == [1, 0, UNKNOWN, UNKNOWN, UNKNOWN]
@@ -292,7 +290,7 @@ def shown_fate(folder: Path, value: bytes) -> str:
         (b"[]", "expected an object"),
     ],
 )
-def test_a_record_without_a_type_says_why(tmp_path: Path, value: bytes, reason: str) -> None:
+def test_a_record_without_a_type_has_a_reason(tmp_path: Path, value: bytes, reason: str) -> None:
     assert shown_fate(tmp_path, value) == reason
 
 

@@ -55,7 +55,7 @@ def files_in(folder: Path) -> list[Path]:
     return sorted((folder / "root").rglob("*.pq"))
 
 
-def test_nothing_is_opened_before_the_end_unless_it_must(tmp_path: Path) -> None:
+def test_files_are_opened_late(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     for number in range(300):
         add(pool, (A, B)[number % 2], f"day {number}", number)
@@ -73,7 +73,7 @@ def test_a_full_row_group_is_written_at_once_into_the_same_file(tmp_path: Path) 
     assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 2]
 
 
-def test_the_largest_pile_is_written_when_all_together_are_too_large(tmp_path: Path) -> None:
+def test_the_largest_buffer_is_written_when_all_exceed_the_limit(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, pending_bytes_max=40)
     add(pool, A, "d1", 1)
     add(pool, B, "d2", 2, 3, 4)
@@ -102,7 +102,7 @@ def numbers(folder: Path, path: str) -> list[int]:
     st.integers(1, 200),
     st.integers(1, 400),
 )
-def test_every_row_is_in_one_file_of_its_type_and_day_whatever_the_limits(
+def test_every_row_is_in_one_file_of_its_type_and_day_under_any_limits(
     tmp_path: Path, adds: list[tuple[TypeKey, str, int]], writers: int, group_bytes: int, pending_bytes: int
 ) -> None:
     folder = tmp_path / uuid.uuid4().hex
@@ -132,7 +132,7 @@ def footer(folder: Path, path: str) -> dict[str, Any]:
     return facts
 
 
-def test_a_footer_tells_all_that_a_rebuild_has_to_know(tmp_path: Path) -> None:
+def test_a_footer_holds_all_that_a_rebuild_needs(tmp_path: Path) -> None:
     piece = RoutedSlice(TOPIC_ID, 50, 900, (50, 100, 300), {"a": 120, "b": 50}, after={"a": 90})
     pool = pool_of(tmp_path, piece)
     add(pool, A, "2026-01-07", 130, 140)
@@ -173,7 +173,7 @@ def test_a_file_that_closed_early_does_not_guess_how_many_there_are(tmp_path: Pa
     assert footer(tmp_path, staged[B].files[0].path)["types"] == {"a": 1, "b": 1}
 
 
-def test_statistics_are_made_where_the_table_wants_them(tmp_path: Path) -> None:
+def test_statistics_are_collected_if_the_table_needs_them(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, statistics=True)
     add(pool, A, "d", 1, 5)
     (file,) = pool.finish()[A].files
@@ -194,7 +194,7 @@ def test_a_failed_type_leaves_no_file_in_the_report_and_the_others_theirs(tmp_pa
     assert staged.keys() == {B}
 
 
-def test_what_belongs_to_no_type_fails_the_task(tmp_path: Path) -> None:
+def test_records_of_no_type_fail_the_task(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     with pytest.raises(OSError), pool.isolated(NOBODY):
         raise OSError("quota")

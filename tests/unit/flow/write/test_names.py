@@ -57,7 +57,7 @@ def test_compacted_replayed_and_closed_names_are_read_back() -> None:
     assert parse_replayed_name("day=x/" + replayed) == ReplayedName("run-1", UNIQUE)
 
 
-def test_no_kind_of_name_is_taken_for_another() -> None:
+def test_kinds_of_file_names_are_distinguished() -> None:
     names = [staged_name(TOPIC_ID, 1, 2, 3, UNIQUE), compacted_name(1, UNIQUE), replayed_name("1", UNIQUE)]
     names.append(closed_name(owner_tag("job"), 1, UNIQUE))
     parsers = [parse_staged_name, parse_compacted_name, parse_replayed_name, parse_closed_name]
@@ -82,7 +82,7 @@ def test_no_kind_of_name_is_taken_for_another() -> None:
         "",
     ],
 )
-def test_a_file_of_somebody_else_is_not_ours(path: str) -> None:
+def test_a_foreign_file_is_recognised(path: str) -> None:
     assert parse_staged_name(path) is None
     assert parse_compacted_name(path) is None
     assert parse_replayed_name(path) is None

@@ -53,7 +53,7 @@ def test_numbers_dates_and_strings_over_several_row_groups() -> None:
     }
 
 
-def test_structs_nest_and_lists_and_maps_have_none() -> None:
+def test_statistics_cover_nested_structs_but_not_lists_and_maps() -> None:
     table = pa.table(
         {
             "l": pa.array([[1], None], pa.list_(pa.struct([("p", pa.int32()), ("q", pa.int32())]).field(0).type)),
@@ -100,7 +100,7 @@ def test_text_and_names_stay_utf8() -> None:
     assert '"minValues":{"ü𠮷":"𠮷野家"}' in text_of(pa.table({"ü𠮷": ["𠮷野家"]}))
 
 
-def test_bytes_that_are_no_text_leave_both_bounds_out() -> None:
+def test_statistics_of_text_that_is_not_utf8_have_no_bounds() -> None:
     assert bounds_of_array(pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())) == (None, None)
 
 

@@ -72,7 +72,7 @@ def test_rows_of_one_day_become_one_file_with_its_facts(tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / file.path).schema_arrow.names == ["n", "s"]
 
 
-def test_no_rows_no_files(tmp_path: Path) -> None:
+def test_no_rows_give_no_files(tmp_path: Path) -> None:
     writer = writer_of(options_of(tmp_path))
     writer.write(batch([]))
     assert writer.finish() == ()
@@ -93,7 +93,7 @@ def test_a_table_without_partitions_has_flat_files(tmp_path: Path) -> None:
     st.integers(1, 4),
     st.integers(1, 20),
 )
-def test_every_row_is_in_one_file_of_its_day_whatever_the_limits(
+def test_every_row_is_in_one_file_of_its_day_under_any_limits(
     tmp_path: Path, batches: list[list[date | None]], open_writers_max: int, row_group_rows_max: int
 ) -> None:
     folder = tmp_path / uuid.uuid4().hex
@@ -188,7 +188,7 @@ def test_a_column_that_cannot_partition_is_refused_before_the_first_row(tmp_path
         writer_of(options_of(tmp_path, schema=schema, partition_by=("k",)))
 
 
-def test_options_travel_to_tasks(tmp_path: Path) -> None:
+def test_options_can_be_pickled(tmp_path: Path) -> None:
     options = options_of(tmp_path)
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -261,7 +261,7 @@ def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:
     assert len({file.path for file in files}) == len(files) == 20
 
 
-def test_a_report_of_another_version_of_penstock_says_what_to_install() -> None:
+def test_a_report_of_another_penstock_version_names_the_version_to_install() -> None:
     newer = msgspec.msgpack.encode((REPORT_VERSION + 1, TaskReport()))
     with pytest.raises(UserError) as raised:
         decode_report(newer)

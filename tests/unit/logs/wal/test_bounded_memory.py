@@ -60,7 +60,7 @@ BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_stands_for_more_than_its_bytes_is_refused_cheaply(
+def test_a_body_that_expands_beyond_the_limit_is_refused_without_decoding(
     process: tuple[subprocess.Popen[str], str], name: str
 ) -> None:
     server, url = process
@@ -74,7 +74,7 @@ def test_a_body_that_stands_for_more_than_its_bytes_is_refused_cheaply(
     assert peak_bytes(server) - before < GROWTH_BYTES_MAX
 
 
-def test_half_sent_heads_cost_little(process: tuple[subprocess.Popen[str], str]) -> None:
+def test_incomplete_request_heads_use_little_memory(process: tuple[subprocess.Popen[str], str]) -> None:
     server, url = process
     split = urlsplit(url)
     reset_peak(server)

@@ -108,7 +108,7 @@ def test_each_format_becomes_records(client: WalClient, content_type: str, body:
         ("", b"{}"),
     ],
 )
-def test_a_body_that_is_not_what_it_says_appends_nothing(
+def test_a_body_that_contradicts_its_content_type_appends_nothing(
     server: WalServer, client: WalClient, content_type: str, body: bytes
 ) -> None:
     with pytest.raises(WalRefusedError):
@@ -129,7 +129,7 @@ def test_any_bytes_are_read_or_refused(content_type: str, body: bytes, key: byte
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]))
 @settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_path_and_query_is_answered(server: WalServer, path: str, query: str, method: str) -> None:
+def test_any_path_and_query_gets_a_response(server: WalServer, path: str, query: str, method: str) -> None:
     target = f"/topics/{quote(path, safe='')}?{quote(query, safe='=&')}"
     status, _, body = asked(server, method, target, {"Content-Type": JSON}, b"{}")
     assert status in (200, 400, 404, 409)
@@ -158,7 +158,7 @@ def test_a_large_record_or_body_is_refused_with_its_limit(server: WalServer, cli
     assert ends(server) == [0, 0, 0]
 
 
-def test_what_does_not_exist_is_the_clients_to_mend(client: WalClient) -> None:
+def test_an_unknown_resource_is_a_client_error(client: WalClient) -> None:
     for call in (
         lambda: client.append("other", [b"a"]),
         lambda: client.append(TOPIC, [b"a"], partition=3),
@@ -218,7 +218,7 @@ HEAD = f"POST /topics/{TOPIC}/append HTTP/1.1\r\nHost: localhost\r\nContent-Type
 
 
 @pytest.mark.parametrize("sent", [0, 1, 9])
-def test_a_body_half_sent_appends_nothing(server: WalServer, sent: int) -> None:
+def test_an_incomplete_body_appends_nothing(server: WalServer, sent: int) -> None:
     with raw(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 10\r\n\r\n" + b"x" * sent)
         connection.shutdown(socket.SHUT_WR)
@@ -246,7 +246,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_its_connection_closed(
     assert ends(server) == [0, 0, 0]
 
 
-def test_clients_that_send_and_read_nothing_are_cut_off_and_hold_up_nobody(
+def test_silent_clients_are_disconnected_and_block_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One never sends its request, one half a body, one never reads an answer larger than what sockets buffer."""
@@ -351,7 +351,7 @@ def test_a_long_job_name_is_registered_and_a_longer_one_refused(client: WalClien
     assert "249" in raised.value.hint
 
 
-def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does(tmp_path: Path) -> None:
+def test_a_full_partition_answers_retry_after_and_the_client_retries(tmp_path: Path) -> None:
     limits = WalLimits(partition_bytes_max=4_000, reserve_bytes=1024)
     with served(tmp_path, limits) as server:
         [state] = server.store.create_topic(TOPIC, 1)
@@ -386,7 +386,7 @@ def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None
         assert [kept[offset] for offset in some] == [b"%d-%d" % (number, each) for each in range(20)]
 
 
-def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not() -> None:
+def test_an_unreachable_server_is_transient_and_an_invalid_address_is_not() -> None:
     slept: list[float] = []
     client = WalClient("http://127.0.0.1:9", tries_max=3, sleep=slept.append)
     with pytest.raises(TransientError):
@@ -406,7 +406,7 @@ def test_topics_are_listed_with_ends_sizes_and_what_jobs_have_committed(server: 
     ]
 
 
-def test_with_tokens_only_those_who_have_one_are_answered(tmp_path: Path) -> None:
+def test_with_tokens_requests_without_one_are_refused(tmp_path: Path) -> None:
     with served(tmp_path / "wal", tokens=["first-token", "second-token"]) as server:
         for token in ("first-token", "second-token"):
             with WalClient(server.url, token=token) as known:

@@ -54,7 +54,7 @@ def test_a_repeat_gets_the_offsets_of_the_first_and_other_records_under_its_key_
     assert values_in(store) == [b"a", b"b", b"c"]
 
 
-def test_a_known_key_is_recognised_in_whatever_partition_its_records_would_be(tmp_path: Path) -> None:
+def test_a_known_idempotency_key_is_recognised_in_every_partition(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic(8)
     first = append(store, b"a", b"b", key="k1", client_key="one")
     for number in range(8):
@@ -349,7 +349,7 @@ def test_one_process_serves_a_folder(tmp_path: Path) -> None:
     Folder(tmp_path).open().close()
 
 
-def test_foreign_files_do_not_stop_it(tmp_path: Path) -> None:
+def test_foreign_files_do_not_stop_the_wal(tmp_path: Path) -> None:
     for name in ("notes.txt", "topics", "topics/lost+found", ".DS_Store/x"):
         (tmp_path / name).mkdir(parents=True)
     store = Folder(tmp_path).with_topic()

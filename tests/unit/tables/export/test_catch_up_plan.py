@@ -46,7 +46,7 @@ def test_a_type_beyond_the_end_of_a_bounded_slice_takes_no_part() -> None:
     assert planned(at(20, A=waiting(4), B=waiting(9)), records_max=3) == (4, 4, 7, {"A": 4})
 
 
-def test_a_type_that_could_not_be_written_lately_rests() -> None:
+def test_a_type_that_failed_lately_is_not_tried_yet() -> None:
     here = at(20, A=waiting(4), B=waiting(9))
     assert planned(here, resting="A") == (9, 9, 20, {"B": 9})
     assert planned(here, resting="AB") is None
@@ -55,7 +55,7 @@ def test_a_type_that_could_not_be_written_lately_rests() -> None:
 # gaps
 
 
-def test_what_a_gap_took_is_counted_however_many_slices_the_rest_needs() -> None:
+def test_a_gap_is_counted_once_regardless_of_the_number_of_slices() -> None:
     """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
     here = at(8, B=waiting(1, deferred=4))
     vanished = 0

@@ -81,7 +81,7 @@ def test_a_complete_day_becomes_one_file_per_type_across_partitions(tmp_path: Pa
     assert root.staged() == []
 
 
-def test_a_bounded_compaction_takes_one_group_and_says_that_more_is_left(tmp_path: Path) -> None:
+def test_a_bounded_compaction_merges_one_group_and_reports_that_more_remain(tmp_path: Path) -> None:
     root = filled(tmp_path)
     assert compacted(root.table, effort=Effort(alike_min=7)).files_removed == 0, (
         "six files of a type have the same size"
@@ -111,7 +111,7 @@ def test_a_second_compaction_finds_nothing_to_do(tmp_path: Path) -> None:
     assert (root.files(), root.state) == (files, known), "positions and totals are what they were"
 
 
-def test_open_days_are_left_alone_unless_all_are_wanted(tmp_path: Path) -> None:
+def test_open_days_are_not_compacted_unless_requested(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
     for number, day in enumerate((MONDAY, MONDAY, TUESDAY, TUESDAY, WEDNESDAY, WEDNESDAY)):
@@ -125,7 +125,7 @@ def test_open_days_are_left_alone_unless_all_are_wanted(tmp_path: Path) -> None:
     assert rows_in(root.lake) == root.expected
 
 
-def test_outputs_have_about_the_size_that_is_wanted(tmp_path: Path) -> None:
+def test_outputs_have_about_the_target_size(tmp_path: Path) -> None:
     root = filled(tmp_path)
     sizes = [(root.lake / path).stat().st_size for path in root.files() if path.startswith(f"order/day={MONDAY}")]
     compacted(root.table, max(sizes) + 1)
@@ -152,7 +152,7 @@ def test_files_of_other_jobs_in_the_same_root_are_never_touched(tmp_path: Path) 
     assert rows_in(ours.lake) == ours.expected + theirs.expected
 
 
-def test_a_foreign_parquet_file_in_the_folder_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_parquet_file_in_the_folder_is_not_touched(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / "order" / f"day={MONDAY}" / "notes.parquet"
     pq.write_table(pa.table({"note": ["mine"]}), foreign)
@@ -324,9 +324,7 @@ def test_a_damaged_file_stops_the_compaction_of_its_type_alone_and_nothing_of_it
 
 
 @pytest.mark.parametrize("pending", [False, True], ids=["finished", "with a pending file"])
-def test_a_plain_type_whose_log_cannot_be_opened_does_not_keep_the_others_from_it(
-    tmp_path: Path, pending: bool
-) -> None:
+def test_a_plain_type_whose_log_cannot_be_opened_does_not_block_the_others(tmp_path: Path, pending: bool) -> None:
     root = filled(tmp_path)
     if pending:
         with pytest.raises(CrashError):
@@ -339,7 +337,7 @@ def test_a_plain_type_whose_log_cannot_be_opened_does_not_keep_the_others_from_i
     assert rows_in(root.lake) == root.expected
 
 
-def test_a_delta_type_whose_log_cannot_be_opened_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+def test_a_delta_type_whose_log_cannot_be_opened_does_not_block_the_others(tmp_path: Path) -> None:
     root = filled(tmp_path, export="format: delta")
     with locked(root, "order"):
         report = compacted(fresh(root))

@@ -317,7 +317,7 @@ def seen(case: Case) -> Verdict:
 
 
 @pytest.mark.parametrize(("case", "kind"), crossed(0))
-def test_a_damage_is_found(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path) -> None:
+def test_damage_is_found(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path) -> None:
     lake = lakes[kind].copied(tmp_path)
     case.damage(lake)
     report = lake.verify(values=True) if case.only_values else lake.verify(deep=False)
@@ -325,7 +325,7 @@ def test_a_damage_is_found(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_
 
 
 @pytest.mark.parametrize(("case", "kind"), crossed(1))
-def test_a_damage_is_found_or_called_not_proven_where_the_log_has_lost_its_records(
+def test_damage_is_found_or_not_proven_where_records_expired(
     lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_path: Path
 ) -> None:
     lake = lakes[kind].copied(tmp_path, trimmed=True)

@@ -95,7 +95,7 @@ def test_other_routes_are_refused_while_records_wait_for_a_type(tmp_path: Path, 
     assert logs_of(changed).state().routing == logs_of(changed).routing() != logs_of(root.job_path).routing()
 
 
-def test_the_order_of_types_in_the_job_file_is_no_other_route(tmp_path: Path) -> None:
+def test_reordering_types_in_the_job_file_keeps_the_route(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lines = root.job_path.read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("  order:"))
@@ -164,7 +164,7 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
         refuse_unnamed_files(logs_of(root.job_path))
 
 
-def test_files_of_other_programs_are_no_reason_to_stop(tmp_path: Path) -> None:
+def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
     foreign.write_bytes(b"not ours")

@@ -133,7 +133,7 @@ def test_rows_missing_from_a_type_that_was_ahead_are_found(tmp_path: Path, kind:
 
 
 @FORMATS
-def test_what_is_left_to_a_type_is_counted_until_it_has_caught_up(tmp_path: Path, kind: Kind) -> None:
+def test_records_deferred_for_a_type_are_counted_until_it_has_caught_up(tmp_path: Path, kind: Kind) -> None:
     lake = made(tmp_path, kind)
     lake.write(ZERO, ORDER, CLICK, CLICK, lagging=["click"])
     lake.prove()
@@ -247,7 +247,7 @@ def test_a_file_that_came_back_after_its_compaction_is_named(tmp_path: Path) -> 
     assert f"1 files that readers see are not in the logs: order/day={MONDAY}/shop.0.24.parquet" in rows.detail
 
 
-def test_what_readers_pass_over_is_no_fault(tmp_path: Path) -> None:
+def test_files_hidden_from_readers_are_not_violations(tmp_path: Path) -> None:
     lake = made(tmp_path, PLAIN)
     for name in ("_probe.1", "_SUCCESS", ".1.parquet.crc", "_old.parquet"):
         (lake.path / "order" / f"day={MONDAY}" / name).write_text("")
@@ -257,7 +257,7 @@ def test_what_readers_pass_over_is_no_fault(tmp_path: Path) -> None:
 # deleted days
 
 
-def test_a_complete_day_that_was_deleted_with_its_folder_is_told_and_no_fault(tmp_path: Path) -> None:
+def test_a_deleted_complete_day_is_reported_but_is_not_a_violation(tmp_path: Path) -> None:
     lake = made(tmp_path, PLAIN)
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
     report = lake.verify()
@@ -311,7 +311,7 @@ def test_a_recreated_topic_is_proved_until_its_files_are_compacted_with_older_on
 
 
 @FORMATS
-def test_what_lagged_of_a_recreated_topic_is_counted_as_vanished(tmp_path: Path, kind: Kind) -> None:
+def test_waiting_records_of_a_recreated_topic_are_counted_as_vanished(tmp_path: Path, kind: Kind) -> None:
     lake = started(make_job(tmp_path, kind), kind, ZERO)
     lake.write(ZERO, ORDER, CLICK, lagging=["click"])
     lake.log = MemoryLog({NEW: {}})

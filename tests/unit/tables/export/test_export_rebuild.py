@@ -282,7 +282,7 @@ def test_killed_at_any_commit_a_rebuild_is_run_again(tmp_path: Path, lose: Lose)
     told.go_on()
 
 
-def test_compacted_files_stand_for_those_that_they_replace(tmp_path: Path) -> None:
+def test_compacted_files_count_as_the_files_that_they_replace(tmp_path: Path) -> None:
     told = story(tmp_path)
     compact(told.root)
     told.root.table = told.root.open()
@@ -303,7 +303,7 @@ def test_late_rows_and_several_days_in_one_slice(tmp_path: Path) -> None:
     told.go_on()
 
 
-def test_what_a_type_that_lagged_had_left_is_read_again(tmp_path: Path) -> None:
+def test_waiting_records_of_a_lagging_type_are_read_again(tmp_path: Path) -> None:
     told = story(tmp_path)
     told.write(ZERO, 34, 44, {("order", TUESDAY): range(34, 40)}, left={("click", TUESDAY): range(40, 44)})
     told.write(ZERO, 44, 54, {("order", TUESDAY): range(44, 50)}, left={("click", TUESDAY): range(50, 54)})
@@ -429,7 +429,7 @@ def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_each_record_is_there_once_whatever_came_before_the_loss(tmp_path: Path, seed: int) -> None:
+def test_each_record_is_there_once_after_any_history_before_the_loss(tmp_path: Path, seed: int) -> None:
     """Random slices, lags, failures and compactions of either format; the end of a type may be lost with its log."""
     chance = random.Random(seed)
     plain = chance.random() < 0.7
@@ -631,7 +631,7 @@ def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     told.go_on(ZERO)
 
 
-def test_a_missing_piece_is_told_by_files_of_other_types(tmp_path: Path) -> None:
+def test_a_missing_slice_is_found_through_files_of_other_types(tmp_path: Path) -> None:
     told = Story(ExportRoot(job_file(tmp_path)))
     told.root.start(ZERO)
     told.write(ZERO, 0, 20, {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}, pieces=(0, 10))
@@ -660,7 +660,7 @@ def test_ranges_that_were_planned_before_others_landed_are_a_doubt(tmp_path: Pat
     assert doubt.endswith(f"files of click are missing before click/day={MONDAY}/shop.0.29.parquet")
 
 
-def test_an_original_beside_its_compacted_file_is_a_doubt(tmp_path: Path) -> None:
+def test_an_original_next_to_its_compacted_file_stops_the_rebuild(tmp_path: Path) -> None:
     told = story(tmp_path)
     original = data(told.root, "order", MONDAY, "shop.0.5.parquet")
     copy = original.read_bytes()

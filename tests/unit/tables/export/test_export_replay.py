@@ -131,7 +131,7 @@ def test_a_run_that_died_before_it_began_leaves_only_what_vacuum_takes(root: Exp
     assert rows_of(root) == root.expected
 
 
-def test_an_exporter_goes_on_beside_a_run_that_died(root: ExportRoot) -> None:
+def test_an_export_continues_while_a_killed_replay_is_unfinished(root: ExportRoot) -> None:
     with pytest.raises(CrashError):
         replay(root, RUN, environment=dying_at("type_committed"))
     root.table = root.open()
@@ -188,7 +188,7 @@ def test_compaction_and_vacuum_in_the_middle_of_a_run_neither_lose_nor_double(ro
 # types that cannot be opened
 
 
-def test_a_type_whose_log_cannot_be_opened_is_never_taken_for_one_that_has_nothing_of_a_run(root: ExportRoot) -> None:
+def test_a_type_whose_log_cannot_be_opened_is_not_treated_as_empty_in_a_replay(root: ExportRoot) -> None:
     """Its rows would stay in quarantine for ever and be replayed a second time."""
     with pytest.raises(CrashError):
         replay(root, RUN, environment=dying_at("type_committed", 2))
@@ -240,7 +240,7 @@ def test_a_type_whose_first_rows_are_replayed_has_them_and_those_that_follow(roo
 # the quarantine
 
 
-def test_a_quarantine_that_was_deleted_knows_no_run_and_nothing_is_owed_to_it(root: ExportRoot) -> None:
+def test_a_deleted_quarantine_has_no_runs_and_nothing_pending(root: ExportRoot) -> None:
     for number, offset in enumerate(BAD, 1):
         replay(root, {("order", MONDAY): [offset]}, number)
     shutil.rmtree(export_quarantine(root.job))

@@ -65,7 +65,7 @@ def deleted(root: ExportRoot, environment: Environment | None = None) -> list[st
 
 
 @FORMATS
-def test_what_a_crash_left_goes_once_the_position_is_beyond_its_start(tmp_path: Path, export: str) -> None:
+def test_files_of_a_crash_are_deleted_once_the_position_is_beyond_their_start(tmp_path: Path, export: str) -> None:
     root = started(tmp_path, export)
     path = leave_slice(root, 0, 10)
     assert deleted(root) == []
@@ -184,7 +184,7 @@ def _paths(root: ExportRoot, files: object) -> list[str]:
 
 
 @FORMATS
-def test_a_type_that_cannot_be_looked_at_does_not_keep_the_others_from_it(tmp_path: Path, export: str) -> None:
+def test_a_type_that_cannot_be_read_does_not_block_the_others(tmp_path: Path, export: str) -> None:
     root = started(tmp_path, export)
     kept, gone = leave_slice(root, 0, 10, "order"), leave_slice(root, 0, 10, "click")
     root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})

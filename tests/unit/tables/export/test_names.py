@@ -20,7 +20,7 @@ from penstock.tables.export.names import FinalName, final_name, name_space, pars
         ("~_topic.7.13.parquet", FinalName("~_topic.", 7, 1, 13)),
     ],
 )
-def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) -> None:
+def test_a_file_name_holds_partition_and_last_offset(path: str, expected: FinalName) -> None:
     assert parse_final_name(path) == expected
 
 
@@ -47,11 +47,11 @@ def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) 
         "compacted~export.7.0.parquet",
     ],
 )
-def test_other_names_are_passed_over(path: str) -> None:
+def test_other_file_names_are_skipped(path: str) -> None:
     assert parse_final_name(path) is None
 
 
-def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_order() -> None:
+def test_several_partitions_and_clusters_in_one_folder_are_distinguished() -> None:
     names = [
         "a.456.12.parquet",
         "123.abc",
@@ -68,7 +68,7 @@ def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_ord
 
 @pytest.mark.parametrize("cluster", ["", "pa4", "_pa4"])
 @pytest.mark.parametrize("incarnation", [1, 2])
-def test_what_a_name_was_made_of_comes_back(cluster: str, incarnation: int) -> None:
+def test_a_file_name_is_parsed_back_into_its_parts(cluster: str, incarnation: int) -> None:
     space = name_space(cluster, "events")
     assert parse_final_name(final_name(space, 123, incarnation, 9)) == FinalName(space, 123, incarnation, 9)
 

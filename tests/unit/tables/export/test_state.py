@@ -72,7 +72,7 @@ def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
     )
 
 
-def test_a_lag_that_is_over_is_none() -> None:
+def test_a_finished_lag_is_removed() -> None:
     over = Lag(9, since_ms=11, watermark_ms=1_000)
     numbers = {position_key(JOB, ZERO): 20, **lag_numbers(JOB, ZERO, {"order": over})}
     assert parse_state(1, numbers, JOB).of(ZERO).lags == {}
@@ -139,7 +139,7 @@ def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
     assert more == {"a": Lag(12, 5, 8, watermark_ms=500)}
 
 
-def test_what_is_not_found_below_the_position_has_vanished() -> None:
+def test_records_not_found_below_the_position_are_counted_as_vanished() -> None:
     here = JobPartition(20, 0, lags={"a": Lag(3, deferred=5)})
     lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1})
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
@@ -191,7 +191,7 @@ class Model:
 
 
 @given(data=st.data())
-def test_whatever_was_read_is_landed_left_or_vanished(data: st.DataObject) -> None:
+def test_every_read_record_is_landed_deferred_or_vanished(data: st.DataObject) -> None:
     """The log may lose records at any time."""
     model = Model(data.draw(st.text("ab", min_size=40, max_size=40)), JobPartition(0, 0))
     for _ in range(data.draw(st.integers(1, 25))):

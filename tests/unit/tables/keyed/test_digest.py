@@ -88,7 +88,7 @@ def test_a_column_without_a_value_does_not_count_and_order_does() -> None:
     assert digest_of(pa.table({"a": ["x", "yz"]})) != digest_of(pa.table({"a": ["xy", "z"]}))
 
 
-def test_a_null_mask_is_not_taken_for_values() -> None:
+def test_a_null_mask_is_not_read_as_values() -> None:
     """Without a frame, the mask and the values of one member can be read as the values of another."""
     kind = pa.struct([("a", pa.int8()), ("b", pa.int8())])
 

@@ -20,7 +20,7 @@ from penstock.tables.keyed.layout import (
 )
 
 
-def test_buckets_are_where_they_were() -> None:
+def test_buckets_are_stable() -> None:
     """A released table is looked up by these numbers: they are written down, not computed."""
     texts = stable_hash(pl.Series(["a", "device-1", "", "ü"])).tolist()
     numbers = stable_hash(pl.Series([0, 1, -1, 2**62])).tolist()
@@ -62,7 +62,7 @@ def test_rows_without_a_whole_key_are_named_with_the_reason() -> None:
 @pytest.mark.parametrize(
     "kind", [pa.float64(), pa.decimal128(9, 2), pa.list_(pa.int64()), pa.struct([("a", pa.int8())])]
 )
-def test_values_with_several_faces_are_no_keys(kind: pa.DataType) -> None:
+def test_values_with_several_notations_are_refused_as_keys(kind: pa.DataType) -> None:
     assert not is_key_type(kind)
 
 

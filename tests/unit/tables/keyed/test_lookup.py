@@ -46,7 +46,7 @@ ROWS = st.fixed_dictionaries(
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @settings(max_examples=30)
 @given(rows=st.lists(ROWS, min_size=1, max_size=5))
-def test_a_row_is_looked_for_where_it_lies(layout: Layout, rows: list[dict[str, object]]) -> None:
+def test_a_row_is_searched_in_its_bucket(layout: Layout, rows: list[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(rows, KINDS)
     values = wanted_values(layout, KINDS, {name: [row[name] for row in rows] for name in layout.keys})
     result = buckets_with(layout, KINDS, values)
@@ -54,14 +54,14 @@ def test_a_row_is_looked_for_where_it_lies(layout: Layout, rows: list[dict[str, 
     assert set(buckets_of(layout, key_frame(layout, table)).to_list()) <= set(result)
 
 
-def test_a_whole_partition_key_is_one_bucket_whatever_the_row_key() -> None:
+def test_rows_of_one_partition_key_are_in_one_bucket() -> None:
     layout = LAYOUTS[0]
     result = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
     assert result is not None and len(result) == 1
     assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 1})) is None
 
 
-def test_no_value_is_nowhere() -> None:
+def test_a_null_has_no_bucket() -> None:
     layout = LAYOUTS[0]
     assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": []})) == []
     assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": None})) == []
@@ -91,7 +91,7 @@ def test_values_are_taken_as_the_column_has_them() -> None:
         ({"day": 1}, "day"),
     ],
 )
-def test_what_makes_no_sense_is_told(keys: dict[str, object], words: str) -> None:
+def test_nonsensical_settings_are_reported(keys: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as caught:
         wanted_values(LAYOUTS[0], KINDS, keys)
     assert words in str(caught.value)

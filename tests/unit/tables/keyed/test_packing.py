@@ -66,6 +66,6 @@ def test_no_value_comes_before_every_value() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_rows_are_in_order(count: int) -> None:
+def test_few_rows_keep_their_order(count: int) -> None:
     rows = pl.Series([date(2026, 1, 1) + timedelta(days=number) for number in range(count)], dtype=pl.Date)
     assert in_order(packed([rows]), [rows]).tolist() == list(range(count))

@@ -91,7 +91,7 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
         ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),
     ],
 )
-def test_a_fault_is_told_with_its_place(load: Load, more: str, key: str, words: str) -> None:
+def test_a_fault_is_reported_with_its_location(load: Load, more: str, key: str, words: str) -> None:
     result = faults(load, more)
     assert [each for each, _ in result] == [key]
     assert words in result[0][1]
@@ -120,7 +120,7 @@ def test_tombstones_delete_or_are_left_out(load: Load) -> None:
         ("[device, at, number, share, tags, gone, state]", "", "drop", "no column"),
     ],
 )
-def test_dropped_fields_are_no_columns(load: Load, drop: str, further: str, key: str, words: str) -> None:
+def test_dropped_fields_are_not_columns(load: Load, drop: str, further: str, key: str, words: str) -> None:
     result = faults(load, "row_keys: [number]", f"drop: {drop}\n{further}")
     assert (key, True) in [(each, words in message) for each, message in result]
 

@@ -131,7 +131,7 @@ def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_not
     assert lake.partial_points() + lake.number("points_removed") == 4
 
 
-def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: Path) -> None:
+def test_a_compaction_planned_before_a_close_changes_no_file_of_it(tmp_path: Path) -> None:
     """A process that was stopped wants to clean; meanwhile another one began a close that may want the files."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0)])
@@ -151,7 +151,7 @@ def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: P
     assert lake.partial_points() + lake.number("points_removed") == 3
 
 
-def test_aggregates_that_a_job_asks_for_later_are_null_where_partials_do_not_tell(tmp_path: Path) -> None:
+def test_aggregates_added_later_are_null_where_partials_lack_them(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)

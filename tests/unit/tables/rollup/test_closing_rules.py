@@ -12,7 +12,7 @@ from penstock.tables.rollup.watermark import HeldBy
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, partition
 
 
-def test_w1_unread_records_of_any_partition_hold_windows_open_however_long(tmp_path: Path) -> None:
+def test_w1_unread_records_of_any_partition_hold_windows_open_indefinitely(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path, partitions=2)
     lake.land([Point("b", 0, 1.0)], 1)
     lake.log.append(partition(1), b"not read yet")

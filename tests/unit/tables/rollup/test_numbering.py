@@ -21,7 +21,7 @@ def frame(series: list[tuple[str, str]], first_count: int = 0) -> pl.DataFrame:
 
 
 @given(st.lists(ROWS, max_size=4))
-def test_every_row_keeps_its_series_whatever_came_before(several: list[list[tuple[str, str]]]) -> None:
+def test_every_row_keeps_its_series_after_any_history(several: list[list[tuple[str, str]]]) -> None:
     numbering = Numbering()
     numbered = [numbering.numbered(frame(rows, 100 * index)) for index, rows in enumerate(several)]
     ordered = numbering.ordered()

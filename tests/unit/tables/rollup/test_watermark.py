@@ -38,7 +38,7 @@ def test_the_slowest_partition_that_is_not_idle_decides() -> None:
     assert watermark(times, None, IDLE_MS, 100_001) == Watermark(3_000, P1, HeldBy.SILENT)
 
 
-def test_w1_a_partition_with_unread_records_holds_the_watermark_however_long() -> None:
+def test_w1_a_partition_with_unread_records_holds_the_watermark_indefinitely() -> None:
     times = {P0: read_to_end(900_000, 0), P1: with_unread(3_000, 0)}
     assert watermark(times, None, IDLE_MS, 10**12) == Watermark(3_000, P1, HeldBy.UNREAD)
 
@@ -131,7 +131,7 @@ TIMES = st.builds(
 @given(
     st.lists(st.tuples(st.dictionaries(st.sampled_from([P0, P1]), TIMES), st.integers(0, 2 * 10**6)), max_size=8),
 )
-def test_w4_the_watermark_never_falls_whatever_partitions_say(
+def test_w4_the_watermark_never_falls(
     moments: list[tuple[dict[Partition, PartitionTime], int]],
 ) -> None:
     committed: int | None = None

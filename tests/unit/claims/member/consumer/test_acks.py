@@ -52,7 +52,7 @@ def test_upstream_18_and_31_a_record_finished_in_the_middle_stays_tracked_until_
     assert (three.position, two.position) == (3, 2)
 
 
-def test_upstream_22_whoever_stops_with_records_under_way_leaves_the_position_at_the_first_of_them() -> None:
+def test_upstream_22_a_member_that_stops_leaves_the_position_at_its_first_unacknowledged_record() -> None:
     six = delivered(0, 1, 2, 3, 4, 5)
     six.done(0, TOKEN)
     assert (six.position, six.undone) == (1, 5)
@@ -105,7 +105,7 @@ def test_p16_finishing_a_record_twice_is_refused_and_counts_nothing() -> None:
     assert issubclass(DoneTwiceError, UserError)
 
 
-def test_p16_finishing_what_was_never_handed_out_is_refused() -> None:
+def test_p16_acknowledging_an_undelivered_record_is_refused() -> None:
     holes = delivered(10, 14, start=10)
     for offset in (12, 15, 1000):
         with pytest.raises(UnknownWorkError) as unknown:
@@ -124,7 +124,7 @@ def test_p16_finishing_a_record_of_another_claim_is_refused(token: int) -> None:
     assert one.undone == 1
 
 
-def test_i6_a_poison_record_stops_the_hand_out_after_the_bound_however_many_are_done_behind_it() -> None:
+def test_i6_a_poison_record_stops_delivery_after_the_bound() -> None:
     full = delivered(0, 1, 2, in_flight_max=3)
     assert full.room == 0
     full.done(1, TOKEN)

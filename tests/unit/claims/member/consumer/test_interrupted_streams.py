@@ -67,7 +67,7 @@ def test_a_record_from_before_the_interruption_is_lost_and_neither_unknown_nor_d
     assert not any(member.done(work) for work in before), "none is done, and none raises anything else"
 
 
-def test_what_was_not_done_is_delivered_again_and_each_delivery_is_done_on_its_own() -> None:
+def test_unacknowledged_records_are_redelivered_and_acknowledged_separately() -> None:
     member = Reading()
     before = member.hand_out(6)
     member.lose_the_broker()
@@ -82,7 +82,7 @@ def test_what_was_not_done_is_delivered_again_and_each_delivery_is_done_on_its_o
     assert member.group.claim(WEB).position == RECORDS
 
 
-def test_what_was_done_is_not_delivered_again_although_no_heartbeat_told_of_it() -> None:
+def test_acknowledged_records_are_not_redelivered_without_a_heartbeat() -> None:
     member = Reading()
     for work in member.hand_out(4):
         member.agent.deaf = True
@@ -99,7 +99,7 @@ def test_a_record_made_by_hand_is_checked_against_the_present_stream() -> None:
     assert member.done(Work(WEB, work.offset, None, None, (), None, work.token))
 
 
-def test_what_was_done_while_a_claim_was_in_doubt_is_told_when_it_is_released() -> None:
+def test_work_done_under_a_doubtful_claim_is_reported_at_release() -> None:
     """At most once it may be done then, as nobody else will do it: it is not lost."""
     member = Reading("at_most_once")
     works = member.hand_out(4)

@@ -57,7 +57,7 @@ def test_a_member_replaces_its_clients_if_nothing_that_it_wrote_comes_back() -> 
     assert member.replaced == 1, "the new ones have as much time"
 
 
-def test_a_member_that_hears_itself_goes_on() -> None:
+def test_a_member_that_reads_its_own_records_continues() -> None:
     member = Listening()
     member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
     member.hears_itself()

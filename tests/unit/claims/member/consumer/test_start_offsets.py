@@ -120,7 +120,7 @@ def test_p1_latest_is_fixed_for_every_partition_of_the_topic_when_its_group_begi
     assert berts.find({ONE: bert.held()[ONE]}) == {ONE: 5}
 
 
-def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_share() -> None:
+def test_p1_members_that_start_together_use_the_configured_start() -> None:
     group = Group(ZERO, ONE, records=5)
     anna, annas = group.join("anna", LATEST)
     bert, berts = group.join("bert", LATEST)
@@ -133,7 +133,7 @@ def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_sha
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_p12_one_wrong_answer_of_a_broker_is_not_believed(delivery: Delivery) -> None:
+def test_p12_one_wrong_answer_of_a_broker_is_ignored(delivery: Delivery) -> None:
     group = Group(ZERO, records=10)
     anna, starts = group.alone(DeliveryOptions(delivery), position=10)
     group.broker.wrong[ZERO] = RESTARTED
@@ -149,7 +149,7 @@ def test_p12_one_wrong_answer_of_a_broker_is_not_believed(delivery: Delivery) ->
     assert [type(item) for item in group.heard] == [ReadingInterrupted]
 
 
-def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> None:
+def test_p12_a_lasting_answer_of_the_log_stops_the_member() -> None:
     group = Group(ZERO, records=10)
     anna, starts = group.alone(DeliveryOptions(), position=99)
     began_at = group.coordination.now
@@ -160,7 +160,7 @@ def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> No
     assert group.broker.clients >= ANSWERS_MIN, "each answer but the first was given to a client of its own"
 
 
-def test_p12_another_wrong_answer_later_begins_another_doubt() -> None:
+def test_p12_a_later_wrong_answer_starts_a_new_waiting_time() -> None:
     group = Group(ZERO, records=10)
     anna, starts = group.alone(DeliveryOptions(), position=10)
     for _ in range(3):

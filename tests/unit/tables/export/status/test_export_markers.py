@@ -130,7 +130,7 @@ def test_the_marker_goes_before_late_rows_are_committed(tmp_path: Path, export: 
 
 
 @pytest.mark.parametrize("step", ["checked", "type_committed", "renaming", "renamed", "committed"])
-def test_killed_at_any_step_of_late_rows_no_marker_stands_over_them(tmp_path: Path, step: str) -> None:
+def test_killed_at_any_step_of_late_rows_no_marker_covers_them(tmp_path: Path, step: str) -> None:
     root = closed_monday(tmp_path)
     # The second time that "checked" is reached is inside the type's commit, just before the marker goes.
     root.table = root.open(dying_at(step, 2 if step == "checked" else 1))
@@ -166,9 +166,7 @@ def test_killed_at_any_step_of_late_rows_no_marker_stands_over_them(tmp_path: Pa
         ("marked", 1),
     ],
 )
-def test_killed_in_the_middle_of_a_compaction_no_marker_stands_over_missing_rows(
-    tmp_path: Path, step: str, visit: int
-) -> None:
+def test_killed_during_a_compaction_no_marker_covers_missing_rows(tmp_path: Path, step: str, visit: int) -> None:
     root = closed_monday(tmp_path)
     before = marker(root)
     with pytest.raises(CrashError):
@@ -231,7 +229,7 @@ def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path
     assert marker(root) is None
 
 
-def test_where_no_marker_can_be_put_rows_are_written_all_the_same(tmp_path: Path) -> None:
+def test_rows_are_written_although_a_marker_cannot_be_put(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     (root.lake / "_penstock/shop/complete").write_text("in the way")
     root.start(ZERO)

@@ -73,7 +73,7 @@ def discrepancy(state: ExportState) -> int:
     return measure(state, {ZERO: None}, NO_LIMITS).discrepancy_records["events/0"]
 
 
-def test_types_that_are_up_to_date_do_not_differ_however_long_they_had_no_event() -> None:
+def test_idle_types_have_no_discrepancy() -> None:
     assert discrepancy(export(1_000_000)) == 0
 
 
