@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
-
-import msgspec
 
 from penstock.flow.decode.misfit import MisfitError
 
@@ -59,23 +56,6 @@ def _refuse_constant(name: str) -> None:
     raise MisfitError(f"not JSON: {name} is no number there")
 
 
-class _Name(str):
-    """A name that is equal to no other, so that a dict keeps all members of an object that have one name."""
-
-    __slots__ = ()
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-
-_PAIRS = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=str.__new__).decode
-
-
-def member_texts(text: bytes) -> tuple[list[str], Iterable[msgspec.Raw]]:
-    """The names of an object's members, also those that are given twice, and their texts; none of another value."""
-    pairs = _PAIRS(text) if text.startswith(b"{") else {}
-    return [*map(str, pairs)], pairs.values()
-
-
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=_refuse_constant
 )
@@ -111,12 +91,6 @@ def without_constants(record: bytes) -> bytes:
     if b"NaN" not in record and b"Inf" not in record:
         return record
     return _STRING_OR_CONSTANT.sub(lambda match: match[1] or _TOO_LARGE, record)
-
-
-def doubled_name(text: bytes) -> str | None:
-    """A name that an object gives twice."""
-    names, _ = member_texts(text)
-    return None if len(set(names)) == len(names) else max(names, key=names.count)
 
 
 def well_formed(text: str) -> str:

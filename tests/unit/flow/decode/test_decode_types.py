@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import UserError
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, error_of, good_offsets
 
 MICROS = pa.timestamp("us", "UTC")
@@ -184,3 +185,32 @@ def test_a_decimal_with_an_exponent_that_arrow_takes_for_zero_is_bad(kind: pa.Da
     schema = pa.schema([("a", kind), ("b", pa.float64())])
     decoded = decode_json(schema, [b'{"a":1}', f'{{"a":{number}}}'.encode(), f'{{"a":0,"b":{number}}}'.encode()])
     assert bad_offsets(decoded) == [101]
+
+
+MISREAD = ["1" + "0" * 60 + "e-106", "1." + "0" * 70 + "e-36", "1" + "0" * 60 + "e-98"]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.decimal128(38, 10), pa.decimal128(38, 0)], ids=str)
+@pytest.mark.parametrize("number", [*MISREAD, "1e-239", "0.05e-194", "1e-80", "1.2345678901234567e-99"])
+@pytest.mark.parametrize("shape", ['{"a":%s}', '{"a":"%s"}', '{"l":[%s]}', '{"m":{"k":%s}}'])
+def test_no_decimal_has_a_value_that_its_text_has_not(kind: pa.DataType, number: str, shape: str) -> None:
+    """Arrow's reader takes some of these for 0, and some for another number."""
+    schema = pa.schema([("a", kind), ("l", pa.list_(kind)), ("m", pa.map_(pa.string(), kind)), ("s", pa.string())])
+    for neighbour in (b'{"a":1}', b'{"a":0}', b'{"s":5}', b'{"a":1,"a":2}'):
+        decoded = decode_json(schema, [neighbour, (shape % number).encode(), neighbour])
+        assert 101 in bad_offsets(decoded)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.map_(pa.string(), pa.int64())),
+        pa.struct([("m", pa.map_(pa.string(), pa.int64()))]),
+        pa.map_(pa.string(), pa.map_(pa.string(), pa.int64())),
+    ],
+    ids=str,
+)
+def test_a_map_that_is_not_a_column_is_refused_with_a_hint(kind: pa.DataType) -> None:
+    with pytest.raises(UserError) as caught:
+        decode_json(pa.schema([("a", kind)]), [b"{}"])
+    assert caught.value.hint is not None

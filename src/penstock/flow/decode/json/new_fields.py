@@ -25,8 +25,8 @@ _SHOWN = {pa.int64(): "wholes", pa.float64(): "fractions", pa.bool_(): "flags"}
 _NO_NAMES: frozenset[str] = frozenset()
 
 Columns = Iterable[tuple[str, pa.Array]]
-Known = Mapping[str, "Known | MapOf | None"]
-"""Names of fields, with those of structs and of lists of structs below them; None: there are none."""
+Known = dict[str, "Known | MapOf | pa.Decimal128Type | None"]
+"""Names of fields, with those of structs and of lists of structs below them, and the types of decimals."""
 _NOTHING: Known = {}
 """What the schema knows of a new field."""
 
@@ -34,19 +34,21 @@ _NOTHING: Known = {}
 class MapOf(NamedTuple):
     """Stands for a map, whose keys are no fields, with the names below its values."""
 
-    values: Known | MapOf | None
+    values: Known | MapOf | pa.Decimal128Type | None
 
 
 def known_fields(fields: Iterable[pa.Field]) -> Known:
     return {field.name: _known_below(field.type) for field in fields}
 
 
-def _known_below(kind: pa.DataType) -> Known | MapOf | None:
+def _known_below(kind: pa.DataType) -> Known | MapOf | pa.Decimal128Type | None:
     if pa.types.is_list(kind):
         return _known_below(kind.value_type)
     if pa.types.is_map(kind):
         return MapOf(_known_below(kind.item_type))
-    return known_fields(kind) if pa.types.is_struct(kind) else None
+    if pa.types.is_struct(kind):
+        return known_fields(kind)
+    return kind if pa.types.is_decimal128(kind) else None
 
 
 def in_columns(
@@ -56,7 +58,7 @@ def in_columns(
     new: NewFields = {}
     for name, values in columns:
         below = known.get(name, _NOTHING)
-        if below is None or isinstance(below, MapOf):
+        if not isinstance(below, dict):
             continue
         clash = None if name in known else _clash(name, known, reserved)
         if clash is not None:
@@ -93,7 +95,7 @@ def in_record(
     new: NewFields = {}
     for name, value in members.items():
         below = known.get(name, _NOTHING)
-        if below is None or value is None or isinstance(below, MapOf):
+        if value is None or not isinstance(below, dict):
             continue
         clash = None if name in known else _clash(name, known, reserved)
         try:

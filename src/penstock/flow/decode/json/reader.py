@@ -2,18 +2,20 @@
 
 Arrow knows no times and no base64: it reads them as texts, which are converted afterwards. It reads decimals with more
 digits than the column has, so that one of too many digits is found. Of maps it reads only that they are objects: their
-texts are taken out of the records by msgspec, and Arrow reads the values of all maps of a batch as one list.
+texts are taken out of the records by msgspec, which also reads plain values and texts; Arrow reads the other values of
+all maps of a batch as one list.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -25,32 +27,26 @@ import pyarrow.json as pj
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.times import UTC_MICROS, dates_or_null, timestamps_or_null
-from penstock.flow.decode.json_text import doubled_name
+from penstock.flow.decode.json_text import parse
 from penstock.job.schema import job_type_name
 
 OUT_OF_RANGE = "number out of range"
-TINY_NUMBER = r"[1-9][0-9.]*[eE]-0*[1-9][0-9]{2,}"
-"""Arrow reads past the end of a table for such an exponent of a decimal: it refuses the number, or takes it for 0."""
+ZERO_DECIMAL = "a decimal is zero"
+"""A reason only for `Mark`: if its text has a tiny exponent, Arrow may have taken another number for zero."""
 
 _PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 _DECIMAL_DIGITS = 76
 """Decimals are read this wide: Arrow's JSON reader does not look at the precision after scaling."""
 _DECODERS_KEPT_MAX = 512
-_NULL = msgspec.Raw(b"null")
 
 Rows = Sequence[int] | npt.NDArray[np.int64]
-Objects = Sequence[Any] | None
-"""For each row what msgspec read of it, or None for null; where no value holds a map, there are none."""
+MapTexts = Mapping[str, Sequence[msgspec.Raw | None]]
+"""By column the texts of the maps of records."""
 
 
-class Mark(Protocol):
-    """Takes the numbers of rows whose value does not fit its column, and the reason.
-
-    With `pattern` only those rows count whose text matches it.
-    """
-
-    def __call__(self, rows: Rows, reason: str, pattern: str | None = None) -> None: ...
+Mark = Callable[[Rows, str], None]
+"""Takes the numbers of rows whose value does not fit its column, and the reason."""
 
 
 class Reader:
@@ -61,88 +57,78 @@ class Reader:
     """
 
     def __init__(self, schema: pa.Schema, *, wide: bool, unexpected: str) -> None:
-        self._kind = pa.struct(list(schema))
+        self._schema = schema
         self._wide = wide
         self._unexpected = unexpected
-        self._asked = pa.schema(list(_read_type(self._kind, "", wide)))
-        self._has_maps = has_map(self._kind)
+        self._asked = pa.schema([(field.name, _column_type(field, wide)) for field in schema])
 
     def table(self, texts: pa.Array, unexpected: str | None = None) -> pa.Table:
         """What Arrow reads itself. Raises `pa.ArrowInvalid` unless each text gives one row."""
         return _table(texts, self._asked, unexpected or self._unexpected)
 
-    def columns(self, table: pa.Table, texts: pa.Array, mark: Mark) -> pa.RecordBatch:
+    def columns(self, table: pa.Table, maps: MapTexts, mark: Mark) -> pa.RecordBatch:
         """The columns of the schema. Raises `pa.ArrowInvalid` if a map cannot be read.
 
         The rows of values that do not fit are marked, and their values are of no use.
         """
-        objects: Objects = None
-        if self._has_maps:
-            objects = _decoded(map_decoder(self._kind, known_only=False), texts.cast(pa.binary()).to_pylist())
         columns = [
-            self._fit(whole(table.column(field.name)), field.type, mark, field.name, below)
-            for field, below in zip(self._kind, _members_of(objects, self._kind), strict=True)
+            self._map(maps[field.name], field.type, mark, field.name)
+            if pa.types.is_map(field.type)
+            else self._fit(whole(table.column(field.name)), field.type, mark, field.name)
+            for field in self._schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(self._kind)))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str, objects: Objects) -> pa.Array:
+    def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
         """What was read as `kind`; a struct may hold children that `kind` lacks."""
         if pa.types.is_struct(kind):
-            children = [
-                self._fit(array.field(child.name), child.type, mark, _joined(path, child.name), below)
-                for child, below in zip(kind, _members_of(objects, kind), strict=True)
-            ]
+            children = [self._fit(array.field(child.name), child.type, mark, f"{path}.{child.name}") for child in kind]
             return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))
         if pa.types.is_list(kind):
-            below = None if objects is None else [*chain.from_iterable(item for item in objects if item is not None)]
-            items = self._fit(array.values, kind.value_type, mark_lists(array.offsets, mark), f"{path}[]", below)
+            items = self._fit(array.values, kind.value_type, mark_lists(array.offsets, mark), f"{path}[]")
             return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
-        if pa.types.is_map(kind):
-            assert objects is not None
-            return self._map(objects, kind, mark, path)
         if pa.types.is_floating(kind) and not self._wide and not _all_finite(array):
             raise pa.ArrowInvalid(OUT_OF_RANGE)
         return _converted(array, kind, mark, path)
 
-    def _map(self, objects: Sequence[Any], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-        texts = [_NULL if item is None else item for item in objects]
-        maps = _decoded(_MEMBERS, texts)
-        _refuse_duplicate_keys(texts, maps)
-        nulls = pa.array([each is None for each in maps]) if None in maps else None
-        present = [each or {} for each in maps]
-        offsets = pa.array(np.cumsum([0, *map(len, present)]), pa.int32())
-        keys = pa.array([*chain.from_iterable(present)], pa.string())
-        values = [*chain.from_iterable(map(dict.values, present))]
+    def _map(self, texts: Sequence[msgspec.Raw | None], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
+        text = _ENCODE(texts)
+        (maps,) = _decoded(_maps_decoder(kind.item_type), [text])
+        _refuse_duplicate_keys(text, maps)
+        nulls = None
+        if None in maps:
+            nulls = pa.array([members is None for members in maps])
+            maps = [members or {} for members in maps]
+        offsets = pa.array(np.cumsum([0, *map(len, maps)]), pa.int32())
+        keys = pa.array([*chain.from_iterable(maps)], pa.string())
+        values = [*chain.from_iterable(map(dict.values, maps))]
         items = self._items(values, kind.item_type, mark_lists(offsets, mark), f"{path}[...]")
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
 
-    def _items(self, texts: Sequence[Any], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-        """The values of maps of their texts."""
-        objects = _decoded(map_decoder(kind, known_only=False), texts) if has_map(kind) else None
+    def _items(self, values: Sequence[Any], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
+        """The values of maps: as msgspec reads them, or of their texts."""
+        if _is_read_by_msgspec(kind):
+            return _converted(pa.array(values, pa.string() if kind in _AS_TEXT else kind), kind, mark, path)
         asked = pa.schema([("items", pa.list_(_read_type(kind, path, self._wide)))])
-        table = _table(pa.array([_ENCODE({"items": texts})], pa.binary()).cast(pa.string()), asked, self._unexpected)
-        return self._fit(whole(table.column(0)).values, kind, mark, path, objects)
+        table = _table(pa.array([_ENCODE({"items": values})], pa.binary()).cast(pa.string()), asked, self._unexpected)
+        return self._fit(whole(table.column(0)).values, kind, mark, path)
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(has_map(child.type) for child in kind)
-    return pa.types.is_map(kind) or (pa.types.is_list(kind) and has_map(kind.value_type))
+def _column_type(field: pa.Field, wide: bool) -> pa.DataType:
+    """The type to ask Arrow for: of a map only that it is an object."""
+    if pa.types.is_map(field.type) and field.type.key_type == pa.string():
+        _read_type(field.type.item_type, f"{field.name}.*", wide)
+        return pa.struct([])
+    return _read_type(field.type, field.name, wide)
 
 
 def _read_type(kind: pa.DataType, path: str, wide: bool) -> pa.DataType:
-    """The type to ask Arrow for."""
     if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([(child.name, _read_type(child.type, _joined(path, child.name), wide)) for child in kind])
+        return pa.struct([(child.name, _read_type(child.type, f"{path}.{child.name}", wide)) for child in kind])
     if pa.types.is_list(kind):
         return pa.list_(_read_type(kind.value_type, f"{path}[]", wide))
-    if pa.types.is_map(kind) and kind.key_type == pa.string():
-        _read_type(kind.item_type, f"{path}.*", wide)
-        return pa.struct([])
+    if pa.types.is_map(kind):
+        raise UserError(f"{path}: JSON records have maps only as columns", hint=f"make {path} a column or a struct")
     if pa.types.is_decimal128(kind):
         # The reader does not see every overflow when it scales a number up. At this scale a number that it lets
         # through in spite of one is still larger than any that fits.
@@ -179,8 +165,8 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
 def mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
     """Marks the rows whose lists hold the items that are marked."""
 
-    def mark_rows(rows: Rows, reason: str, pattern: str | None = None) -> None:
-        mark(np.searchsorted(offsets.to_numpy(), rows, side="right") - 1, reason, pattern)
+    def mark_rows(rows: Rows, reason: str) -> None:
+        mark(np.searchsorted(offsets.to_numpy(), rows, side="right") - 1, reason)
 
     return mark_rows
 
@@ -198,7 +184,7 @@ def _converted(array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.
     elif pa.types.is_decimal(kind):
         zeros = pc.indices_nonzero(pc.equal(array, pa.scalar(0, array.type)).fill_null(False))
         if len(zeros):
-            mark(zeros.to_numpy(), f"{path}: expected {job_type_name(kind)}, found {result}", TINY_NUMBER)
+            mark(zeros.to_numpy(), ZERO_DECIMAL)
         array, misfits = _decimals(array, kind)
     elif pa.types.is_floating(kind) and not _all_finite(array):
         # A number too large for the column, or NaN or an infinity, which are not JSON.
@@ -234,8 +220,29 @@ def _unbase64(array: pa.Array) -> tuple[pa.Array, Rows]:
     return pa.array(values, pa.binary()), misfits
 
 
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 _ENCODE = msgspec.json.Encoder().encode
+
+
+def _is_read_by_msgspec(kind: pa.DataType) -> bool:
+    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be odd text."""
+    return kind in _AS_TEXT or (kind in _PLAIN and kind != pa.float32())
+
+
+@lru_cache(_DECODERS_KEPT_MAX)
+def _maps_decoder(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Reads a list of maps with values of the type; those that Arrow has to read stay texts."""
+    item = plain_type(kind) if _is_read_by_msgspec(kind) else msgspec.Raw
+    return msgspec.json.Decoder(list[dict[str, item] | None]).decode  # type: ignore[valid-type]
+
+
+def plain_type(kind: pa.DataType) -> Any:
+    """The type by which msgspec reads plain values and texts of an Arrow type."""
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
+    if pa.types.is_floating(kind):
+        return float | None
+    return bool | None if pa.types.is_boolean(kind) else str | None
 
 
 def _decoded(decode: Callable[[Any], Any], texts: Sequence[Any]) -> list[Any]:
@@ -245,12 +252,24 @@ def _decoded(decode: Callable[[Any], Any], texts: Sequence[Any]) -> list[Any]:
         raise pa.ArrowInvalid(str(error)) from None
 
 
-@lru_cache(_DECODERS_KEPT_MAX)
-def map_decoder(kind: pa.DataType, *, known_only: bool) -> Callable[[Any], Any]:
-    """Takes the texts of maps out of a value; one of `known_only` refuses values with fields that the type lacks.
+def map_texts(schema: pa.Schema, records: Sequence[bytes], *, known_only: bool) -> MapTexts:
+    """The texts of the maps of records, by column; with `known_only` a field that the schema lacks is an error.
 
-    Parsers cannot be pickled, so decoders do not hold them. Raises `UserError` for a name that msgspec cannot look for.
+    Raises `pa.ArrowInvalid` for what msgspec refuses.
     """
+    read = _decoded(_texts_decoder(pa.struct(list(schema)), known_only), records)
+    maps = [(number, field.name) for number, field in enumerate(schema) if pa.types.is_map(field.type)]
+    return {name: [*map(attrgetter(f"f{number}"), read)] for number, name in maps}
+
+
+def texts_decoder(schema: pa.Schema) -> Callable[[Any], Any]:
+    """Refuses records with a field that the schema lacks."""
+    return _texts_decoder(pa.struct(list(schema)), True)
+
+
+@lru_cache(_DECODERS_KEPT_MAX)
+def _texts_decoder(kind: pa.DataType, known_only: bool) -> Callable[[Any], Any]:
+    """Takes the texts of maps out of records. Parsers cannot be pickled, so decoders do not hold them."""
     try:
         return msgspec.json.Decoder(_text_type(kind, known_only)).decode
     except ValueError:
@@ -260,40 +279,20 @@ def map_decoder(kind: pa.DataType, *, known_only: bool) -> Callable[[Any], Any]:
 
 
 def _text_type(kind: pa.DataType, known_only: bool) -> Any:
-    if pa.types.is_struct(kind):
-        read = [(number, child) for number, child in enumerate(kind) if known_only or has_map(child.type)]
-        names = {f"f{number}": child.name for number, child in read}
-        members = [
-            (f"f{number}", _text_type(child.type, known_only), None if _has_fields(child.type) else _NULL)
-            for number, child in read
-        ]
-        return msgspec.defstruct("Maps", members, rename=names, forbid_unknown_fields=known_only, gc=False) | None
-    if _has_fields(kind):
+    if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
         return list[_text_type(kind.value_type, known_only)] | None  # type: ignore[misc]
-    return msgspec.Raw
+    if not pa.types.is_struct(kind):
+        return msgspec.Raw
+    read = [(f"f{number}", child) for number, child in enumerate(kind) if known_only or pa.types.is_map(child.type)]
+    members = [(name, _text_type(child.type, known_only), None) for name, child in read]
+    names = {name: child.name for name, child in read}
+    return msgspec.defstruct("Texts", members, rename=names, forbid_unknown_fields=known_only, gc=False) | None
 
 
-def _has_fields(kind: pa.DataType) -> bool:
-    """Whether it is a struct, or a list with structs or maps in it."""
-    is_list = pa.types.is_list(kind)
-    return pa.types.is_struct(kind) or (is_list and (pa.types.is_map(kind.value_type) or _has_fields(kind.value_type)))
-
-
-def _members_of(objects: Objects, struct: pa.DataType) -> list[Objects]:
-    """Of each field of a struct the values that hold maps."""
-    if objects is None:
-        return [None] * struct.num_fields
-    return [
-        [None if item is None else getattr(item, f"f{number}") for item in objects] if has_map(child.type) else None
-        for number, child in enumerate(struct)
-    ]
-
-
-def _refuse_duplicate_keys(texts: Sequence[Any], maps: Sequence[Any]) -> None:
+def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:
     """Raise `pa.ArrowInvalid`, in Arrow's words, if a map gives a key twice, of which msgspec kept one."""
-    given, kept = _ENCODE(texts), _ENCODE(maps)
-    if given.count(b'"') == kept.count(b'"') and b"\\u0022" not in given:
+    if text.count(b'"') == _ENCODE(maps).count(b'"') and b"\\u0022" not in text:
         return
-    for text in texts:
-        if (name := doubled_name(bytes(text))) is not None:
-            raise pa.ArrowInvalid(f"Column(/{name}) was specified twice in row 0")
+    for members in parse(text):
+        if members is not None and members.doubled:
+            raise pa.ArrowInvalid(f"Column(/{min(members.doubled)}) was specified twice in row 0")

@@ -1,9 +1,9 @@
 """The JSON decoder: Arrow's JSON reader for a whole batch, and msgspec to find the records that it refuses.
 
-A batch without bad records is one call of Arrow's reader. If that fails, records that give a name twice are searched
-for where it names one, and `screen` finds the other bad records; Arrow then reads the rest. If that fails too, they
-hold something that only Arrow's reader refuses, and are searched for. Every value comes from Arrow's reader, and a
-record is good if it reads the record alone: what becomes of a record does not depend on its neighbours.
+A batch without bad records is one call of Arrow's reader. If that fails, `screen` finds the bad records with msgspec,
+`exact` those that only Arrow refuses, among records that look like it, and Arrow reads the rest. Every value comes from
+Arrow's reader, but for plain values of maps, and a record is good if Arrow reads the record alone: what becomes of a
+record does not depend on its neighbours.
 
 New fields (`on.new_column`), at every level: `add` reports what their values show; `ignore` drops them, `quarantine`
 makes the record bad, `fail` raises an error.
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -24,18 +23,22 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
-from penstock.flow.decode.json.new_fields import Known, MapOf, in_columns, in_record, known_fields
-from penstock.flow.decode.json.reader import TINY_NUMBER, Reader, Rows, has_map, map_decoder, whole
-from penstock.flow.decode.json.screen import UNKNOWN_FIELD, duplicate_name, refused, screen_for
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, parse_object, too_deep, without_constants
+from penstock.flow.decode.json.exact import GIVEN_TWICE, LONG_ZEROS, ODD_NUMBER, TINY_EXPONENT, exact_fault
+from penstock.flow.decode.json.new_fields import Known, in_columns, in_record, known_fields
+from penstock.flow.decode.json.reader import ZERO_DECIMAL, MapTexts, Reader, Rows, map_texts, texts_decoder, whole
+from penstock.flow.decode.json.screen import UNKNOWN_FIELD, refused, screen_for
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, parse_object, too_deep
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
+_DECIMAL = "decimal256"
+"""In the words of Arrow for a decimal that it refuses."""
 _GIVEN_TWICE = re.compile(r"Column\((?:.*/)?([^/]+)\) was specified twice in row \d+$", re.DOTALL)
-_NAMES_TWICE_MAX = 3
-"""That are looked for one after the other: with one more, all names are."""
+_NAMES_TWICE_MAX = 8
+"""That are looked for in all records, unless the first of them have more."""
+_SAMPLE_RECORDS = 256
 _REASON_CHARACTERS_MAX = 120
 
 
@@ -49,18 +52,22 @@ class _Candidates:
     texts: pa.Array
     rows: npt.NDArray[np.int64]
     errors: dict[int, str]
+    known: Known
 
-    odd_decimals: Callable[[pa.Array], Mapping[int, str]]
-
-    def mark(self, rows: Rows, reason: str, pattern: str | None = None) -> None:
-        if pattern is not None:
-            rows = np.asarray(rows)
+    def mark(self, rows: Rows, reason: str) -> None:
+        if reason == ZERO_DECIMAL:
             texts = self.texts.take(pa.array(rows))
-            matching = np.flatnonzero(pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False))
-            # The number may be in another column: msgspec knows.
-            rows = rows[matching[[*self.odd_decimals(texts.take(pa.array(matching)))]]] if len(matching) else []
-        for row in self.rows[rows].tolist():
-            self.errors.setdefault(row, reason)
+            rows = np.asarray(rows)[pc.match_substring_regex(texts, TINY_EXPONENT).to_numpy(zero_copy_only=False)]
+            self.errors.update(self.faults(rows))
+        else:
+            for row in self.rows[rows].tolist():
+                self.errors.setdefault(row, reason)
+
+    def faults(self, rows: Rows) -> dict[int, str]:
+        """By number in the batch the candidates that the exact check refuses."""
+        chosen = np.asarray(rows, np.int64)
+        records = zip(self.rows[chosen].tolist(), self.texts.take(pa.array(chosen)).to_pylist(), strict=True)
+        return {row: reason for row, text in records if (reason := exact_fault(text, self.known)) is not None}
 
     def drop(self, reasons: Mapping[int, str]) -> None:
         self.errors.update(zip(self.rows[list(reasons)].tolist(), reasons.values(), strict=True))
@@ -89,19 +96,20 @@ class JsonDecoder:
         self._known = known_fields(self.schema)
         self._known_only = self.new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         self._adds = self.new_column is NewColumnPolicy.ADD
-        self._has_maps = has_map(pa.struct(list(self.schema)))
+        self._has_maps = any(pa.types.is_map(kind) for kind in self.schema.types)
         # The keys of maps are fields to Arrow: where there are maps, it neither refuses nor infers other fields.
         unexpected = "error" if self._known_only and not self._has_maps else "ignore"
         self._narrow, self._wide = (Reader(self.schema, wide=wide, unexpected=unexpected) for wide in (False, True))
         # Hints of earlier batches about what will fail. They never change a result.
         self._expects_misfits = False
+        self._expects_odd_numbers = False
         self._names_twice: set[str] = set()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self.wrapping, self.tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
-        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._odd_decimals)
+        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._known)
         columns, new_fields = self._read(candidates)
         if self.new_column is NewColumnPolicy.FAIL:
             _refuse_new_fields(batch, candidates.errors)
@@ -110,41 +118,59 @@ class JsonDecoder:
     def _read(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates that can be rows; the others are dropped with their reasons."""
         bad_before = len(candidates.errors)
-        screened = self._expects_misfits
+        screened, numbers_checked = self._expects_misfits, self._expects_odd_numbers or _has_long_zeros(candidates)
         if screened:
             self._screen(candidates)
         if self._names_twice and not self._drop_duplicates(candidates, self._names_twice):
             self._names_twice = set()
-        remedies = iter((self._drop_odd_decimals, self._drop_duplicates, self._drop_unreadable))
+        if numbers_checked:
+            self._expects_odd_numbers = self._drop_odd_numbers(candidates)
+        last_resorts = iter((self._drop_faulty, self._drop_unreadable))
         while True:
             try:
                 columns, new_fields = self._rows(candidates, screened)
                 self._expects_misfits = screened and len(candidates.errors) > bad_before
                 return columns, new_fields
             except pa.ArrowInvalid as error:
-                twice = _GIVEN_TWICE.search(str(error))
-            if twice is not None and twice[1] not in self._names_twice:
-                names = {twice[1]} if len(self._names_twice) < _NAMES_TWICE_MAX else {*_names(self._known)}
-                self._names_twice |= names
-                self._drop_duplicates(candidates, names)
-            elif not screened:
+                message = str(error)
+            twice = _GIVEN_TWICE.search(message)
+            if twice and twice[1] not in self._names_twice and len(self._names_twice) < _NAMES_TWICE_MAX:
+                self._names_twice |= {twice[1], *_names_given_twice(candidates)}
+                self._drop_duplicates(candidates, self._names_twice)
+                continue
+            if not numbers_checked and (screened or _DECIMAL in message):
+                numbers_checked = True
+                self._expects_odd_numbers = self._drop_odd_numbers(candidates)
+                if self._expects_odd_numbers:
+                    continue
+            if screened:
+                next(last_resorts)(candidates)
+            else:
                 screened = True
                 self._screen(candidates)
-            else:
-                next(remedies)(candidates)
 
     def _screen(self, candidates: _Candidates) -> None:
         """Drop the records that msgspec refuses."""
-        candidates.drop(screen_for(self.schema, self._known_only, strict=False).bad(candidates.texts))
+        candidates.drop(screen_for(self.schema, self._known_only).bad(candidates.texts))
 
-    def _drop_odd_decimals(self, candidates: _Candidates) -> None:
-        """Drop the records with decimals that only Arrow refuses."""
-        candidates.drop(self._odd_decimals(candidates.texts))
+    def _drop_odd_numbers(self, candidates: _Candidates) -> bool:
+        """Drop the records with numbers that only Arrow refuses, or misreads; returns whether there were some."""
+        return self._drop_faulty(candidates, _matching(candidates.texts, ODD_NUMBER))
 
-    def _odd_decimals(self, records: pa.Array) -> dict[int, str]:
-        """The records that msgspec refuses if it looks at decimals closely, and is shown tiny numbers as large ones."""
-        texts = pc.replace_substring_regex(records.cast(pa.string()), TINY_NUMBER, "1e300")
-        return screen_for(self.schema, self._known_only, strict=True).bad(texts.cast(pa.binary()))
+    def _drop_duplicates(self, candidates: _Candidates, names: Iterable[str]) -> bool:
+        """Drop the records that give one of these fields twice; returns whether there were some."""
+        records: list[bytes] = candidates.texts.to_pylist()
+        parts = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+        return self._drop_faulty(
+            candidates, sorted({row for part in parts for row, text in enumerate(records) if text.count(part) > 1})
+        )
+
+    def _drop_faulty(self, candidates: _Candidates, rows: Rows | None = None) -> bool:
+        """Drop those of the records that the exact check refuses; returns whether there were some."""
+        faults = candidates.faults(range(len(candidates.rows)) if rows is None else rows)
+        candidates.errors.update(faults)
+        candidates.drop_marked()
+        return bool(faults)
 
     def _drop_unreadable(self, candidates: _Candidates) -> None:
         self._mark_unreadable(candidates, 0, len(candidates.rows))
@@ -155,11 +181,10 @@ class JsonDecoder:
         texts = candidates.texts.cast(pa.string())
         if not screened:
             _refuse_non_objects(texts)
-            if self._known_only and self._with_new_fields(candidates.texts.to_pylist()):
-                raise pa.ArrowInvalid(UNKNOWN_FIELD)
+        maps, has_new_fields = self._map_texts(candidates.texts, screened)
         reader = self._wide if screened else self._narrow
         table, inferred = self._table(reader, texts, screened)
-        columns = reader.columns(table, texts, candidates.mark)
+        columns = reader.columns(table, maps, candidates.mark)
         if not self._adds:
             return columns.filter(candidates.drop_marked()), {}
         new_fields: NewFields = {}
@@ -167,13 +192,26 @@ class JsonDecoder:
             new_fields = self._new_fields(table, candidates)
         kept = candidates.drop_marked()
         columns = columns.filter(kept)
-        if not inferred:
+        if has_new_fields or not (inferred or self._has_maps):
             new_fields = self._new_fields_singly(candidates)
             columns = columns.filter(candidates.drop_marked())
         elif new_fields and pc.min(kept, min_count=0).as_py() is False:
             # What bad records hold must not count for the types of new fields.
             new_fields = self._new_fields(reader.table(candidates.texts.cast(pa.string()), "infer"), candidates)
         return columns, new_fields
+
+    def _map_texts(self, records: pa.Array, screened: bool) -> tuple[MapTexts, bool]:
+        """The texts of maps, and whether there are new fields that Arrow does not find because of them."""
+        if not self._has_maps:
+            return {}, False
+        texts: list[bytes] = records.to_pylist()
+        if self.new_column is not NewColumnPolicy.IGNORE:
+            try:
+                return map_texts(self.schema, texts, known_only=True), False
+            except pa.ArrowInvalid:
+                if self._known_only and not screened:
+                    raise
+        return map_texts(self.schema, texts, known_only=False), True
 
     def _table(self, reader: Reader, texts: pa.Array, screened: bool) -> tuple[pa.Table, bool]:
         """What Arrow reads, and whether it inferred new fields."""
@@ -186,22 +224,12 @@ class JsonDecoder:
                     raise
         return reader.table(texts), False
 
-    def _drop_duplicates(self, candidates: _Candidates, names: set[str] | None = None) -> bool:
-        """Drop the records that give one of these fields twice, or any field; returns whether there were some."""
-        records: list[bytes] = candidates.texts.to_pylist()
-        rows: Iterable[int] = range(len(records))
-        if names is not None:
-            parts = [json.dumps(name, ensure_ascii=False).encode() for name in sorted(names)]
-            rows = sorted({row for part in parts for row, text in enumerate(records) if text.count(part) > 1})
-        reasons = {row: reason for row in rows if (reason := _duplicate_name(records[row], self._known)) is not None}
-        candidates.drop(reasons)
-        return bool(reasons)
-
     def _mark_unreadable(self, candidates: _Candidates, start: int, end: int) -> None:
         """Mark the records that Arrow refuses alone, found by halves."""
         texts = candidates.texts[start:end].cast(pa.string())
         try:
-            self._wide.columns(self._wide.table(texts), texts, _pass)
+            maps, _ = self._map_texts(candidates.texts[start:end], screened=True)
+            self._wide.columns(self._wide.table(texts), maps, lambda rows, reason: None)
         except pa.ArrowInvalid as error:
             if end - start == 1:
                 candidates.mark([start], f"not readable: {clipped(str(error), _REASON_CHARACTERS_MAX)}")
@@ -219,7 +247,7 @@ class JsonDecoder:
         records: list[bytes] = candidates.texts.to_pylist()
         rows: Iterable[int] = range(len(records))
         if self._has_maps:
-            rows = self._with_new_fields(records)
+            rows = refused(records, texts_decoder(self.schema), lambda *_: "")
         for row in rows:
             try:
                 add_fields(new_fields, in_record(parse_object(records[row]), self._known, self.reserved))
@@ -227,29 +255,23 @@ class JsonDecoder:
                 candidates.mark([row], str(misfit))
         return new_fields
 
-    def _with_new_fields(self, records: list[bytes]) -> Iterable[int]:
-        """The records that may have a field that the schema lacks, where Arrow does not find them."""
-        if not self._has_maps:
-            return ()
-        return refused(records, map_decoder(pa.struct(list(self.schema)), known_only=True), lambda *_: "")
+
+def _matching(texts: pa.Array, pattern: str) -> list[int]:
+    rows: list[int] = pc.indices_nonzero(pc.match_substring_regex(texts, pattern)).to_pylist()
+    return rows
 
 
-def _names(known: Known | MapOf | None) -> Iterator[str]:
-    """The names of all fields at any depth."""
-    if isinstance(known, MapOf):
-        yield from _names(known.values)
-    elif known is not None:
-        for name, below in known.items():
-            yield name
-            yield from _names(below)
+def _names_given_twice(candidates: _Candidates) -> set[str]:
+    """The names that the first records give twice: Arrow names only one at a time."""
+    faults = candidates.faults(range(min(len(candidates.rows), _SAMPLE_RECORDS)))
+    paths = (reason.removesuffix(GIVEN_TWICE) for reason in faults.values() if reason.endswith(GIVEN_TWICE))
+    return {path.rpartition(".")[2] for path in paths}
 
 
-def _duplicate_name(record: bytes, known: Known) -> str | None:
-    try:
-        return duplicate_name(without_constants(record).strip(), known)
-    except msgspec.MsgspecError:
-        # It is bad for another reason, which is found later.
-        return None
+def _has_long_zeros(candidates: _Candidates) -> bool:
+    """Whether Arrow may read a decimal as another number."""
+    bytes_of_texts = candidates.texts.buffers()[2]
+    return bytes_of_texts is not None and LONG_ZEROS in bytes_of_texts.to_pybytes()
 
 
 def _refuse_new_fields(batch: pa.RecordBatch, errors: Mapping[int, str]) -> None:
@@ -262,10 +284,6 @@ def _refuse_new_fields(batch: pa.RecordBatch, errors: Mapping[int, str]) -> None
                 f"{topic}/{partition} offset {offset}: the field {path} is not in the schema",
                 hint="add the field to the schema, or set on.new_column to add, ignore or quarantine",
             )
-
-
-def _pass(rows: Rows, reason: str, pattern: str | None = None) -> None:
-    """Let values that do not fit pass."""
 
 
 def _refuse_non_objects(texts: pa.Array) -> None:

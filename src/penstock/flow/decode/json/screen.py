@@ -1,7 +1,7 @@
 """Finds the records that cannot be rows, and why, with a msgspec parser made from the schema.
 
-It takes every record that Arrow's reader takes, and few others: names that are given twice (`duplicate_name` finds
-them), texts that are not times, decimals of too many digits, and odd spellings of numbers.
+It takes every record that Arrow's reader takes, and few others: texts that are not times, decimals of too many digits,
+and what `exact` finds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.new_fields import Known, MapOf
-from penstock.flow.decode.json.reader import OUT_OF_RANGE
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, member_texts, too_deep
+from penstock.flow.decode.json.reader import OUT_OF_RANGE, plain_type
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
@@ -28,8 +27,6 @@ UNKNOWN_FIELD = "field is not in the schema"
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
-_DECIMAL = r"^[+-]?0*(?=\.?[0-9])(?!\.?([0-9]\.?){77})[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?\Z"
-"""At most 76 digits, which is what Arrow reads."""
 _TOO_LARGE = b"1e999"
 """In place of NaN and infinities; inside a text it does no harm, for it stays a text."""
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
@@ -41,16 +38,13 @@ _KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"
 
 
 class Screen:
-    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad.
+    """The parser of a schema; with `known_only` a field that the schema lacks makes a record bad."""
 
-    `strict` is slower, and also refuses texts that only Python takes for decimals, such as `NaN` and `1_000`.
-    """
-
-    def __init__(self, schema: pa.Schema, known_only: bool, *, strict: bool) -> None:
+    def __init__(self, schema: pa.Schema, known_only: bool) -> None:
         self._schema = schema
         self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
         try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only, strict)).decode
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
         except ValueError:
             # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
             self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -99,7 +93,7 @@ class Screen:
         if not path:
             return f"expected an object, found {kind}"
         expected = _expected(pa.struct(list(self._schema)), _STEP.findall(path))
-        if "regex" in problem or "decimal string" in problem:
+        if "decimal string" in problem:
             kind = "string"
         return f"{place(path)}: expected {expected}, found {kind}"
 
@@ -126,30 +120,24 @@ def refused(
                 reasons[number] = reason
 
 
-def _struct(fields: Iterable[pa.Field], known_only: bool, strict: bool) -> type[msgspec.Struct]:
+def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
     names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    members = [(f"f{number}", _type(field.type, known_only, strict), None) for number, field in enumerate(fields)]
+    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool, strict: bool) -> Any:
+def _type(kind: pa.DataType, known_only: bool) -> Any:
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only, strict) | None
+        return _struct(list(kind), known_only) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only, strict)] | None  # type: ignore[misc]
+        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return dict[str, _type(kind.item_type, known_only, strict)] | None  # type: ignore[misc]
-    if pa.types.is_integer(kind):
-        bound = 1 << (kind.bit_width - 1)
-        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
+        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
-        text = Annotated[str, msgspec.Meta(pattern=_DECIMAL)] if strict else Decimal
-        return Annotated[float, msgspec.Meta(ge=-size, le=size)] | text | None
-    if pa.types.is_floating(kind):
-        return float | None
-    return bool | None if pa.types.is_boolean(kind) else str | None
+        return Annotated[float, msgspec.Meta(ge=-size, le=size)] | Decimal | None
+    return plain_type(kind)
 
 
 def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
@@ -160,24 +148,3 @@ def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
     if steps and pa.types.is_nested(kind):
         return _expected(kind.item_type if pa.types.is_map(kind) else kind.value_type, steps[1:])
     return "array" if pa.types.is_list(kind) else "object" if pa.types.is_nested(kind) else job_type_name(kind)
-
-
-_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-def duplicate_name(text: bytes, known: Known | MapOf, path: str = "") -> str | None:
-    """The reason of a record in which an object gives a known field twice, or a map a key, at any depth."""
-    if text.startswith(b"["):
-        reasons = (duplicate_name(bytes(item), known, path) for item in _items(text))
-        return next((reason for reason in reasons if reason is not None), None)
-    names, values = member_texts(text)
-    if len(set(names)) < len(names):
-        for name in names:
-            if names.count(name) > 1 and (isinstance(known, MapOf) or name in known):
-                return f"{place(path + name)}: given twice"
-    for name, value in zip(names, values, strict=True):
-        below = known.values if isinstance(known, MapOf) else known.get(name)
-        reason = None if below is None else duplicate_name(bytes(value), below, f"{path}{name}.")
-        if reason is not None:
-            return reason
-    return None
