@@ -20,10 +20,10 @@ from penstock.flow.write.names import staged_name
 from penstock.job.spec import FlushPolicy, GapPolicy, NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Table, open_or_create, open_table
+from penstock.lake.delta.table import DeltaLog, open_or_create, open_table
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.plan import Lane, Terms, plan
+from penstock.plan import PartitionInput, PlanTerms, plan
 
 PARTITIONS = tuple(Partition("bench", "benchTopicId", number) for number in range(4))
 COMMITS_FEW = 10
@@ -63,7 +63,7 @@ def make_history(path: Path, commits: int) -> None:
             compact(table, _TARGET_BYTES)
 
 
-def _part(table: Table, partition: Partition, offset: int) -> SlicePart:
+def _part(table: DeltaLog, partition: Partition, offset: int) -> SlicePart:
     batch_id = new_batch_id()
     writer = StagedWriter(
         WriteOptions(table_url=table.spec.path, schema=_SCHEMA),
@@ -82,5 +82,5 @@ def start_up(path: Path) -> None:
     state = table.state(PARTITIONS)
     table.handle.history(20)
     positions = {partition: state.of(partition).position or 0 for partition in PARTITIONS}
-    lanes = tuple(Lane(item, position, Bounds(0, position + 1), None) for item, position in positions.items())
-    plan(lanes, Terms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())
+    lanes = tuple(PartitionInput(item, position, Bounds(0, position + 1), None) for item, position in positions.items())
+    plan(lanes, PlanTerms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from penstock.job.faults import RefusedError
+from penstock.job.faults import InvalidValueError
 from penstock.job.loader import OTHER_KEYS
 from penstock.job.reader import FileKey, keys_of
 from penstock.job.spec import BlacklistEntry, JobSpec
@@ -128,7 +128,7 @@ def _parsed_type(read: Callable[[Any], object]) -> str:
 def _accepts(read: Callable[[Any], object], value: object) -> bool:
     try:
         read(value)
-    except RefusedError:
+    except InvalidValueError:
         return False
     return True
 

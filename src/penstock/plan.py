@@ -63,7 +63,7 @@ class LostTailError(LogCutError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class PartitionInput:
     """One claimed partition, as the planner sees it.
 
     `waiting_since` is when this process first saw records beyond the position; None means that they may be
@@ -92,7 +92,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PlanTerms:
     """What a plan depends on besides the lanes: policy, record size of earlier commits, and the time."""
 
     flush: FlushPolicy
@@ -103,7 +103,7 @@ class Terms:
     """Take all unread records, as `run --once` and a shutdown do."""
 
 
-def plan(lanes: tuple[Lane, ...], terms: Terms, batch_id: str) -> Batch | Wait:
+def plan(lanes: tuple[PartitionInput, ...], terms: PlanTerms, batch_id: str) -> Batch | Wait:
     """Return the next batch, or how long to wait for one.
 
     A batch is due when a lane waited for `allowed_latency`, or when the records at hand fill a file of
@@ -134,20 +134,20 @@ def records_per_batch_max(flush: FlushPolicy, record_bytes: float) -> int:
     return max(records_per_flush(flush, record_bytes), int(flush.max_bytes_per_batch / max(record_bytes, 1e-3)))
 
 
-def _check(lane: Lane, gap: GapPolicy) -> None:
+def _check(lane: PartitionInput, gap: GapPolicy) -> None:
     if lane.position > lane.bounds.end:
         raise BeyondEndError(lane.partition, lane.position, lane.bounds.end)
     if lane.position < lane.bounds.first and gap is GapPolicy.FAIL:
         raise GapError(lane.partition, lane.position, lane.bounds.first)
 
 
-def _due_at(lane: Lane, terms: Terms) -> float:
+def _due_at(lane: PartitionInput, terms: PlanTerms) -> float:
     if lane.waiting_since is None:
         return terms.now
     return lane.waiting_since + terms.flush.allowed_latency_seconds
 
 
-def _slices(ready: tuple[Lane, ...], records_max: int) -> tuple[Slice, ...]:
+def _slices(ready: tuple[PartitionInput, ...], records_max: int) -> tuple[Slice, ...]:
     """Share the batch's records among the lanes: the small ones whole, the large ones evenly."""
     slices = []
     left = records_max

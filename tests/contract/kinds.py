@@ -16,11 +16,11 @@ from penstock.environment import Environment
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.tables.export.logs import type_totals
 from penstock.tables.registry import load_job
 from tests.contract.toy import ToyTable
 from tests.scenarios.local_spark import local_session
+from tests.support.memory_log import MemoryLog, MemoryRecord
 
 ZERO, ONE = Partition("events", "id-1", 0), Partition("events", "id-1", 1)
 ROUNDS_MAX = 50

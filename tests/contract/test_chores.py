@@ -14,7 +14,7 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.events import BatchCommitted, BatchPlanned, CompactionFailed, Event, FilesCompacted
 from penstock.job.spec import SmallFilesPolicy
-from penstock.lake.compaction import Effort
+from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.registry import kind_of
 from penstock.verify import verify
@@ -39,7 +39,7 @@ class Recorded:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "COMMITS_PER_LOOK", 8)
-    monkeypatch.setattr(compaction, "EFFORT", Effort(alike_min=4))
+    monkeypatch.setattr(compaction, "EFFORT", CompactionLimits(alike_min=4))
 
 
 def land(subject: Subject, batches: int = BATCHES) -> tuple[Rounds[Any], Recorded]:

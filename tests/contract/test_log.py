@@ -17,10 +17,10 @@ from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.batches import mark_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
-from penstock.logs.memory import MemoryLog
 from penstock.logs.wal.log import WalLog, WalLogSpec
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
 from tests.support.kafka import Produce, Topics
+from tests.support.memory_log import MemoryLog
 from tests.support.wal import EAGER, WalProduce, WalTopics, served
 
 SECONDS_MAX = 20.0

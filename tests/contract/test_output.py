@@ -14,7 +14,7 @@ from penstock.errors import FencedError, TransientError, UserError
 from penstock.failpoints import AtStep, Failpoint, noop
 from penstock.job.spec import KafkaLogSpec
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.output import PUBLISH_STEPS, Output, OutputRecord, PublishBucket, PublishPosition
+from penstock.publish.output import PUBLISH_STEPS, OutputRecord, PublishBucket, PublishOutput, PublishPosition
 from penstock.publish.spec import PublishSpec
 from tests.support.memory_output import MemoryCluster, MemoryOutput
 from tests.support.published import read_topic, some
@@ -28,12 +28,14 @@ LIFE = "table-1"
 class World:
     """One output topic, its readers, and the buckets of one job."""
 
-    open: Callable[[PublishBucket, AtStep], Output]
+    open: Callable[[PublishBucket, AtStep], PublishOutput]
     read: Callable[[bool], list[OutputRecord]]
     """All records so far, those of one partition in its order; True: only the committed ones."""
     job: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
 
-    def output(self, number: int = 0, at_step: AtStep = noop, *, table: str = LIFE, count: int = BUCKETS) -> Output:
+    def output(
+        self, number: int = 0, at_step: AtStep = noop, *, table: str = LIFE, count: int = BUCKETS
+    ) -> PublishOutput:
         return self.open(PublishBucket(self.job, table, number, count), at_step)
 
     def committed(self) -> list[bytes]:

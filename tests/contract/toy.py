@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
@@ -59,7 +59,7 @@ class ToySection(KindSection[ToySpec]):
 
     spec = ToySpec
 
-    def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
+    def complete(self, job: JobSpec[ToySpec], reader: SpecReader) -> JobSpec[ToySpec]:
         return complete_rows(job, reader)[0]
 
 

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.memory import MemoryLog
 from penstock.logs.registry import LOGS
 from tests.scenarios.local_spark import local_session
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
+from tests.support.memory_log import MemoryLog
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
+from tests.support.memory_log import MemoryLog, MemoryRecord
 
 TRIED = {"retention.ms", "max.message.bytes", "message.timestamp.after.max.ms"}
 """Settings that mean something here; records may be of any time."""

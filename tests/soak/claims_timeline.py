@@ -10,7 +10,7 @@ from itertools import pairwise
 from penstock.claims.member.journal import JournalEntry
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import ForgettingMember, Record
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import GroupState
 from penstock.logs.log import Partition
 
 
@@ -33,14 +33,14 @@ class Timeline:
     @classmethod
     def of(cls, entries: Iterable[JournalEntry]) -> Timeline:
         """Fold a log from its first record on."""
-        timeline, group = cls(), Group()
+        timeline, group = cls(), GroupState()
         for entry in entries:
             before = dict(group.claims)
             if entry.record is not None and apply(group, entry.offset, entry.record, entry.appended_at) is None:
                 timeline._note(entry.appended_at, entry.record, before, group)
         return timeline
 
-    def _note(self, at: float, record: Record, before: Mapping[Partition, object], group: Group) -> None:
+    def _note(self, at: float, record: Record, before: Mapping[Partition, object], group: GroupState) -> None:
         for partition, claim in group.claims.items():
             if before.get(partition) is claim:
                 continue

@@ -12,19 +12,19 @@ from penstock.claims.protocol.records import (
     ClaimRequest,
     Heartbeat,
     JoiningGroup,
+    MemberId,
     Record,
     ReleasingPartition,
-    Who,
     wants_of,
 )
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from penstock.logs.log import Partition
 
 GROUP = "shop"
 INTERVAL = 10.0
-ANNA = Who("anna", "a1")
-BERT = Who("bert", "b1")
-CLEO = Who("cleo", "c1")
+ANNA = MemberId("anna", "a1")
+BERT = MemberId("bert", "b1")
+CLEO = MemberId("cleo", "c1")
 WEB = Partition("web", "id-of-web", 0)
 
 
@@ -35,8 +35,8 @@ def web(number: int) -> Partition:
 class Log:
     """One group: the state behind everything said so far. Anna, Bert and Cleo are members from the beginning."""
 
-    def __init__(self, *members: Who) -> None:
-        self.state = Group()
+    def __init__(self, *members: MemberId) -> None:
+        self.state = GroupState()
         self.records: list[Record] = []
         for who in members or (ANNA, BERT, CLEO):
             assert self.join(who) is None
@@ -53,10 +53,10 @@ class Log:
         self.records.append(record)
         return apply(self.state, self.end, record, float(self.end))
 
-    def say(self, kind: type[Record], who: Who, **content: object) -> str | None:
+    def say(self, kind: type[Record], who: MemberId, **content: object) -> str | None:
         return self.hear(kind(who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
 
-    def join(self, who: Who, **content: Any) -> str | None:
+    def join(self, who: MemberId, **content: Any) -> str | None:
         """Join by somebody who has read everything."""
         before = self.state.members.get(who.client_id)
         said = {
@@ -67,20 +67,20 @@ class Log:
         }
         return self.say(JoiningGroup, who, **said)
 
-    def balance(self, who: Who = ANNA) -> str | None:
+    def balance(self, who: MemberId = ANNA) -> str | None:
         return self.say(BalancingGroup, who, if_changed=self.state.changed)
 
-    def claim(self, who: Who, *partitions: Partition, floor: int = 0) -> str | None:
+    def claim(self, who: MemberId, *partitions: Partition, floor: int = 0) -> str | None:
         """Claim partitions by somebody who has read everything."""
         requests = tuple(
             ClaimRequest(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,)
         )
         return self.say(ClaimingPartition, who, requests=requests)
 
-    def release(self, who: Who, token: int, position: int | None = None, **content: Any) -> str | None:
+    def release(self, who: MemberId, token: int, position: int | None = None, **content: Any) -> str | None:
         beats = (Beat(WEB, token, position, seeks=self.claim_of().seeks),)
         return self.say(ReleasingPartition, who, beats=beats, **content)
 
-    def beat(self, who: Who, token: int, position: int | None = None, partition: Partition = WEB) -> str | None:
+    def beat(self, who: MemberId, token: int, position: int | None = None, partition: Partition = WEB) -> str | None:
         beats = (Beat(partition, token, position, seeks=self.claim_of(partition).seeks),)
         return self.say(Heartbeat, who, beats=beats)

@@ -26,7 +26,6 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
-from penstock.logs.memory import MemoryLog
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.storage import Storage
@@ -40,6 +39,7 @@ from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
+from tests.support.memory_log import MemoryLog
 
 JOB = """\
 job: {name}

@@ -26,7 +26,6 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import Totals
 from penstock.logs.log import Batch, Partition
-from penstock.logs.memory import MemoryLog
 from penstock.plan import Wait
 from penstock.storage import NotFoundError, Storage, open_storage
 from penstock.tables.export.export import Export, ExportTable, TypeLaggingError, WrittenShares
@@ -38,6 +37,7 @@ from penstock.tables.registry import load_job
 from tests.scenarios.local_spark import local_session
 from tests.support.export_story import Holding, Staging, a_month_later
 from tests.support.exports import event, export_job, type_of
+from tests.support.memory_log import MemoryLog
 from tests.support.pipes import Clock, Recorder
 from tests.support.quarantine_url import export_quarantine
 

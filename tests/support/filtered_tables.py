@@ -26,7 +26,7 @@ from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 
 SCHEMA = pa.schema(
     [
@@ -272,11 +272,11 @@ def _value(rng: random.Random, column: str) -> Any:
             return rng.choice([*_RATIOS, rng.uniform(-1e9, 1e9)])
 
 
-def _created(path: str) -> Table:
+def _created(path: str) -> DeltaLog:
     return open_or_create(TablePlace(path), "filters", SCHEMA, NewColumnPolicy.ADD)
 
 
-def _append(table: Table, rows: list[Row], number: int) -> None:
+def _append(table: DeltaLog, rows: list[Row], number: int) -> None:
     options = WriteOptions(table.spec.path, SCHEMA, row_group_rows_max=5)
     writer = StagedWriter(options, lambda: staged_name("t", 0, number, number + 1, uuid.uuid4().hex), "t", 0)
     writer.write(pa.RecordBatch.from_pylist(rows, SCHEMA))

@@ -11,7 +11,7 @@ from typing import Any, cast
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.membership import MemberOptions
-from penstock.claims.member.outbox import Verdict
+from penstock.claims.member.outbox import SendResult
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import Session
 from penstock.claims.protocol.group_view import GroupView
@@ -120,7 +120,7 @@ class MemoryAgent(Agent):
             participant.read(offset, record, self.group.now, appended_at, EPOCH)
         self._read = len(self.group.log)
 
-    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
         self.group.turn()
         if self.deaf:
             # Time passes while a caller waits for what does not come.

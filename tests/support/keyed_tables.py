@@ -15,14 +15,14 @@ from penstock.claims import StaticClaims
 from penstock.engine.round import Rounds, Waiting, open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
 from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.scenarios.local_spark import local_session
+from tests.support.memory_log import MemoryLog, MemoryRecord
 
 ZERO, ONE = Partition("events", "id-1", 0), Partition("events", "id-1", 1)
 ROUNDS_MAX = 60
@@ -98,7 +98,7 @@ class Keyed:
         """Rounds until nothing waits."""
         return finish(self.open(environment, *partitions))
 
-    def table(self) -> Table:
+    def table(self) -> DeltaLog:
         return open_table(self.job.table, self.name)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.section import DeltaSpec
@@ -110,13 +110,13 @@ table:
         )
         return str(file)
 
-    def open(self, environment: Environment | None = None) -> Table:
+    def open(self, environment: Environment | None = None) -> DeltaLog:
         """A handle of its own on the table, which is created if it is missing."""
         return open_or_create(
             self.spec, JOB, self.schema, NewColumnPolicy.ADD, environment or Environment(sleep=lambda seconds: None)
         )
 
-    def start(self, *partitions: Partition, offset: int = 0) -> Table:
+    def start(self, *partitions: Partition, offset: int = 0) -> DeltaLog:
         """The table with positions for these partitions."""
         table = self.open()
         table.commit(Proposal(JOB, new_batch_id(), tuple(StartPart(partition, offset, 1) for partition in partitions)))
@@ -161,7 +161,7 @@ table:
         return quarantine_url(self.path, job, self.options)
 
     def append(
-        self, table: Table, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)
+        self, table: DeltaLog, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)
     ) -> Outcome:
         """Stage and commit one slice."""
         return commit(table, self.stage(partition, start, end, days))
@@ -177,7 +177,7 @@ table:
         return frame.sort("offset").select("day", "offset").rows()
 
 
-def commit(table: Table, *parts: Part) -> Outcome:
+def commit(table: DeltaLog, *parts: Part) -> Outcome:
     """Commit parts as one batch, with the columns that the lake's files have."""
     return table.commit(Proposal(JOB, new_batch_id(), parts), SCHEMA)
 

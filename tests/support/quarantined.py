@@ -15,7 +15,7 @@ from penstock.environment import Environment
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
 from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.section import DeltaSpec
 from tests.support.quarantine_url import quarantine_of
@@ -94,5 +94,5 @@ def totals(job: JobSpec, spark: SparkSession) -> Totals:
         pipeline.close()
 
 
-def tables(job: JobSpec) -> tuple[Table, Table]:
+def tables(job: JobSpec) -> tuple[DeltaLog, DeltaLog]:
     return open_table(job.table, job.name), open_table(TablePlace(path=quarantine_of(job)), job.name)

@@ -18,7 +18,7 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.logs.registry import open_log
@@ -58,7 +58,7 @@ class SmallTable:
     """Commits to the job's table."""
 
     job: JobSpec
-    table: Table = field(init=False)
+    table: DeltaLog = field(init=False)
     quarantine: Quarantine = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.faults import RefusedError
+from penstock.job.faults import InvalidValueError
 from penstock.job.values import size
 from penstock.lake.compaction import Progress
 from penstock.lake.reports import Report
@@ -105,7 +105,7 @@ def print_report(job: str, report: Report, json: bool) -> None:
 def _size(text: str) -> int:
     try:
         return size(text)
-    except RefusedError as error:
+    except InvalidValueError as error:
         raise typer.BadParameter(str(error), param_hint="--target-size") from error
 
 

@@ -17,7 +17,7 @@ from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.quarantine.replay import ReplayOptions
 from penstock.quarantine.rows import Listing, find_rows, list_rows
 from penstock.quarantine.table import DiscardReport, open_quarantine
@@ -117,7 +117,7 @@ def discard_(
         typer.echo(f"discarded: {_discardable(spec, report)}")
 
 
-def _table_of(job: JobSpec) -> Table | None:
+def _table_of(job: JobSpec) -> DeltaLog | None:
     """The quarantine table of the job's present table, or None while there is none."""
     listings = kind_of(job).listings(job, environment())
     return None if listings is None else open_quarantine(job, listings.url)

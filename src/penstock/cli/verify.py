@@ -47,7 +47,7 @@ def verify(
         raise UserError("--all needs --values", hint="add --values")
     spec = load_job(job)
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
-    progress = _Progress() if not json and sys.stderr.isatty() else None
+    progress = _ProgressLine() if not json and sys.stderr.isatty() else None
     report = verify_job(spec, deep=not shallow, progress=progress, values=sample, published=published)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
@@ -75,7 +75,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
     console.print(Text(WORDS[report.verdict], style=STYLES[report.verdict]))
 
 
-class _Progress:
+class _ProgressLine:
     """Prints a line at every twentieth of the work."""
 
     def __init__(self) -> None:

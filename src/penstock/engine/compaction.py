@@ -9,12 +9,12 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.events import CompactionFailed, FilesCompacted
 from penstock.job.spec import JobSpec, SmallFilesPolicy
-from penstock.lake.compaction import Effort
+from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import CompactRequest, Kind
 
 COMMITS_PER_LOOK = 64
 """Small files come with commits: after so many a look for them pays."""
-EFFORT = Effort(alike_min=8, bytes_max=256 * 1024**2)
+EFFORT = CompactionLimits(alike_min=8, bytes_max=256 * 1024**2)
 """Of one turn, during which new batches wait."""
 
 

@@ -23,7 +23,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.events import Listener, ReplayCommitted, ReplayFinished, ReplayRestarted
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import SchemaMovedError, Table
+from penstock.lake.delta.table import DeltaLog, SchemaMovedError
 from penstock.logs.registry import open_log
 from penstock.quarantine.replay import (
     Chunk,
@@ -110,7 +110,7 @@ class _Replay(Generic[F]):
                 environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))
         raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
 
-    def _pass(self, quarantine: Table) -> None:
+    def _pass(self, quarantine: DeltaLog) -> None:
         """Replay every selected record once.
 
         The number is read before the quarantine: if another replay commits later, ours is refused.
@@ -124,14 +124,14 @@ class _Replay(Generic[F]):
             if self._replay_chunk(quarantine, chunk, number + 1):
                 number += 1
 
-    def _finish(self, quarantine: Table) -> None:
+    def _finish(self, quarantine: DeltaLog) -> None:
         quarantine.refresh()
         removed = finish_replay(self.target.runs, quarantine)
         if removed:
             self.report.finished += removed
             self.target.listener.event(ReplayFinished(run=self.target.runs.last(), rows=removed))
 
-    def _replay_chunk(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
+    def _replay_chunk(self, quarantine: DeltaLog, chunk: Chunk, number: int) -> bool:
         """One run; whether it committed anything."""
         staged = self.target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total

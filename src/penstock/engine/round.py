@@ -28,7 +28,7 @@ from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, EpochMark, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
-from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
+from penstock.plan import BeyondEndError, LostTailError, PartitionInput, PlanTerms, Wait, plan
 from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
 from penstock.tables.registry import kind_of
 
@@ -214,10 +214,10 @@ class Rounds(Generic[S]):
     def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
         lanes = tuple(self._lane(partition, state, bounds[partition], now, ends) for partition in tokens)
-        terms = Terms(self.job.flush, self.job.on.gap, self.cache.record_bytes, now, flush_now)
+        terms = PlanTerms(self.job.flush, self.job.on.gap, self.cache.record_bytes, now, flush_now)
         return plan(lanes, terms, new_batch_id())
 
-    def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> Lane:
+    def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> PartitionInput:
         position = state.of(partition).position
         if position is None:
             raise TransientError(f"{partition} has no position yet")
@@ -229,10 +229,10 @@ class Rounds(Generic[S]):
         if position == bounds.end:
             self.cache.ended.add(partition)
             self.cache.waiting_since.pop(partition, None)
-            return Lane(partition, position, bounds, None)
+            return PartitionInput(partition, position, bounds, None)
         if partition in self.cache.ended:
             self.cache.waiting_since.setdefault(partition, now)
-        return Lane(partition, position, bounds, self.cache.waiting_since.get(partition))
+        return PartitionInput(partition, position, bounds, self.cache.waiting_since.get(partition))
 
     def _count_waiting_anew(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
         """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""

@@ -78,7 +78,7 @@ class RowWriter(Protocol):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Piece:
     """The files of one partition inside a task."""
 
     rows: RowWriter
@@ -90,7 +90,7 @@ class StagingTask(Generic[FlowT]):
 
     def __init__(self, flow: FlowT) -> None:
         self._flow = flow
-        self._lanes: dict[PartitionKey, _Lane] = {}
+        self._lanes: dict[PartitionKey, _Piece] = {}
         self._tallies = Tallies(flow)
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
@@ -117,10 +117,10 @@ class StagingTask(Generic[FlowT]):
     def _count(self, key: PartitionKey, **counts: int) -> None:
         self._tallies.add(TypeKey(key, UNROUTED), Share(Counts(**counts)))
 
-    def _lane(self, key: PartitionKey) -> _Lane:
+    def _lane(self, key: PartitionKey) -> _Piece:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(
+            lane = self._lanes[key] = _Piece(
                 self._flow.open_rows(key, lambda: self._name(key)),
                 StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
             )

@@ -12,7 +12,7 @@ from penstock.errors import UserError
 from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
-from penstock.job.reader import Reader, known_keys
+from penstock.job.reader import SpecReader, known_keys
 from penstock.job.schema import read_schema
 from penstock.job.sections import AnyKindSection
 from penstock.job.spec import (
@@ -40,7 +40,7 @@ _REQUIRED_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
 }
 
 
-def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> DecodeSpec:
+def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> DecodeSpec:
     """Check the decoder against its format and the table; its descriptors are empty where they cannot be used."""
     decode = replace(job.decode, payload_bytes_max=job.limits.payload_bytes_max)
     if not reader.states(*AT, "format"):
@@ -72,7 +72,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: Reader) -> Decod
     return decode
 
 
-def schema_of_rows(decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
+def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a job with a single table; None where they are not known, which is a finding."""
     at: KeyPath = ("schema",)
     match decode.format if reader.states(*AT, "format") else None:
@@ -95,7 +95,7 @@ def schema_of_rows(decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
 
 
 def schema_of_message(
-    read: Callable[[], pa.Schema], message: MessageName, at: KeyPath, reader: Reader
+    read: Callable[[], pa.Schema], message: MessageName, at: KeyPath, reader: SpecReader
 ) -> pa.Schema | None:
     """The schema of a message; None if no table can hold it."""
     try:
@@ -105,7 +105,7 @@ def schema_of_message(
         return None
 
 
-def note_stated_schema(at: KeyPath, decode: DecodeSpec, reader: Reader) -> None:
+def note_stated_schema(at: KeyPath, decode: DecodeSpec, reader: SpecReader) -> None:
     """Refuse a schema where the decoder fixes the fields."""
     if not reader.has(*at):
         return

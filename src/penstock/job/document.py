@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from penstock.job.faults import Finding, KeyPath, Place, RefusedError, Secret
+from penstock.job.faults import Finding, InvalidValueError, KeyPath, Place, Secret
 from penstock.job.texts import read_bounded
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
@@ -82,12 +82,12 @@ for _name, _pattern, _first in (
 
 
 def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
-    """Read one YAML document; raises `RefusedError` with its place if it is not one mapping in valid YAML."""
+    """Read one YAML document; raises `InvalidValueError` with its place if it is not one mapping in valid YAML."""
     root = _composed(text)
     if root is None:
-        raise RefusedError("the file is empty", place=Place(1, 1))
+        raise InvalidValueError("the file is empty", place=Place(1, 1))
     if not isinstance(root, MappingNode):
-        raise RefusedError("a job file is a mapping of keys such as job, log and table", place=_place(root))
+        raise InvalidValueError("a job file is a mapping of keys such as job, log and table", place=_place(root))
     document = Document()
     document.values = _Converter(document, env, folder).mapping(root, ())
     return document
@@ -103,11 +103,11 @@ def _composed(text: str) -> Node | None:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         problem = error.problem or error.context or "cannot be read"
-        raise RefusedError(f"not valid YAML: {problem}", place=place) from None
+        raise InvalidValueError(f"not valid YAML: {problem}", place=place) from None
     except yaml.reader.ReaderError as error:
         before = text.encode()[: error.position]
         place = Place(before.count(b"\n") + 1, error.position - before.rfind(b"\n"))
-        raise RefusedError(f"the character {error.character:#x} is not allowed", place=place) from None
+        raise InvalidValueError(f"the character {error.character:#x} is not allowed", place=place) from None
 
 
 def _check_nesting(events: Iterable[yaml.Event]) -> None:
@@ -116,7 +116,7 @@ def _check_nesting(events: Iterable[yaml.Event]) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > NESTING_MAX:
-                raise RefusedError(f"more than {NESTING_MAX} levels of nesting", place=_place(event))
+                raise InvalidValueError(f"more than {NESTING_MAX} levels of nesting", place=_place(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -219,9 +219,9 @@ class _Converter:
 # references
 
 
-def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[RefusedError]]:
+def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[InvalidValueError]]:
     """Fill in the references of a text: a `Secret` where there was one, and a fault for each that is missing."""
-    faults: list[RefusedError] = []
+    faults: list[InvalidValueError] = []
     referred = False
 
     def fill(part: re.Match[str]) -> str:
@@ -231,7 +231,7 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
         referred = True
         try:
             return _value(part["body"], env, folder)
-        except RefusedError as fault:
+        except InvalidValueError as fault:
             faults.append(fault)
             return ""
 
@@ -241,14 +241,14 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
 
 def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
     if body is None:
-        raise RefusedError("a reference begins with ${ and is not closed", _WAYS)
+        raise InvalidValueError("a reference begins with ${ and is not closed", _WAYS)
     kind, _, name = (part.strip() for part in body.partition(":"))
     if kind not in ("env", "file") or not name:
-        raise RefusedError(f"${{{body}}} is not a reference", _WAYS)
+        raise InvalidValueError(f"${{{body}}} is not a reference", _WAYS)
     if kind == "file":
         return _file_text(name, folder)
     if name not in env:
-        raise RefusedError(f"environment variable {name} is not set", f"set {name} before the start")
+        raise InvalidValueError(f"environment variable {name} is not set", f"set {name} before the start")
     return env[name]
 
 
@@ -258,6 +258,6 @@ def _file_text(name: str, folder: Path) -> str:
         return content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         # The error would quote the content: it must not be chained.
-        raise RefusedError(f"file {name} is not UTF-8") from None
-    except RefusedError as refusal:
-        raise RefusedError(f"file {name} {refusal.message}") from None
+        raise InvalidValueError(f"file {name} is not UTF-8") from None
+    except InvalidValueError as refusal:
+        raise InvalidValueError(f"file {name} {refusal.message}") from None

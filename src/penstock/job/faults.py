@@ -71,7 +71,7 @@ class Fault:
         }
 
 
-class RefusedError(ValueError):
+class InvalidValueError(ValueError):
     """A file, text or value that cannot be used; code that knows its key makes a finding of it."""
 
     def __init__(self, message: str, hint: str = "", place: Place | None = None) -> None:

@@ -13,8 +13,17 @@ import pyarrow as pa
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, read_document
-from penstock.job.faults import Fault, Finding, JobFileError, Place, RefusedError, key_text, kind_of, without_secrets
-from penstock.job.reader import Reader, known_keys
+from penstock.job.faults import (
+    Fault,
+    Finding,
+    InvalidValueError,
+    JobFileError,
+    Place,
+    key_text,
+    kind_of,
+    without_secrets,
+)
+from penstock.job.reader import SpecReader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
 from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, JobSpec, NewColumnPolicy
@@ -28,7 +37,7 @@ OTHER_KEYS = ("log", "schema", "columns", "table")
 SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)
 
 
-def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
+def _read_job(reader: SpecReader, kinds: Kinds, logs: Logs) -> JobSpec:
     """Everything that the file states; what is wrong with it is noted."""
     values = reader.document.values
     kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
@@ -59,7 +68,7 @@ def _read_job(reader: Reader, kinds: Kinds, logs: Logs) -> JobSpec:
     return replace(job, log=log.complete(job.log, job, reader) if reader.states("log", log.name) else job.log)
 
 
-def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT:
+def _chosen(name: str, sections: Sequence[SectionT], reader: SpecReader) -> SectionT:
     """The kind of table, or the log, that the file states; notes if it does not state exactly one."""
     stated = [section for section in sections if reader.has(name, section.name)]
     implied = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
@@ -79,7 +88,7 @@ def _chosen(name: str, sections: Sequence[SectionT], reader: Reader) -> SectionT
     return chosen
 
 
-def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader) -> Any:
+def _section(name: str, section: AnyKindSection | AnyLogSection, reader: SpecReader) -> Any:
     """The spec of the chosen kind or log, without values where the file states none."""
     value = reader.written(name, section.name)
     spec = LOST if value is None else reader.section(section.spec, value, (name, section.name))
@@ -88,7 +97,7 @@ def _section(name: str, section: AnyKindSection | AnyLogSection, reader: Reader)
     return section.spec(**reader.fields(section.spec, None, (name, section.name)))
 
 
-def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | None:
+def _claims(job: JobSpec, log: AnyLogSection, reader: SpecReader) -> ClaimsSpec | None:
     """How processes share the partitions of the job: by default if it names a group; None: they do not."""
     claims = job.claims
     if claims is None and log.shared and job.log.group:
@@ -101,7 +110,7 @@ def _claims(job: JobSpec, log: AnyLogSection, reader: Reader) -> ClaimsSpec | No
     return claims
 
 
-def _policies(job: JobSpec, reader: Reader) -> Any:
+def _policies(job: JobSpec, reader: SpecReader) -> Any:
     """A projection states the columns, so a new field of the source is none of them."""
     if not reader.has("sql", "select"):
         return job.on
@@ -165,10 +174,10 @@ def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> Ch
     folder = path.absolute().parent
     try:
         document = read_document(_read_text(path), env, folder)
-    except RefusedError as refusal:
+    except InvalidValueError as refusal:
         line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
         return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))
-    reader = Reader(document, folder, list(document.findings))
+    reader = SpecReader(document, folder, list(document.findings))
     job = replace(_read_job(reader, kinds, logs), path=path.absolute())
     return CheckedFile(path, job, (), document).with_findings(reader.findings)
 
@@ -180,7 +189,7 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise RefusedError("not UTF-8 from here on", place=place) from None
+        raise InvalidValueError("not UTF-8 from here on", place=place) from None
 
 
 def _conflict(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:

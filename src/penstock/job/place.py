@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from penstock.job.expressions import Expression, KafkaField, KafkaName
-from penstock.job.faults import RefusedError
+from penstock.job.faults import InvalidValueError
 
 PLACE: Mapping[KafkaName, str] = {"partition": "kafka_partition", "offset": "kafka_offset", "topic": "kafka_topic"}
 """The columns that are added. Always with the topic: without it, rows would be ambiguous once a second one is read."""
@@ -29,7 +29,7 @@ def _selected(select: Sequence[str]) -> dict[str, str]:
 
     names: dict[str, str] = {}
     for entry in select:
-        with suppress(RefusedError):
+        with suppress(InvalidValueError):
             item = read_select(entry)
             if item.path is not None and len(item.path) == 1:
                 names[item.path[0].lower()] = item.name

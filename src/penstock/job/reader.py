@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest
+from penstock.job.faults import Finding, InvalidValueError, KeyPath, kind_of, nearest
 from penstock.job.values import LOST, Key, Lost, Otherwise, Parsed, Part, Read, one_of
 
 
@@ -35,7 +35,7 @@ class FileKey:
 
 
 @dataclass(slots=True)
-class Reader:
+class SpecReader:
     """What the file states, and what is wrong with it so far."""
 
     document: Document
@@ -72,7 +72,7 @@ class Reader:
         """The value as `parse` reads it; `LOST` if it refuses it."""
         try:
             return parse(value)
-        except RefusedError as refusal:
+        except InvalidValueError as refusal:
             return self.lost(at, refusal.message, refusal.hint)
 
     def listed(self, value: object, at: KeyPath, read: Callable[[Any, KeyPath], object]) -> Any:

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, RefusedError, nearest, shown
+from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.place import PLACE, place_columns
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.schema import name_fault, name_findings, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT
 from penstock.job.texts import read_expression
@@ -27,7 +27,7 @@ StatedColumns: TypeAlias = Mapping[str, Expression | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputColumns:
     """The table's columns by name; None for a type that only the run finds out.
 
     `complete` is false if there may be columns of other names.
@@ -41,7 +41,9 @@ class Output:
         return name in self.types or not self.complete
 
 
-def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = False) -> tuple[JobSpec[TableT], Output]:
+def complete_rows(
+    job: JobSpec[TableT], reader: SpecReader, *, has_place: bool = False
+) -> tuple[JobSpec[TableT], OutputColumns]:
     """A job whose records are all of one type, with its fields and columns; and the columns of its table.
 
     With `has_place` the columns are added in which each row carries its place.
@@ -57,7 +59,7 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
     for name in (*stated, *added):
         expression = columns.get(name)
         types.setdefault(name, type_of(expression, schema) if expression is not None and schema is not None else None)
-    output = Output(types, complete=schema is not None and not reader.misstates("columns"))
+    output = OutputColumns(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
     if sql is not None and sql.select:
@@ -73,7 +75,7 @@ def complete_rows(job: JobSpec[TableT], reader: Reader, *, has_place: bool = Fal
 
 
 def _names(
-    stated: StatedColumns, schema: pa.Schema | None, selected: Mapping[int, SelectItem], reader: Reader
+    stated: StatedColumns, schema: pa.Schema | None, selected: Mapping[int, SelectItem], reader: SpecReader
 ) -> Iterator[tuple[KeyPath, str]]:
     """The names of fields and columns, each with the key that states it."""
     message: KeyPath | None = ("decode", "message") if reader.has("decode", "message") else None
@@ -86,7 +88,9 @@ def _names(
             yield ("sql", "select", index), item.name
 
 
-def _without_dropped(job: JobSpec, schema: pa.Schema | None, before: Output, reader: Reader) -> Output:
+def _without_dropped(
+    job: JobSpec, schema: pa.Schema | None, before: OutputColumns, reader: SpecReader
+) -> OutputColumns:
     """The columns without those of `drop`."""
     if not reader.states("drop"):
         return before
@@ -106,7 +110,7 @@ def _without_dropped(job: JobSpec, schema: pa.Schema | None, before: Output, rea
 # computed columns
 
 
-def stated_columns(reader: Reader) -> StatedColumns:
+def stated_columns(reader: SpecReader) -> StatedColumns:
     """The computed columns of the file, read without knowing the decoded fields."""
     return reader.top(Read(_read_columns), "columns") or {}
 
@@ -116,7 +120,7 @@ def readable(stated: StatedColumns) -> dict[str, Expression]:
     return {name: expression for name, expression in stated.items() if expression is not None}
 
 
-def _read_columns(value: object, at: KeyPath, reader: Reader) -> object:
+def _read_columns(value: object, at: KeyPath, reader: SpecReader) -> object:
     def read(_: str, item: object, path: KeyPath) -> object:
         expression = read_expression(item, path, reader)
         return None if expression is LOST else expression
@@ -192,7 +196,7 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
 
 
 def add_place(
-    job: JobSpec, reader: Reader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
+    job: JobSpec, reader: SpecReader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
 ) -> dict[str, KafkaField]:
     """Columns for those parts of the place that the job's own columns do not hold.
 
@@ -214,7 +218,7 @@ def add_place(
 # sql
 
 
-def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
+def _selected(sql: SqlSpec, reader: SpecReader) -> dict[int, SelectItem]:
     """The entries of `select` other than `*`, by index; notes what is not an expression over one row."""
     from penstock.job.sql_text import check_where, read_select  # noqa: PLC0415 - imports sqlglot
 
@@ -231,12 +235,14 @@ def _selected(sql: SqlSpec, reader: Reader) -> dict[int, SelectItem]:
                 check_where(text)
             elif text.strip() != "*":
                 items[int(at[-1])] = read_select(text)
-        except RefusedError as refusal:
+        except InvalidValueError as refusal:
             reader.note(at, refusal.message, refusal.hint)
     return items
 
 
-def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output, reader: Reader) -> Output:
+def _projected(
+    sql: SqlSpec, selected: Mapping[int, SelectItem], before: OutputColumns, reader: SpecReader
+) -> OutputColumns:
     """The columns after `select`."""
     types: dict[str, pa.DataType | None] = {}
     names = {name.casefold(): name for name in before.types}
@@ -259,4 +265,4 @@ def _projected(sql: SqlSpec, selected: Mapping[int, SelectItem], before: Output,
             reader.note(at, f"a second column named {shown(item.name)}", "end it with `as another_name`")
         plain = column is not None and item.path is not None and len(item.path) == 1
         types[item.name] = before.types[column] if plain and column is not None else None
-    return Output(types, complete)
+    return OutputColumns(types, complete)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
+from penstock.job.faults import Finding, InvalidValueError, KeyPath, kind_of, nearest, shown
 
 if TYPE_CHECKING:
-    from penstock.job.reader import Reader
+    from penstock.job.reader import SpecReader
 
 NESTING_MAX = 32
 RESERVED_PREFIX = "_penstock"
@@ -44,7 +44,7 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-def read_schema(raw: object, at: KeyPath, reader: Reader) -> object:
+def read_schema(raw: object, at: KeyPath, reader: SpecReader) -> object:
     """The `schema:` mapping as an Arrow schema; lost only if nothing of it can be read."""
     if not isinstance(raw, Mapping):
         return reader.lost(at, f"expected a mapping of field names to types, found {kind_of(raw)}")
@@ -80,26 +80,26 @@ def name_fault(name: str) -> str:
 
 
 def parse_type(text: str, depth: int = 1) -> pa.DataType:
-    """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `RefusedError`."""
+    """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `InvalidValueError`."""
     word = text.strip()
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} levels of nested types")
+        raise InvalidValueError(f"more than {NESTING_MAX} levels of nested types")
     if word in _PRIMITIVES:
         return _PRIMITIVES[word]
     if match := _DECIMAL.fullmatch(word):
         precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= 38 or scale > precision:
             hint = "1 to 38 digits, of them 0 to all after the point"
-            raise RefusedError(f"decimal({precision},{scale}) is out of range", hint)
+            raise InvalidValueError(f"decimal({precision},{scale}) is out of range", hint)
         return pa.decimal128(precision, scale)
     if match := _LIST.fullmatch(word):
         return pa.list_(parse_type(match[1], depth + 1))
     if match := _MAP.fullmatch(word):
         if match[1].strip() != "string":
-            raise RefusedError("the keys of a map are strings", "write map<string,...>")
+            raise InvalidValueError("the keys of a map are strings", "write map<string,...>")
         return pa.map_(pa.string(), parse_type(match[2], depth + 1))
     types = f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
-    raise RefusedError(f"unknown type {shown(text)}", nearest(word, _PRIMITIVES) or types)
+    raise InvalidValueError(f"unknown type {shown(text)}", nearest(word, _PRIMITIVES) or types)
 
 
 def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
@@ -137,7 +137,7 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
         case str():
             try:
                 return parse_type(raw)
-            except RefusedError as fault:
+            except InvalidValueError as fault:
                 findings.append(Finding(at, fault.message, fault.hint))
         case {}:
             if raw:

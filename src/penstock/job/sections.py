@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.job.faults import KeyPath, shown
-from penstock.job.reader import Reader, keys_of
+from penstock.job.reader import SpecReader, keys_of
 from penstock.job.spec import DecodeFormat, JobSpec, StartAt, TableSpec
 from penstock.job.texts import TOPIC_NAME
 from penstock.job.values import LOST, count
@@ -40,7 +40,7 @@ class KindSection(Generic[TableT]):
         """The top-level keys that a file has only with this kind."""
         return [key.name for key in keys_of(cast("Any", self.spec)) if key.top]
 
-    def complete(self, job: JobSpec[TableT], reader: Reader) -> JobSpec[TableT]:
+    def complete(self, job: JobSpec[TableT], reader: SpecReader) -> JobSpec[TableT]:
         """Check what depends on the kind, and add the fields and columns of its rows."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class LogSection(Generic[LogT]):
     shared: bool = False
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""
 
-    def complete(self, log: LogT, job: JobSpec, reader: Reader) -> LogT:
+    def complete(self, log: LogT, job: JobSpec, reader: SpecReader) -> LogT:
         """Check the section, and add what follows from the rest of the job."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ AnyLogSection = LogSection[Any]
 Logs = Sequence[AnyLogSection]
 
 
-def complete_topics(log: Any, at: KeyPath, reader: Reader) -> Any:
+def complete_topics(log: Any, at: KeyPath, reader: SpecReader) -> Any:
     """Check the topics of a log, and name the topics of its start offsets."""
     has_topics, has_pattern = reader.has(*at, "topics"), reader.has(*at, "topic_pattern")
     if has_topics and has_pattern:
@@ -81,7 +81,7 @@ def complete_topics(log: Any, at: KeyPath, reader: Reader) -> Any:
     return replace(log, start=_start(log, (*at, "start"), at, reader))
 
 
-def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: Reader) -> StartAt | Mapping[str, Mapping[int, int]]:
+def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: SpecReader) -> StartAt | Mapping[str, Mapping[int, int]]:
     """Where to start; offsets under the name of the one topic."""
     if isinstance(log.start, str):
         return StartAt(log.start)

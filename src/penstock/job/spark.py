@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import UserError
 from penstock.job.faults import KeyPath, unless_secret
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec, SparkSpec
 
 DEFAULT_MASTER = "local[*,4]"
@@ -25,7 +25,7 @@ def is_local(master: str) -> bool:
     return _LOCAL.fullmatch(master.strip()) is not None
 
 
-def check_spark(job: JobSpec, reader: Reader) -> None:
+def check_spark(job: JobSpec, reader: SpecReader) -> None:
     """Note settings that Penstock decides, and a local path on a cluster; Spark itself refuses an unknown master."""
     master = job.spark.master
     for name, value in job.spark.conf.items():

@@ -27,7 +27,7 @@ from penstock.job.expressions import (
     FunctionName,
     KafkaField,
 )
-from penstock.job.faults import RefusedError, Secret, nearest, shown
+from penstock.job.faults import InvalidValueError, Secret, nearest, shown
 
 NESTING_MAX = 32
 _ARITIES: dict[FunctionName, tuple[int, float]] = {"substr": (3, 3), "coalesce": (2, math.inf), "concat": (1, math.inf)}
@@ -53,7 +53,7 @@ class SelectItem:
 def check_where(text: str) -> None:
     """Refuse what is not a condition over one row."""
     if isinstance(_parse(text), exp.Alias):
-        raise RefusedError("where is a condition and has no name", "remove the `as`")
+        raise InvalidValueError("where is a condition and has no name", "remove the `as`")
 
 
 def read_select(text: str) -> SelectItem:
@@ -65,7 +65,7 @@ def read_select(text: str) -> SelectItem:
     if plain and isinstance(inner, exp.Column | exp.Dot):
         path = tuple(part.name for part in inner.parts)
     elif inner is expression:
-        raise RefusedError("the column has no name", "end it with `as name`")
+        raise InvalidValueError("the column has no name", "end it with `as name`")
     name = expression.output_name
     return SelectItem(Secret(name) if isinstance(text, Secret) else name, path)
 
@@ -74,11 +74,11 @@ def _parse(text: str) -> exp.Expr:
     """Parse an expression over one row."""
     expression = _parsed(text, "spark", "an SQL expression")
     if isinstance(expression, exp.Aliases):
-        raise RefusedError("is more than one expression", "write one entry of select for each")
+        raise InvalidValueError("is more than one expression", "write one entry of select for each")
     for node in expression.walk():
         reason = _reason(node)
         if reason:
-            raise RefusedError(reason, _HINT)
+            raise InvalidValueError(reason, _HINT)
     return expression
 
 
@@ -89,11 +89,11 @@ def _parsed(text: str, dialect: DialectType, what: str) -> exp.Expr:
         where = error.errors[0].get("highlight") if error.errors else None
         message = f"is not {what}: unexpected {where!r}" if where else f"is not {what}"
         hint = "write a name that is a keyword or has special characters in `backticks`"
-        raise RefusedError(message, hint) from None
+        raise InvalidValueError(message, hint) from None
     except (errors.TokenError, RecursionError):
-        raise RefusedError(f"is not {what}", "is a quote or a bracket not closed?") from None
+        raise InvalidValueError(f"is not {what}", "is a quote or a bracket not closed?") from None
     if isinstance(expression, exp.Block):
-        raise RefusedError("is more than one expression", "remove the semicolon")
+        raise InvalidValueError("is more than one expression", "remove the semicolon")
     return expression
 
 
@@ -147,7 +147,7 @@ def parse_expression(text: str) -> Expression:
 
 def _expression(node: exp.Expr, depth: int = 1) -> Expression:
     if depth > NESTING_MAX:
-        raise RefusedError(f"more than {NESTING_MAX} levels of nested functions")
+        raise InvalidValueError(f"more than {NESTING_MAX} levels of nested functions")
     match node:
         case exp.Literal() if node.is_string:
             return Constant(node.name)
@@ -161,15 +161,15 @@ def _expression(node: exp.Expr, depth: int = 1) -> Expression:
             return _field(node.parts)
         case _:
             hint = "write names with special characters in backticks, as in `user-agent`"
-            raise RefusedError(f"{shown(node.sql())} is not a field, a constant or a function", hint)
+            raise InvalidValueError(f"{shown(node.sql())} is not a field, a constant or a function", hint)
 
 
 def _number(text: str) -> Constant:
     number = float(text) if re.search(r"[.eE]", text) else int(text)
     if isinstance(number, float) and not math.isfinite(number):
-        raise RefusedError("the number is too large")
+        raise InvalidValueError("the number is too large")
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
-        raise RefusedError("the number does not fit into 64 bits")
+        raise InvalidValueError("the number does not fit into 64 bits")
     return Constant(number)
 
 
@@ -185,20 +185,20 @@ def _field(parts: Sequence[exp.Expr]) -> Expression:
             return KafkaField(name)
     whole = [f"kafka.{name}" for name in KAFKA_NAMES]
     text = ".".join(names)
-    raise RefusedError(f"unknown column {text}", nearest(text, whole) or f"there are: {', '.join(whole)}")
+    raise InvalidValueError(f"unknown column {text}", nearest(text, whole) or f"there are: {', '.join(whole)}")
 
 
 def _call(name: str, args: Sequence[Expression]) -> Call:
     function = next((known for known in FUNCTION_NAMES if known == name), None)
     if function is None:
         hint = nearest(name, FUNCTION_NAMES) or f"known functions: {', '.join(FUNCTION_NAMES)}"
-        raise RefusedError(f"unknown function {name}", hint)
+        raise InvalidValueError(f"unknown function {name}", hint)
     least, most = _ARITIES.get(function, (1, 1))
     if not least <= len(args) <= most:
         expected = f"{least}" if most == least else f"at least {least}"
-        raise RefusedError(f"{function} takes {expected} argument(s), not {len(args)}")
+        raise InvalidValueError(f"{function} takes {expected} argument(s), not {len(args)}")
     # Fixed bounds let the whole batch be cut by one Arrow kernel.
     for bound, least in zip(args[1:], (1, 0), strict=True) if function == "substr" else ():
         if not isinstance(bound, Constant) or type(bound.value) is not int or bound.value < least:
-            raise RefusedError("start and length of substr are whole numbers, from 1 and from 0 on")
+            raise InvalidValueError("start and length of substr are whole numbers, from 1 and from 0 on")
     return Call(function, tuple(args))

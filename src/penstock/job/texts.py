@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.job.expressions import Constant, Expression, Field
-from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
 from penstock.job.values import LOST, matching, regular_expression, setting, text
 
 if TYPE_CHECKING:
-    from penstock.job.reader import Reader
+    from penstock.job.reader import SpecReader
 
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
@@ -41,11 +41,11 @@ def servers(value: object) -> str:
     for server in text(value).split(","):
         match = _SERVER.fullmatch(server.strip())
         if match is None or not 1 <= int(match[1]) <= 65535:
-            raise RefusedError("expected host:port, several with commas between", "as in kafka-1:9092")
+            raise InvalidValueError("expected host:port, several with commas between", "as in kafka-1:9092")
     return text(value)
 
 
-def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
+def read_patterns(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Regular expressions for keys and values of tags."""
 
     def read(name: str, item: object, path: KeyPath) -> object:
@@ -61,14 +61,14 @@ def read_patterns(value: object, at: KeyPath, reader: Reader) -> object:
 
 
 def read_bounded(path: Path, bytes_max: int) -> bytes:
-    """The content of a file; raises `RefusedError`, which does not name it, if it cannot be read or is too large."""
+    """The content of a file. Raises `InvalidValueError`, which does not name it, if it is unreadable or too large."""
     try:
         with path.open("rb") as file:
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
-        raise RefusedError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
+        raise InvalidValueError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
     if len(content) > bytes_max:
-        raise RefusedError(f"is larger than {bytes_max // 1024**2} MiB")
+        raise InvalidValueError(f"is larger than {bytes_max // 1024**2} MiB")
     return content
 
 
@@ -88,11 +88,11 @@ def message_name(value: object) -> MessageName:
     match = _MESSAGE.fullmatch(text(value).strip())
     if match is None:
         hint = "write package.Name, or file.proto:package.Name"
-        raise RefusedError(f"invalid message name {shown(text(value))}", hint)
+        raise InvalidValueError(f"invalid message name {shown(text(value))}", hint)
     return MessageName(match["name"], match["file"] or "")
 
 
-def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
+def read_descriptors(value: object, at: KeyPath, reader: SpecReader) -> object:
     """The bytes of a descriptor set. What is refused never names the file: it may be a secret."""
     name = reader.parsed(text, value, at)
     if name is LOST:
@@ -103,7 +103,7 @@ def read_descriptors(value: object, at: KeyPath, reader: Reader) -> object:
 # expressions
 
 
-def read_expression(value: object, at: KeyPath, reader: Reader) -> object:
+def read_expression(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Parse one expression."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return reader.lost(at, "the number does not fit into 64 bits")
@@ -138,10 +138,10 @@ def _route(value: object) -> tuple[str, tuple[str, ...]]:
         return word, ()
     match = _ROUTE.fullmatch(word)
     if match is None:
-        raise RefusedError(f"{shown(text(value))} is not a route", nearest(word, ("key", "envelope")) or _ROUTES)
+        raise InvalidValueError(f"{shown(text(value))} is not a route", nearest(word, ("key", "envelope")) or _ROUTES)
     inside = match[2].strip()
     if not inside:
-        raise RefusedError(f"{match[1]}() names nothing", _ROUTES)
+        raise InvalidValueError(f"{match[1]}() names nothing", _ROUTES)
     return match[1], (inside,) if match[1] == "header" else _field_path(inside)
 
 
@@ -149,18 +149,18 @@ def _field_path(inside: str) -> tuple[str, ...]:
     from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
 
     expression: Expression | None = None
-    with suppress(RefusedError):
+    with suppress(InvalidValueError):
         expression = parse_expression(inside)
     if not isinstance(expression, Field):
         hint = "write names with special characters in backticks: field(`a b`.c)"
-        raise RefusedError("field() takes the path of a decoded field", hint)
+        raise InvalidValueError("field() takes the path of a decoded field", hint)
     return expression.path
 
 
 # paths of tables
 
 
-def read_table_path(value: object, at: KeyPath, reader: Reader) -> object:
+def read_table_path(value: object, at: KeyPath, reader: SpecReader) -> object:
     """The path of a table, without a slash at its end; a relative one is taken from the job file's folder."""
     path = reader.parsed(_checked_path, value, at)
     if path is LOST:
@@ -173,22 +173,22 @@ def read_table_path(value: object, at: KeyPath, reader: Reader) -> object:
 def _checked_path(value: object) -> str:
     path = text(value)
     if not path.isprintable():
-        raise RefusedError("a path holds only printable characters")
+        raise InvalidValueError("a path holds only printable characters")
     match = _SCHEME.fullmatch(path.strip())
     if match is None:
         if path.strip().rstrip("/") in ("", "."):
-            raise RefusedError("the table needs a folder of its own")
+            raise InvalidValueError("the table needs a folder of its own")
         return path
     scheme, rest = match[1], match[2]
     bucket, _, key = rest.partition("/")
     if scheme not in SCHEMES:
-        raise RefusedError(
+        raise InvalidValueError(
             f"unknown storage {shown(scheme + '://')}", f"a local path or {', '.join(f'{item}://' for item in SCHEMES)}"
         )
     if scheme == "file" and bucket:
-        raise RefusedError("a file:// path begins with three slashes", "file:///folder/table")
+        raise InvalidValueError("a file:// path begins with three slashes", "file:///folder/table")
     if not bucket and scheme not in _WITHOUT_BUCKET:
-        raise RefusedError(f"{scheme}:// needs a bucket or container", f"{scheme}://bucket/table")
+        raise InvalidValueError(f"{scheme}:// needs a bucket or container", f"{scheme}://bucket/table")
     if not key.strip("/"):
-        raise RefusedError("the table needs a folder of its own")
+        raise InvalidValueError("the table needs a folder of its own")
     return path

@@ -2,8 +2,9 @@
 
     lateness_seconds: Annotated[Duration, Key("lateness")] = 60.0
 
-A field of a spec that has such a type is a key of the job file. `Parsed` reads a value alone and raises `RefusedError`;
-`Read` also gets its key path and the `Reader`, and notes what is wrong itself. Nothing here is needed inside tasks.
+A field of a spec that has such a type is a key of the job file. `Parsed` reads a value alone and raises
+`InvalidValueError`; `Read` also gets its key path and the `SpecReader`, and notes what is wrong itself. Nothing here is
+needed inside tasks.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from datetime import date
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
-from penstock.job.faults import KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
 
 if TYPE_CHECKING:
-    from penstock.job.reader import Reader
+    from penstock.job.reader import SpecReader
 
 COUNT_MAX = 2**63 - 1
 DURATION_UNITS: dict[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -46,7 +47,7 @@ class Parsed:
 class Read:
     """Reads a value that has parts with faults of their own, or that needs more than itself; `LOST` if it cannot."""
 
-    read: Callable[[Any, KeyPath, Reader], object]
+    read: Callable[[Any, KeyPath, SpecReader], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ LOST = Lost()
 # quantities
 
 
-class QuantityError(RefusedError):
+class QuantityError(InvalidValueError):
     """The text is not a duration or a size."""
 
 
@@ -112,15 +113,15 @@ def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tup
 def text(value: object) -> str:
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else ""
-        raise RefusedError(f"expected a text, found {kind_of(value)}", hint)
+        raise InvalidValueError(f"expected a text, found {kind_of(value)}", hint)
     if not value.strip():
-        raise RefusedError("cannot be empty")
+        raise InvalidValueError("cannot be empty")
     return value
 
 
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise RefusedError(f"expected true or false, found {kind_of(value)}")
+        raise InvalidValueError(f"expected true or false, found {kind_of(value)}")
     return value
 
 
@@ -129,30 +130,30 @@ def count(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RefusedError(f"expected a whole number, found {kind_of(value)}")
+        raise InvalidValueError(f"expected a whole number, found {kind_of(value)}")
     if not 0 <= value <= COUNT_MAX:
-        raise RefusedError("expected a whole number from 0 to 2^63 - 1")
+        raise InvalidValueError("expected a whole number from 0 to 2^63 - 1")
     return value
 
 
 def positive(value: object) -> int:
     number = count(value)
     if number == 0:
-        raise RefusedError("must be more than 0")
+        raise InvalidValueError("must be more than 0")
     return number
 
 
 def any_duration(value: object) -> float:
     """In seconds; it may be 0."""
     if not isinstance(value, str):
-        raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
+        raise InvalidValueError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
     return parse_duration(value)
 
 
 def duration(value: object) -> float:
     seconds = any_duration(value)
     if seconds <= 0:
-        raise RefusedError("must be more than 0")
+        raise InvalidValueError("must be more than 0")
     return seconds
 
 
@@ -160,7 +161,7 @@ def size(value: object) -> int:
     if isinstance(value, str):
         return positive(parse_size(value))
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
+        raise InvalidValueError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
     return positive(value)
 
 
@@ -169,17 +170,17 @@ def number(value: object) -> float:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", value):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a number, found {kind_of(value)}")
+        raise InvalidValueError(f"expected a number, found {kind_of(value)}")
     return float(value)
 
 
 def day(value: object) -> date:
     if not isinstance(value, str):
-        raise RefusedError(f"expected a date, found {kind_of(value)}", "write 2000-01-01")
+        raise InvalidValueError(f"expected a date, found {kind_of(value)}", "write 2000-01-01")
     try:
         return date.fromisoformat(value if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value) else "")
     except ValueError:
-        raise RefusedError(f"{shown(value)} is not a date", "write 2000-01-01") from None
+        raise InvalidValueError(f"{shown(value)} is not a date", "write 2000-01-01") from None
 
 
 def setting(value: object) -> str:
@@ -192,14 +193,14 @@ def setting(value: object) -> str:
         case str():
             return value
         case _:
-            raise RefusedError(f"expected a text, a number, true or false, found {kind_of(value)}")
+            raise InvalidValueError(f"expected a text, a number, true or false, found {kind_of(value)}")
 
 
 def regular_expression(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        raise RefusedError(f"{shown(value)} is not a regular expression", str(error)) from None
+        raise InvalidValueError(f"{shown(value)} is not a regular expression", str(error)) from None
     return value
 
 
@@ -208,7 +209,7 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
 
     def read(value: object) -> str:
         if not re.fullmatch(pattern, text(value), re.DOTALL):
-            raise RefusedError(fault.format(shown(text(value))), hint)
+            raise InvalidValueError(fault.format(shown(text(value))), hint)
         return text(value)
 
     return Parsed(read)
@@ -222,9 +223,9 @@ def one_of(choices: Any) -> Parsed:
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
-            raise RefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
+            raise InvalidValueError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
         if value not in words:
-            raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", nearest(value, words))
+            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(words)}", nearest(value, words))
         return convert(value)
 
     return Parsed(choose)
@@ -238,7 +239,7 @@ def within(
     def read(value: object) -> NumberT:
         number = parse(value)
         if not least <= number <= most:
-            raise RefusedError(fault, hint)
+            raise InvalidValueError(fault, hint)
         return number
 
     return Parsed(read)
@@ -250,14 +251,14 @@ def within(
 def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = tuple) -> Read:
     """A list; one faulty item makes the whole list faulty."""
 
-    def read(value: object, at: KeyPath, reader: Reader) -> object:
+    def read(value: object, at: KeyPath, reader: SpecReader) -> object:
         result = reader.listed(value, at, lambda item, path: reader.parsed(parse, item, path))
         return result if result is LOST else into(result)
 
     return Read(read)
 
 
-def _settings(value: object, at: KeyPath, reader: Reader) -> object:
+def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Texts by name; those whose names suggest a secret are never printed."""
     result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
     if result is LOST:
@@ -265,7 +266,7 @@ def _settings(value: object, at: KeyPath, reader: Reader) -> object:
     return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
 
 
-def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
+def _file_path(value: object, at: KeyPath, reader: SpecReader) -> object:
     """A path, a relative one taken from the job file's folder."""
     result = reader.parsed(text, value, at)
     return str(reader.folder / result) if isinstance(result, str) else result
@@ -274,7 +275,7 @@ def _file_path(value: object, at: KeyPath, reader: Reader) -> object:
 def sections_by_name(spec: Any) -> Read:
     """A mapping of names to sections, each with its name as the field `name`."""
 
-    def read(value: object, at: KeyPath, reader: Reader) -> object:
+    def read(value: object, at: KeyPath, reader: SpecReader) -> object:
         return reader.mapped(value, at, lambda name, item, path: reader.section(spec, item, path, name=name))
 
     return Read(read)
@@ -283,7 +284,7 @@ def sections_by_name(spec: Any) -> Read:
 def sections(spec: Any) -> Read:
     """A list of sections."""
 
-    def read(value: object, at: KeyPath, reader: Reader) -> object:
+    def read(value: object, at: KeyPath, reader: SpecReader) -> object:
         result = reader.listed(value, at, lambda item, path: reader.section(spec, item, path))
         return result if result is LOST else tuple(result)
 

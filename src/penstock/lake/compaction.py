@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
-class Group(Generic[F]):
+class CompactionGroup(Generic[F]):
     """Files that become one, in the order of their rows."""
 
     files: tuple[F, ...]
@@ -48,7 +48,7 @@ class Group(Generic[F]):
 class Merged(Generic[F]):
     """A group and the files that hold its rows, staged and not yet committed."""
 
-    group: Group[F]
+    group: CompactionGroup[F]
     outputs: tuple[StagedFile, ...]
 
 
@@ -81,7 +81,7 @@ def gather(items: Iterable[T], *limits: Limit[T]) -> Iterator[tuple[T, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class CompactionLimits:
     """How much one compaction takes on; by default everything that is small."""
 
     alike_min: int | None = None
@@ -98,7 +98,7 @@ class Effort:
             sizes.setdefault(file.size_bytes.bit_length() // 3, []).append(file)
         return [alike for _, alike in sorted(sizes.items()) if len(alike) >= self.alike_min]
 
-    def within(self, groups: Sequence[Group[F]]) -> Sequence[Group[F]]:
+    def within(self, groups: Sequence[CompactionGroup[F]]) -> Sequence[CompactionGroup[F]]:
         """The first groups, until they reach the bound."""
         total = 0
         for number, files in enumerate(groups):
@@ -107,22 +107,22 @@ class Effort:
             total += files.size_bytes
         return groups
 
-    def after(self, size_bytes: int) -> Effort:
+    def after(self, size_bytes: int) -> CompactionLimits:
         """What is left of it."""
         return self if self.bytes_max is None else replace(self, bytes_max=self.bytes_max - size_bytes)
 
 
-EVERYTHING = Effort()
+EVERYTHING = CompactionLimits()
 
 
-def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[Group[F]]:
+def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[CompactionGroup[F]]:
     """Neighbours together, until they have the size that is aimed at; a file that is alone is in no group."""
     size: Limit[F] = Limit(lambda file: file.size_bytes, target_bytes)
-    return (Group(neighbours) for neighbours in gather(files, size, *limits) if len(neighbours) > 1)
+    return (CompactionGroup(neighbours) for neighbours in gather(files, size, *limits) if len(neighbours) > 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CompactionSource:
     """A file whose rows are copied."""
 
     path: str
@@ -130,7 +130,7 @@ class Source:
     """Columns with one value in all rows, which the log of the table has and the file does not."""
 
 
-class Sink(Protocol):
+class CompactionSink(Protocol):
     """Receives merged rows; `StagedWriter` is one."""
 
     def write(self, rows: pa.RecordBatch) -> None: ...
@@ -141,7 +141,7 @@ class Sink(Protocol):
 
 
 def merge_files(
-    storage: Storage, sources: Iterable[Source], schema: pa.Schema, sink: Sink, hint: str = ""
+    storage: Storage, sources: Iterable[CompactionSource], schema: pa.Schema, sink: CompactionSink, hint: str = ""
 ) -> tuple[StagedFile, ...]:
     """Write the rows of all sources, in their order; memory holds one row group and one batch.
 
@@ -203,7 +203,7 @@ class OneFile:
             self._waiting, self._waiting_bytes = [], 0
 
 
-def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Iterator[pa.RecordBatch]:
+def _rows(storage: Storage, source: CompactionSource, schema: pa.Schema, hint: str) -> Iterator[pa.RecordBatch]:
     """The rows of a file in the columns of the schema."""
     # Files of another writer may have columns that are partition values, or were dropped: no reader sees them.
     visible = {folded(name) for name in schema.names if name not in source.values}

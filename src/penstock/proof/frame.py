@@ -94,7 +94,7 @@ def shown(faults: Sequence[str]) -> str:
 
 
 @dataclass(slots=True)
-class Window:
+class OffsetWindow:
     """The offsets `[lo, hi)` of a partition: how many rows each has in table and quarantine, and if the log has it."""
 
     lo: int
@@ -145,7 +145,7 @@ class OffsetJoin:
         self._unplaced: dict[tuple[str, str], int] = {}
         """By source and path of each file that was read, how many of its rows have no place."""
         for ranges in windows_of(subject.ranges, depth.offsets_per_pass_max):
-            windows = {partition: Window(lo, hi) for partition, (lo, hi) in ranges.items()}
+            windows = {partition: OffsetWindow(lo, hi) for partition, (lo, hi) in ranges.items()}
             self._read_files(windows, last=all(hi == subject.ranges[place][1] for place, (_, hi) in ranges.items()))
             for partition, window in windows.items():
                 self._read_log(partition, window)
@@ -158,7 +158,7 @@ class OffsetJoin:
         self._unsure = self._rows_missing > 0 and (self._only_counted or self._rows_missing <= unsure_max)
         """All missing rows may be among those without a place, or of days that were deleted."""
 
-    def _read_files(self, windows: Mapping[Partition, Window], last: bool) -> None:
+    def _read_files(self, windows: Mapping[Partition, OffsetWindow], last: bool) -> None:
         """Count the rows of files that may hold offsets of these windows; with the last ones every file was read."""
         sources = [*(source for source in self._subject.sources if source.place), self._subject.quarantine]
         files = [(source, file) for source in sources for file in source.files]
@@ -172,7 +172,7 @@ class OffsetJoin:
                     self._unplaced[key] = 0
                 self._depth.report("files", len(self._unplaced), len(files))
 
-    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, Window]) -> int:
+    def _read_file(self, source: RowSource, file: DataFile, windows: Mapping[Partition, OffsetWindow]) -> int:
         """Count the rows of a file in these windows; returns how many of its rows have no place."""
         unplaced = 0
         for partition, rows in (group for _, placed in self._subject.placed_rows(source, file) for group in placed):
@@ -199,7 +199,7 @@ class OffsetJoin:
         if len(beyond := offsets[offsets >= end]):
             self._violations.add(violation_at(partition, int(beyond.min()), ViolationKind.BEYOND_POSITION))
 
-    def _read_log(self, partition: Partition, window: Window) -> None:
+    def _read_log(self, partition: Partition, window: OffsetWindow) -> None:
         """Mark the offsets of records that the log still has."""
         bounds, (origin, position) = self._bounds.get(partition), self._subject.ranges[partition]
         if bounds is None:
@@ -215,7 +215,7 @@ class OffsetJoin:
         self._log_first[partition] = max(self._log_first.get(partition, 0), first)
         window.log[window.part(window.lo, first)] = False
 
-    def _compare(self, partition: Partition, window: Window) -> None:
+    def _compare(self, partition: Partition, window: OffsetWindow) -> None:
         """Compare how often each offset is in table and quarantine with how often it must be, and with the log."""
         table, quarantine, log = window.table, window.quarantine, window.log
         held = (table > 0) | (quarantine > 0)
@@ -296,7 +296,7 @@ class OffsetJoin:
             yield Unproven(f"{self._rows_missing} offsets are not found, and there are {rows}", remedy)
 
 
-def _may_hold(file: DataFile, windows: Mapping[Partition, Window]) -> bool:
+def _may_hold(file: DataFile, windows: Mapping[Partition, OffsetWindow]) -> bool:
     if file.offsets is None:
         return True
     lowest, highest = file.offsets

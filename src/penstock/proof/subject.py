@@ -25,7 +25,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
 from penstock.lake.delta.files import refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, Slices, States, TopicIncarnations, spans
@@ -148,7 +148,7 @@ class RowSource:
         return sum(file.rows or 0 for file in self.files)
 
 
-def table_source(table: Table, place: PlaceColumns | None) -> RowSource:
+def table_source(table: DeltaLog, place: PlaceColumns | None) -> RowSource:
     """The files of the version that the table has loaded, each examined."""
     with library_errors(table.spec.path):
         # Of a file with a deletion vector only some rows count.
@@ -162,7 +162,7 @@ def table_source(table: Table, place: PlaceColumns | None) -> RowSource:
     return examined(RowSource(table.storage(), files, place, body), files_now(table))
 
 
-def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequence[DataFile]) -> RowSource:
+def quarantine_source(job: JobSpec, url: str, table: DeltaLog | None, pending: Sequence[DataFile]) -> RowSource:
     """The job's rows in quarantine, with `pending` files that it has yet to take (RULES Q1).
 
     `url` is where the quarantine of the job lies, also while it has no table.
@@ -174,7 +174,7 @@ def quarantine_source(job: JobSpec, url: str, table: Table | None, pending: Sequ
     return replace(sources[0], files=[file for source in sources for file in source.files], faults=faults)
 
 
-def files_now(table: Table) -> Callable[[], Collection[str]]:
+def files_now(table: DeltaLog) -> Callable[[], Collection[str]]:
     """Asks which files the newest version of a table names."""
     return lambda: {file.path for file in open_table(table.spec, table.job).active_files()}
 

@@ -13,7 +13,7 @@ from penstock.errors import FencedError, PenstockError, TransientError, UserErro
 from penstock.failpoints import AtStep, noop
 from penstock.job.spec import LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
-from penstock.logs.kafka.faults import Fault, error_of, fault_of
+from penstock.logs.kafka.faults import KafkaFault, error_of, fault_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
@@ -145,7 +145,7 @@ class KafkaOutput:
     def close(self) -> None:
         self._abort()
 
-    def _abort(self) -> Fault | None:
+    def _abort(self) -> KafkaFault | None:
         """Let go of the producer, and return the fault if it learns only now that it was fenced.
 
         If the abort does not reach the broker, the next `open` fences the transaction.
@@ -205,7 +205,7 @@ def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaErro
     )
 
 
-def publish_error(cause: Fault, spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
+def publish_error(cause: KafkaFault, spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
     """The error to raise for a transaction that failed for this cause."""
     if cause.code in FENCED:
         return FencedError(

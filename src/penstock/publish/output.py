@@ -16,7 +16,7 @@ from penstock.errors import InvariantError
 VERSION: Final = 3
 """Of the record that states a position."""
 PUBLISH_STEPS = ("publish_sent", "publish_committed")
-"""The failpoints of `Output.publish`; a kind of table that publishes has them among its own."""
+"""The failpoints of `PublishOutput.publish`; a kind of table that publishes has them among its own."""
 RECORDS_PER_TRANSACTION = 10_000
 """What a caller puts into one transaction: enough to make its cost small, and little to send again."""
 
@@ -64,7 +64,7 @@ class PublishBucket:
         return f"bucket {self.number} of job {self.job}"
 
 
-class Output(Protocol):
+class PublishOutput(Protocol):
     """Where the rows of one bucket go. Used by one thread.
 
     After any error the output is closed: whether its last transaction counts is known once it is opened again.

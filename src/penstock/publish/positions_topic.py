@@ -12,7 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.admin import BoundedAdmin, create_topic
-from penstock.logs.kafka.faults import Fault
+from penstock.logs.kafka.faults import KafkaFault
 from penstock.logs.kafka.log import KafkaLog
 from penstock.publish.output import PublishBucket
 
@@ -89,7 +89,7 @@ def _end(admin: BoundedAdmin, name: str, partition: int) -> int:
                 request, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=seconds
             )
         ).values()
-        if not isinstance(result, Fault):
+        if not isinstance(result, KafkaFault):
             return int(result.offset)
         if result.code not in _LEADERLESS or time.monotonic() > deadline:
             raise admin.error(result, f"{KIND} {name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.faults import KeyPath
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.sections import reads_topic
 from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
@@ -51,7 +51,7 @@ class PublishSpec:
         return replace(self.cluster(log), topics=(self.topic,))
 
 
-def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: Reader) -> None:
+def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecReader) -> None:
     """Report what is wrong with the section under this key path, and a job that would read what it publishes."""
     if publish.topic and publish.topic == publish.positions_topic:
         reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")

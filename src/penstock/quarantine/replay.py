@@ -30,7 +30,7 @@ from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
 from penstock.quarantine.table import Quarantine
@@ -73,7 +73,7 @@ class Runs(Protocol):
 class TableRuns:
     """The runs of a job with one Delta table, as of the loaded version."""
 
-    data: Table
+    data: DeltaLog
 
     def last(self) -> int:
         return run_number(self.data)
@@ -88,12 +88,12 @@ class TableRuns:
         return None
 
 
-def run_number(table: Table) -> int:
+def run_number(table: DeltaLog) -> int:
     """The number of the last run, as of the loaded version; 0 before the first."""
     return table.transaction(replay_key(table.job)) or 0
 
 
-def run_change(table: Table, run: ReplayRun, files: Sequence[StagedFile]) -> Change:
+def run_change(table: DeltaLog, run: ReplayRun, files: Sequence[StagedFile]) -> Change:
     """The commit of a run to a table: its files, its number and offsets, and what it adds to the counts."""
     if not table.spec.files_url:
         check_staged(table.storage(), files)
@@ -112,7 +112,7 @@ def run_change(table: Table, run: ReplayRun, files: Sequence[StagedFile]) -> Cha
     return Change([*actions], {replay_key(table.job): run.number, **totals}, record.metadata)
 
 
-def finish_replay(runs: Runs, quarantine: Table | None) -> int:
+def finish_replay(runs: Runs, quarantine: DeltaLog | None) -> int:
     """Remove the records of runs that stopped between commit and removal; returns how many rows were removed."""
     if quarantine is None:
         return 0
@@ -129,7 +129,7 @@ def finish_replay(runs: Runs, quarantine: Table | None) -> int:
     return removed
 
 
-def remove_run(quarantine: Table, run: ReplayRun) -> int:
+def remove_run(quarantine: DeltaLog, run: ReplayRun) -> int:
     """Remove a run's rows from quarantine; returns how many, 0 if another process has done it."""
     spans = [(place.number, ranges[0][0], ranges[-1][1] - 1) for place, ranges in run.offsets.items()]
     offsets = [(place, offset) for place, ranges in run.offsets.items() for offset in offsets_of(ranges)]
@@ -156,7 +156,7 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
     return sum(removed for removed, _ in rewrites.values()) if landed else 0
 
 
-def _rewrite(table: Table, file: ActiveFile, places: pa.Array, run: int) -> tuple[int, tuple[StagedFile, ...]]:
+def _rewrite(table: DeltaLog, file: ActiveFile, places: pa.Array, run: int) -> tuple[int, tuple[StagedFile, ...]]:
     """How many rows of a file are at these places, and the files that hold the others."""
     removed = sum(pc.sum(at_places(rows, places)).as_py() or 0 for rows in read_file(table, file, PLACE))
     if not removed:
@@ -218,7 +218,7 @@ class Chunk:
         return run
 
 
-def chunks_of(quarantine: Table, options: ReplayOptions) -> Iterator[Chunk]:
+def chunks_of(quarantine: DeltaLog, options: ReplayOptions) -> Iterator[Chunk]:
     """The records of one version of the quarantine in chunks, oldest files first."""
     rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
     size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
@@ -226,7 +226,7 @@ def chunks_of(quarantine: Table, options: ReplayOptions) -> Iterator[Chunk]:
         yield from map(_chunk, _split_incarnations(pa.concat_tables(pieces)))
 
 
-def _pieces(quarantine: Table, options: ReplayOptions) -> Iterator[pa.Table]:
+def _pieces(quarantine: DeltaLog, options: ReplayOptions) -> Iterator[pa.Table]:
     """The rows, cut so that a piece fits into a run."""
     for rows in read_rows(quarantine):
         if options.error_contains:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import error_kinds
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
@@ -24,7 +24,7 @@ PLACE = ("topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QuarantineEntry:
     """One line of the listing."""
 
     topic: str
@@ -42,10 +42,10 @@ class Listing:
 
     rows: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
-    newest: tuple[Entry, ...] = ()
+    newest: tuple[QuarantineEntry, ...] = ()
 
 
-def files_of(table: Table) -> list[ActiveFile]:
+def files_of(table: DeltaLog) -> list[ActiveFile]:
     """The files of the loaded version, oldest first."""
     files = table.active_files(("partition", "offset"))
     return sorted(files, key=lambda file: (file.modified_at_ms, file.spans["offset"] or (0, 0), file.path))
@@ -57,7 +57,7 @@ def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
     return all(span is None or (span[0] <= high and low <= span[1]) for span, (low, high) in ranges)
 
 
-def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def read_file(table: DeltaLog, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
     schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
@@ -68,13 +68,13 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
             yield pa.Table.from_batches([fit_columns(batch, schema) for batch in rows.to_batches()], schema)
 
 
-def read_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def read_rows(table: DeltaLog, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of the loaded version, one row group at a time, oldest files first."""
     for file in files_of(table):
         yield from read_file(table, file, columns)
 
 
-def count_rows(table: Table) -> int:
+def count_rows(table: DeltaLog) -> int:
     """The number of rows by the log of the table; files without a number in the log are read."""
     counts = [file.rows for file in table.active_files()]
     if None in counts:
@@ -82,7 +82,7 @@ def count_rows(table: Table) -> int:
     return sum(count or 0 for count in counts)
 
 
-def list_rows(table: Table, limit: int) -> Listing:
+def list_rows(table: DeltaLog, limit: int) -> Listing:
     """Read all rows once, and keep the newest `limit` of them."""
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
@@ -93,11 +93,11 @@ def list_rows(table: Table, limit: int) -> Listing:
             kind = counted["values"]
             kinds[kind if kind in kinds or len(kinds) < KINDS_MAX else OTHER_KINDS] += counted["counts"]
         newest = _newest(newest, rows, limit)
-    entries = tuple(Entry(**row) for row in newest.to_pylist()) if newest is not None else ()
+    entries = tuple(QuarantineEntry(**row) for row in newest.to_pylist()) if newest is not None else ()
     return Listing(count, dict(kinds.most_common()), entries)
 
 
-def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
+def find_rows(table: DeltaLog, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
     """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
     files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
     tables = (rows for file in files for rows in read_file(table, file))

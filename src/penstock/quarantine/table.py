@@ -20,8 +20,8 @@ from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import is_position_of, position_key, quarantine_key, replay_key
 from penstock.lake.delta.provenance import CommitSlice, Provenance
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Change, Table, find_table, open_or_create
-from penstock.lake.delta.vacuum import Kept, NameRules, Verdict, by_position, by_run, by_version
+from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
+from penstock.lake.delta.vacuum import KeptReason, NameRules, Verdict, by_position, by_run, by_version
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.logs.log import Partition
 from penstock.quarantine.rows import count_rows
@@ -53,31 +53,31 @@ class Listings:
     """The last replay run that a commit carries."""
 
 
-def listed_marks(data: Table, log: str = "") -> dict[str, int]:
+def listed_marks(data: DeltaLog, log: str = "") -> dict[str, int]:
     """Up to where the commits of the job list quarantine files in one of its logs, as in `Listings`."""
     suffix = f"#type/{log}" if log else ""
     listed = {key.removesuffix(_MARK): end for key, end in data.transactions().items() if key.endswith(_MARK)}
     return {f"{key}{suffix}": end for key, end in listed.items() if is_position_of(data.job, key)}
 
 
-def open_quarantine(job: JobSpec, url: str, environment: Environment | None = None) -> Table | None:
+def open_quarantine(job: JobSpec, url: str, environment: Environment | None = None) -> DeltaLog | None:
     """The quarantine table of a job, or None while there never was a bad record."""
     return find_table(TablePlace(path=url, storage_options=job.table.storage_options), job.name, environment)
 
 
-def create_quarantine(job: JobSpec, url: str, environment: Environment) -> Table:
+def create_quarantine(job: JobSpec, url: str, environment: Environment) -> DeltaLog:
     place = TablePlace(path=url, storage_options=job.table.storage_options)
     return open_or_create(place, job.name, QUARANTINE_SCHEMA, NewColumnPolicy.ADD, environment)
 
 
-def keys_behind(quarantine: Table | None, numbers: Mapping[str, int]) -> list[str]:
+def keys_behind(quarantine: DeltaLog | None, numbers: Mapping[str, int]) -> list[str]:
     """Those keys whose number in the quarantine is below the given one."""
     stored = {} if quarantine is None else quarantine.transactions()
     return [key for key, number in numbers.items() if stored.get(key, 0) < number]
 
 
 def quarantine_rules(
-    quarantine: Table,
+    quarantine: DeltaLog,
     marks: Mapping[str, int],
     position_of: Callable[[Partition], int | None],
     rule: Callable[[StagedName, int | None], Verdict] = by_position,
@@ -94,13 +94,13 @@ def quarantine_rules(
     def of_slice(name: StagedName) -> Verdict:
         partition = Partition("", name.topic_id, name.partition)
         if position_key(quarantine.job, partition) in pending:
-            return Kept.PENDING
+            return KeptReason.PENDING
         return rule(name, position_of(partition))
 
     return NameRules(of_slice, by_version(quarantine), lambda name: by_run(name, run_over))
 
 
-def unappended_slices(data: Table, quarantine: Table | None, log: str = "") -> list[CommitSlice]:
+def unappended_slices(data: DeltaLog, quarantine: DeltaLog | None, log: str = "") -> list[CommitSlice]:
     """Slices of the job's commits to one of its logs whose quarantine files are not appended yet (RULES Q1)."""
     appended: Mapping[str, int] = {} if quarantine is None else quarantine.transactions()
     return [
@@ -122,13 +122,13 @@ class Quarantine:
     `log` names a log that lists files: empty for that of the job, else its type.
     """
 
-    def __init__(self, job: JobSpec, home: Table, environment: Environment) -> None:
+    def __init__(self, job: JobSpec, home: DeltaLog, environment: Environment) -> None:
         self.url = home.quarantine_url
         self._job = job
         self._environment = environment
-        self._table: Table | None = None
+        self._table: DeltaLog | None = None
 
-    def table(self) -> Table | None:
+    def table(self) -> DeltaLog | None:
         """The quarantine table, or None while there never was a bad record."""
         if self._table is None:
             self._table = open_quarantine(self._job, self.url, self._environment)
@@ -145,7 +145,7 @@ class Quarantine:
             if isinstance(part, SlicePart) and part.quarantine_files
         )
 
-    def append_missing(self, data: Table, partitions: Iterable[Partition], log: str = "") -> None:
+    def append_missing(self, data: DeltaLog, partitions: Iterable[Partition], log: str = "") -> None:
         """Append what earlier commits to `data`, as it is loaded, list and no process appended.
 
         Raises `QuarantineGoneError`, and appends nothing, if a listed file does not exist any more.
@@ -237,6 +237,6 @@ def discard(job: JobSpec, listings: Listings | None, environment: Environment, d
     return report
 
 
-def _discardable(quarantine: Table | None, listings: Listings) -> DiscardReport:
+def _discardable(quarantine: DeltaLog | None, listings: Listings) -> DiscardReport:
     rows = 0 if quarantine is None else count_rows(quarantine)
     return DiscardReport(rows, unappended=bool(keys_behind(quarantine, listings.marks)))

@@ -75,7 +75,7 @@ SETS_FOR_EVERYONE = (JarSet.DELTA, JarSet.BROKER)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JarRequest:
     """Maven artifacts, `organisation:module:revision`, to fetch with their dependencies."""
 
     name: str
@@ -132,16 +132,16 @@ def resolve(jar_set: JarSet) -> tuple[Path, ...]:
     root = home() / "jars"
     version, shipped = installed_spark()
 
-    def fetch(request: Request, target: Path) -> None:
+    def fetch(request: JarRequest, target: Path) -> None:
         _fetch_with_ivy(request, shipped, root / "ivy", target)
 
     return resolve_with(request_for(jar_set, version, shipped), root, fetch)
 
 
 def resolve_with(
-    request: Request,
+    request: JarRequest,
     root: Path,
-    fetch: Callable[[Request, Path], None],
+    fetch: Callable[[JarRequest, Path], None],
     *,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Path, ...]:
@@ -173,7 +173,7 @@ def exclusive(path: Path, *, wait_seconds_max: float) -> Iterator[None]:
 
 
 def _fetch_all(
-    request: Request, folder: Path, fetch: Callable[[Request, Path], None], pause: Callable[[float], None]
+    request: JarRequest, folder: Path, fetch: Callable[[JarRequest, Path], None], pause: Callable[[float], None]
 ) -> None:
     arriving = folder.with_name(f".{folder.name}.arriving")
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -193,7 +193,7 @@ def _fetch_all(
     arriving.rename(folder)
 
 
-def _fetch_with_ivy(request: Request, shipped: Path, work_folder: Path, target: Path) -> None:
+def _fetch_with_ivy(request: JarRequest, shipped: Path, work_folder: Path, target: Path) -> None:
     """One attempt to put every jar of the request into `target`; what arrived is kept for the next one."""
     ivy_jar = next(shipped.glob("ivy-*.jar"), None)
     if ivy_jar is None:
@@ -225,7 +225,7 @@ def _fetch_with_ivy(request: Request, shipped: Path, work_folder: Path, target: 
         ) from error
 
 
-def _ivy_module(request: Request) -> str:
+def _ivy_module(request: JarRequest) -> str:
     lines = []
     for coordinate in (*request.coordinates, *request.alone):
         organisation, module, revision = map(quoteattr, coordinate.split(":"))
@@ -238,7 +238,7 @@ def _ivy_module(request: Request) -> str:
     return _IVY_MODULE.format(name=quoteattr(request.name), dependencies="\n".join(lines))
 
 
-def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> Request:
+def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> JarRequest:
     """The artifacts of a set for this Spark; sets for Spark leave out what it ships."""
     names = (path.name.removesuffix(".jar") for path in shipped.glob("*.jar"))
     # Of `name-1.2.3.jar` the part before the version.
@@ -246,19 +246,19 @@ def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> Request:
     match jar_set:
         case JarSet.KAFKA_SOURCE:
             source = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark_version}"
-            return Request(jar_set, (source,), excluded_modules=modules)
+            return JarRequest(jar_set, (source,), excluded_modules=modules)
         case JarSet.DELTA:
-            return Request(jar_set, (delta_coordinate(spark_version),), excluded_modules=modules)
+            return JarRequest(jar_set, (delta_coordinate(spark_version),), excluded_modules=modules)
         case JarSet.BROKER:
             # Without the binding Kafka would log nowhere.
             binding = f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_REVISION}"
             # Kafka's own command line, such as kafka-consumer-groups; its dependencies would double the set.
             tools = f"org.apache.kafka:kafka-tools:{KAFKA_REVISION}"
-            return Request(jar_set, (f"org.apache.kafka:kafka_{SCALA}:{KAFKA_REVISION}", binding), alone=(tools,))
+            return JarRequest(jar_set, (f"org.apache.kafka:kafka_{SCALA}:{KAFKA_REVISION}", binding), alone=(tools,))
         case JarSet.HDFS:
             clients = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
             hadoop = tuple(f"org.apache.hadoop:{module}:{HADOOP_REVISION}" for module in clients)
-            return Request(jar_set, (*hadoop, "org.slf4j:slf4j-api:1.7.36", "commons-logging:commons-logging:1.2"))
+            return JarRequest(jar_set, (*hadoop, "org.slf4j:slf4j-api:1.7.36", "commons-logging:commons-logging:1.2"))
         case _:
             assert_never(jar_set)
 

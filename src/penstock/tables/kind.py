@@ -18,7 +18,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.sections import AnyKindSection
 from penstock.job.spec import JobSpec
-from penstock.lake.compaction import EVERYTHING, Effort, Progress
+from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
 from penstock.lake.state import TableState
@@ -150,7 +150,7 @@ class CompactRequest:
     target_bytes: int | None = None
     """None: what the job file says."""
     all_days: bool = False
-    effort: Effort = EVERYTHING
+    effort: CompactionLimits = EVERYTHING
 
     def refuse_all_days(self, hint: str) -> None:
         if self.all_days:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.claims.admin.commands import ListedClaim, history, list_claims, pause, release, resume
-from penstock.claims.admin.history import JudgedRecord, Verdict
+from penstock.claims.admin.history import JudgedRecord, RecordVerdict
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent
 from penstock.claims.protocol.group_view import Freshness, coordination_partition
@@ -223,7 +223,7 @@ def test_a_release_keeps_the_position_and_a_seek_sets_it_also_backwards(crew: Cr
 
 
 def applied(records: Iterable[JudgedRecord]) -> list[JudgedRecord]:
-    return [record for record in records if record.verdict is Verdict.APPLIED]
+    return [record for record in records if record.verdict is RecordVerdict.APPLIED]
 
 
 def claim_at(crew: Crew, place: str) -> ListedClaim:
@@ -298,9 +298,9 @@ def test_foreign_records_and_a_lost_beginning_are_shown(
     result = history(of(crew), limit=None)
     assert result.start == noise[-1][1]
     foreign, left = result.records
-    assert (foreign.offset, foreign.verdict) == (noise[-1][1], Verdict.FOREIGN)
+    assert (foreign.offset, foreign.verdict) == (noise[-1][1], RecordVerdict.FOREIGN)
     assert isinstance(left.record, LeavingGroup)
-    assert left.verdict is Verdict.UNKNOWN, "the snapshot from before is older than the log"
+    assert left.verdict is RecordVerdict.UNKNOWN, "the snapshot from before is older than the log"
 
 
 def read_up_to(agent: Agent) -> int:

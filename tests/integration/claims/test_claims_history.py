@@ -9,14 +9,14 @@ import pytest
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.session import SNAPSHOT_EVERY_RECORDS
 from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX
-from penstock.claims.protocol.records import Heartbeat, Who
+from penstock.claims.protocol.records import Heartbeat, MemberId
 from penstock.claims.protocol.snapshots import LostHistoryError, Snapshot
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from tests.support.claimants import LATE_SECONDS, Crew, hits, hits_up_to, other_process
 from tests.support.kafka import Topics
 from tests.support.waiting import wait_until
 
-SOMEBODY = Who("somebody", "s1")
+SOMEBODY = MemberId("somebody", "s1")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_m7_an_older_snapshot_that_was_written_later_does_not_win(crew: Crew) ->
     crew.leave("anna")
     described = crew.described()
     with crew.journal() as journal:
-        journal.keep(Snapshot(described.topic_id, crew.group, 0.0, Group(0)))
+        journal.keep(Snapshot(described.topic_id, crew.group, 0.0, GroupState(0)))
         assert journal.flush(10) == 0
     bert = crew.join("bert")
     wait_until(lambda: crew.shared(6))

@@ -31,7 +31,7 @@ from penstock.lake.delta.compact import (
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.reports import CompactReport
 from tests.support.active_paths import active_paths
 from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
@@ -166,7 +166,7 @@ def test_partition_columns_of_every_kind_and_nested_values_are_kept(tmp_path: Pa
     assert [row["n"] for row in before] == [0, 1, 2, 10, 11, 12]
 
 
-def append_rows(table: Table, schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> None:
+def append_rows(table: DeltaLog, schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> None:
     names = iter(f"s.t.p0.0.1.{number:032x}.pq" for number in range(table.version * 100, table.version * 100 + 99))
     writer = StagedWriter(
         WriteOptions(table.spec.path, schema, {}, table.spec.partition_by), lambda: next(names), "t", 0
@@ -232,7 +232,7 @@ def test_a_concurrent_append_is_kept_and_the_same_output_lands(lake: Lake) -> No
     assert len(compacted_on_disk(table)) == 1
 
 
-def compacted_on_disk(table: Table) -> list[str]:
+def compacted_on_disk(table: DeltaLog) -> list[str]:
     return [entry.path for entry in table.storage().list() if parse_compacted_name(entry.path)]
 
 
@@ -310,7 +310,7 @@ def test_a_commit_whose_response_was_lost_is_recognised(local: Lake) -> None:
     assert ours.version == table.version + 1
 
 
-class LosesAnAnswer(Table):
+class LosesAnAnswer(DeltaLog):
     """The first commit lands, and its caller hears of an error."""
 
     lost = False
@@ -344,7 +344,7 @@ def test_a_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
     write_deltalake(path, pa.table({"a": [4]}), mode="append")
     spec = TablePlace(path=path)
     handle = DeltaTable(path)
-    table = Table(spec, JOB, handle, Environment())
+    table = DeltaLog(spec, JOB, handle, Environment())
     (group,) = group_files(active_files(handle), LARGE)
     merged = merge_group(table, group, table.schema, 1000)
     delete_one_row_by_vector(path)

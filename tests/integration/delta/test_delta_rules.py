@@ -20,7 +20,7 @@ from penstock.lake.delta.files import StagedFileGoneError
 from penstock.lake.delta.keys import position_key, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
+from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, DeltaLog, SchemaMovedError, open_table
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
 from penstock.lake.state import Totals
 from penstock.logs.log import Slice
@@ -29,7 +29,7 @@ from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, of
 DAY_SECONDS = 86_400
 
 
-class Unlucky(Table):
+class Unlucky(DeltaLog):
     """A table whose next commit ends in an error, after it landed or before it was tried."""
 
     landed_first: bool | None = None

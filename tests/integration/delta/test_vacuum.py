@@ -17,8 +17,8 @@ from penstock.flow.write.names import compacted_name, parse_staged_name, replaye
 from penstock.lake.delta.compact import compact, group_files, merge_group
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.keys import replay_key
-from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import Dead, Kept
+from penstock.lake.delta.table import DeltaLog
+from penstock.lake.delta.vacuum import Dead, KeptReason
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition
 from penstock.quarantine.table import Quarantine
@@ -34,7 +34,7 @@ def paths(part: SlicePart) -> set[str]:
     return {file.path for file in (*part.files, *part.quarantine_files)}
 
 
-def on_disk(table: Table) -> set[str]:
+def on_disk(table: DeltaLog) -> set[str]:
     return {entry.path for entry in table.storage().list() if not entry.path.startswith("_delta_log/")}
 
 
@@ -59,7 +59,7 @@ def test_an_orphan_behind_the_position_goes_and_every_committed_row_stays(lake: 
     report = vacuum(lake.open())
     assert {item.path for item in report.deleted} == paths(orphan)
     assert {each.reason for each in report.deleted} == {Dead.PASSED}
-    assert report.kept == {Kept.ACTIVE: 1}
+    assert report.kept == {KeptReason.ACTIVE: 1}
     assert on_disk(table) == active_paths(table.handle)
     assert lake.rows() == offsets(ZERO, 0, 10)
 
@@ -72,7 +72,7 @@ def test_a_staged_file_at_the_position_stays_and_its_commit_succeeds(lake: Lake)
     ahead = lake.stage(ONE, 5, 9)
     report = vacuum(lake.open())
     assert report.deleted == ()
-    assert report.kept == {Kept.ACTIVE: 1, Kept.COMMITTABLE: 3}
+    assert report.kept == {KeptReason.ACTIVE: 1, KeptReason.COMMITTABLE: 3}
     assert commit(table, at_position, other_partition).refused == ()
     assert commit(table, ahead).refused == ()
     assert lake.rows() == offsets(ZERO, 0, 20) + offsets(ONE, 0, 9)
@@ -160,7 +160,7 @@ def test_foreign_file_names_are_kept(local: Lake) -> None:
         storage.put(path, b"x")
     report = vacuum(table)
     assert report.deleted == ()
-    assert report.kept == {Kept.ACTIVE: 1, Kept.UNKNOWN: len(strange)}
+    assert report.kept == {KeptReason.ACTIVE: 1, KeptReason.UNKNOWN: len(strange)}
     assert strange < on_disk(table)
 
 
@@ -169,16 +169,16 @@ def test_staged_files_of_a_topic_without_a_position_stay(local: Lake) -> None:
     local.append(table, ZERO, 0, 10)
     local.stage(Partition("web", "another-life", 0), 0, 5)
     local.stage(Partition("web", TOPIC_ID, 7), 0, 5)
-    assert vacuum(table).kept == {Kept.ACTIVE: 1, Kept.UNPLACED: 2}
+    assert vacuum(table).kept == {KeptReason.ACTIVE: 1, KeptReason.UNPLACED: 2}
 
 
 def test_a_slice_that_another_job_of_the_table_may_still_commit_stays(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
-    other_job = Table(local.spec, "other-job", DeltaTable(local.path), Environment())
+    other_job = DeltaLog(local.spec, "other-job", DeltaTable(local.path), Environment())
     other_job.commit(Proposal("other-job", new_batch_id(), (StartPart(ZERO, 0, 1),)))
     part = local.stage(ZERO, 0, 10)
-    assert vacuum(table).kept == vacuum(other_job).kept == {Kept.ACTIVE: 1, Kept.COMMITTABLE: 1}
+    assert vacuum(table).kept == vacuum(other_job).kept == {KeptReason.ACTIVE: 1, KeptReason.COMMITTABLE: 1}
     assert other_job.commit(Proposal("other-job", new_batch_id(), (part,))).accepted
 
 
@@ -190,7 +190,7 @@ def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: La
     compact(table, LARGE)
     report = vacuum(table)
     assert report.deleted == ()
-    assert report.kept == {Kept.ACTIVE: 1, Kept.RETAINED: 2}
+    assert report.kept == {KeptReason.ACTIVE: 1, KeptReason.RETAINED: 2}
     assert lake.rows(old_version) == offsets(ZERO, 0, 20)
     table.handle.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
     later = vacuum(table)
@@ -217,7 +217,7 @@ def test_a_file_removed_by_a_writer_whose_clock_is_ahead_stays(local: Lake) -> N
     compact(local.open(Environment(now=lambda: time.time() + 600)), LARGE)
     report = vacuum(table)
     assert report.deleted == ()
-    assert report.kept == {Kept.ACTIVE: 1, Kept.RETAINED: 2}
+    assert report.kept == {KeptReason.ACTIVE: 1, KeptReason.RETAINED: 2}
     assert local.rows(old_version) == offsets(ZERO, 0, 20)
 
 
@@ -230,7 +230,7 @@ def test_removed_files_are_known_from_a_checkpoint_too(local: Lake) -> None:
     local.append(table, ZERO, 20, 30)
     for entry in sorted((Path(local.path) / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
-    assert vacuum(local.open()).kept == {Kept.ACTIVE: 2, Kept.RETAINED: 2}
+    assert vacuum(local.open()).kept == {KeptReason.ACTIVE: 2, KeptReason.RETAINED: 2}
 
 
 def test_the_output_of_a_dead_compaction_goes_once_its_version_bound_has_passed(local: Lake) -> None:
@@ -239,7 +239,7 @@ def test_the_output_of_a_dead_compaction_goes_once_its_version_bound_has_passed(
     local.append(table, ZERO, 10, 20)
     (group,) = group_files(active_files(table.handle), LARGE)
     merged = merge_group(table, group, table.schema, table.version + 2)
-    assert vacuum(table).kept == {Kept.ACTIVE: 2, Kept.COMMITTABLE: 1}
+    assert vacuum(table).kept == {KeptReason.ACTIVE: 2, KeptReason.COMMITTABLE: 1}
     local.append(table, ZERO, 20, 30)
     assert vacuum(table).deleted == ()
     local.append(table, ZERO, 30, 40)
@@ -254,7 +254,7 @@ def test_the_files_of_a_dead_replay_go_once_a_run_of_its_number_is_committed(loc
     first, second = replayed_name("1", unique()), "day=d1/" + replayed_name("2", unique())
     for path in (first, second):
         storage.put(path, b"x")
-    assert vacuum(table).kept == {Kept.COMMITTABLE: 2}
+    assert vacuum(table).kept == {KeptReason.COMMITTABLE: 2}
     table.commit_actions([], {replay_key(JOB): 1}, {})
     report = vacuum(table)
     assert [(item.path, item.reason) for item in report.deleted] == [(first, Dead.REPLAYED)]
@@ -289,13 +289,13 @@ def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake
     # The process died here: the data commit lists the files, the quarantine table lacks them.
     report = vacuum(lake.open())
     assert report.deleted == ()
-    assert report.kept == {Kept.ACTIVE: 1, Kept.PENDING: 2}
+    assert report.kept == {KeptReason.ACTIVE: 1, KeptReason.PENDING: 2}
     quarantine.append_missing(table, [ZERO])
     report = vacuum(lake.open())
     assert [(item.table, item.path) for item in report.deleted] == [
         (lake.quarantine(), orphan.quarantine_files[0].path)
     ]
-    assert report.kept == {Kept.ACTIVE: 2}
+    assert report.kept == {KeptReason.ACTIVE: 2}
     assert quarantined(lake) == list(range(8))
 
 
@@ -333,7 +333,7 @@ def test_quarantines_inside_the_folder_of_the_table_are_left_alone(lake: Lake) -
     lake.append(table, ZERO, 0, 10)
     other = lake.stage_bad(ZERO, 0, 5, "other-job").quarantine_files[0].path
     report = vacuum(table)
-    assert (report.deleted, report.kept) == ((), {Kept.ACTIVE: 1})
+    assert (report.deleted, report.kept) == ((), {KeptReason.ACTIVE: 1})
     assert open_storage(lake.quarantine("other-job"), lake.options).exists(other)
 
 

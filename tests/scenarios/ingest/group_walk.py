@@ -21,11 +21,11 @@ from penstock.events import BatchPlanned, Event
 from penstock.job.spec import ClaimsSpec, FlushPolicy, GapPolicy
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog
 from tests.contract.kinds import record, toy
 from tests.contract.toy import ToyTable
 from tests.scenarios.local_spark import local_session
 from tests.support.group_in_memory import MemoryAgent, MemoryGroup
+from tests.support.memory_log import MemoryLog
 from tests.support.pipes import CrashError
 
 HOT = Partition("events", "id-1", 0)

@@ -18,7 +18,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import content_of
 from penstock.job.spec import KafkaLogSpec, job_of
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.keyed.files import commits_key
@@ -394,13 +394,13 @@ def test_c2_a_load_whose_response_is_lost_is_read_back(tmp_path: Path, monkeypat
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit with files lands, and its process hears of an error."""
-    commit = Table.commit_actions
+    commit = DeltaLog.commit_actions
     lost: list[int] = []
 
-    def losing(self: Table, actions: Any, transactions: Any, metadata: Any) -> None:
+    def losing(self: DeltaLog, actions: Any, transactions: Any, metadata: Any) -> None:
         commit(self, actions, transactions, metadata)
         if actions and not lost and not self.spec.path.endswith("_tombstones"):
             lost.append(self.version)
             raise TransientError("the connection was closed")
 
-    monkeypatch.setattr(Table, "commit_actions", losing)
+    monkeypatch.setattr(DeltaLog, "commit_actions", losing)

@@ -18,7 +18,6 @@ from penstock.environment import Environment
 from penstock.failpoints import COMPACT_STEPS, VACUUM_STEPS
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.logs.registry import OpenLog
 from penstock.proof.subject import Sample
 from penstock.tables.keyed.kind import KeyedKind
@@ -28,6 +27,7 @@ from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Verdict, verify
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import ONE, ZERO, Holding, finish
+from tests.support.memory_log import MemoryLog, MemoryRecord
 from tests.support.pipes import CrashError, crash_at
 
 JOB = """\

@@ -16,13 +16,13 @@ from penstock.engine.round import Rounds, Waiting, open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
 from penstock.proof.subject import Sample
 from penstock.tables.kind import CompactRequest, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from tests.scenarios.local_spark import local_session
+from tests.support.memory_log import MemoryLog, MemoryRecord
 
 START = 1_770_000_000
 """The start of a minute, of an hour's tenth, and in the middle of a day."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.lake.delta.keys import field_key
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.proof.findings import Check, Verdict
 from penstock.tables.rollup.spec import partials_job
 from tests.scenarios.rollup.damage import (
@@ -157,7 +157,7 @@ def test_a_missing_quarantine_file_is_found(rollup: Rollup) -> None:
 
 def test_a_number_of_points_that_was_changed_is_found(rollup: Rollup) -> None:
     job = rollup.job
-    table: Table = open_table(partials_job(job).table, job.name)  # type: ignore[arg-type]
+    table: DeltaLog = open_table(partials_job(job).table, job.name)  # type: ignore[arg-type]
     key = field_key(job.name, partition(0), "points")
     table.commit_actions([], {key: (table.transaction(key) or 0) + 1}, {})
     assert rollup.verdicts()["points"] == "violated"

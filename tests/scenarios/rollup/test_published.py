@@ -11,7 +11,6 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import Check
 from penstock.publish.output import OutputRecord
 from penstock.tables.rollup.proof import verification
@@ -19,6 +18,7 @@ from penstock.tables.rollup.publishing import OUTPUTS
 from penstock.verify import verify
 from tests.scenarios.rollup.damage import WINDOWS, files, raised, rewrite
 from tests.scenarios.rollup.rollups import START, Rollup, point
+from tests.support.memory_log import MemoryLog, MemoryRecord
 from tests.support.memory_output import MemoryCluster, MemoryOutput
 
 UPDATE = "late: update\nupdate_grace: 30d\naggregates: [mean]\n"

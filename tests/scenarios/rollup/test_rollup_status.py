@@ -11,9 +11,9 @@ from rich.console import Console
 
 from penstock.cli.status import print_status
 from penstock.errors import TransientError
-from penstock.logs.memory import MemoryLog
 from penstock.tables.registry import kind_of
 from tests.scenarios.rollup.rollups import START, Rollup, point
+from tests.support.memory_log import MemoryLog
 
 
 def lines_of(rollup: Rollup) -> list[str]:

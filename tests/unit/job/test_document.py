@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.job.document import Document, read_document
-from penstock.job.faults import Finding, Place, RefusedError
+from penstock.job.faults import Finding, InvalidValueError, Place
 
 
 def read(text: str) -> Document:
@@ -78,7 +78,7 @@ def test_a_key_given_twice_is_named_with_its_first_line() -> None:
     ],
 )
 def test_a_file_that_is_not_a_yaml_mapping_is_refused_with_its_line(text: str, line: int) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         read(text)
     assert caught.value.place is not None
     assert caught.value.place.line == line

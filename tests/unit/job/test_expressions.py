@@ -16,7 +16,7 @@ from penstock.job.expressions import (
     fields,
     to_text,
 )
-from penstock.job.faults import RefusedError
+from penstock.job.faults import InvalidValueError
 from penstock.job.sql_text import parse_expression as parse
 
 
@@ -85,7 +85,7 @@ def test_an_expression_is_parsed_as_written(text: str, expected: Expression) -> 
     ],
 )
 def test_an_invalid_expression_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(InvalidValueError):
         parse(text)
 
 
@@ -94,13 +94,13 @@ def test_an_invalid_expression_is_refused(text: str) -> None:
     [("dya(x)", "did you mean day?"), ("DAY(x)", "did you mean day?"), ("kafka.ofset", "did you mean kafka.offset?")],
 )
 def test_a_misspelt_name_is_reported_with_the_closest_match(text: str, hint: str) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         parse(text)
     assert caught.value.hint == hint
 
 
 def test_endless_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(InvalidValueError):
         parse("lower(" * 5000 + "a" + ")" * 5000)
 
 
@@ -133,5 +133,5 @@ def test_a_written_expression_reads_back_the_same(expression: Expression) -> Non
 
 @given(st.text(max_size=40))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
-    with suppress(RefusedError):
+    with suppress(InvalidValueError):
         parse(text)

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import pytest
 
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec, job_of
@@ -35,7 +35,7 @@ class ToySpec(TableSpec):
 class ToySection(KindSection[ToySpec]):
     spec = ToySpec
 
-    def complete(self, job: JobSpec[ToySpec], reader: Reader) -> JobSpec[ToySpec]:
+    def complete(self, job: JobSpec[ToySpec], reader: SpecReader) -> JobSpec[ToySpec]:
         if job.table.colour == "grey":
             reader.note(("table", "toy", "colour"), "is no colour")
         return complete_rows(job, reader)[0]

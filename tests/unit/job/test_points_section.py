@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, BlacklistEntry, JobSpec, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
@@ -24,7 +24,7 @@ class GaugeSection(KindSection[GaugeSpec]):
     decoders = POINT_FORMATS
     unused = ("schema", "columns", "sql")
 
-    def complete(self, job: JobSpec[GaugeSpec], reader: Reader) -> JobSpec[GaugeSpec]:
+    def complete(self, job: JobSpec[GaugeSpec], reader: SpecReader) -> JobSpec[GaugeSpec]:
         return job
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from penstock.job.document import read_document
-from penstock.job.reader import Reader, known_keys
+from penstock.job.reader import SpecReader, known_keys
 from penstock.job.values import (
     LOST,
     Duration,
@@ -57,13 +57,13 @@ class Pump:
     serial: str = "not a key"
 
 
-def read(text: str) -> tuple[Any, Reader]:
+def read(text: str) -> tuple[Any, SpecReader]:
     document = read_document(text, {}, Path())
-    reader = Reader(document, Path())
+    reader = SpecReader(document, Path())
     return reader.section(Pump, document.values["pump"], AT), reader
 
 
-def faults(reader: Reader) -> list[tuple[tuple[str | int, ...], str]]:
+def faults(reader: SpecReader) -> list[tuple[tuple[str | int, ...], str]]:
     return [(finding.key, finding.message) for finding in reader.findings]
 
 

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, RefusedError
-from penstock.job.reader import Reader
+from penstock.job.faults import Finding, InvalidValueError, KeyPath
+from penstock.job.reader import SpecReader
 from penstock.job.schema import parse_type, read_schema
 from penstock.job.values import LOST
 
 
 def parse_schema(raw: object, at: KeyPath) -> tuple[Any, list[Finding]]:
-    reader = Reader(Document(), Path())
+    reader = SpecReader(Document(), Path())
     return read_schema(raw, at, reader), reader.findings
 
 
@@ -58,14 +58,14 @@ def test_every_type_name_has_its_arrow_type(text: str, expected: pa.DataType) ->
     ],
 )
 def test_an_unknown_type_is_reported_with_the_allowed_types(text: str, hint: str) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         parse_type(text)
     assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("text", ["", "list<>", "list<int", "map<string>", "list<" * 100 + "int" + ">" * 100])
 def test_a_broken_type_text_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(InvalidValueError):
         parse_type(text)
 
 

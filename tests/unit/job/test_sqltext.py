@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.faults import RefusedError
+from penstock.job.faults import InvalidValueError
 from penstock.job.sql_text import SelectItem, check_where, read_select
 
 
@@ -71,7 +71,7 @@ def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expect
     ],
 )
 def test_further_sql_clauses_are_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(InvalidValueError, match=reason):
         read_select(text)
 
 
@@ -112,5 +112,5 @@ def test_a_condition_over_one_row_is_taken(text: str) -> None:
     ],
 )
 def test_a_condition_that_reaches_beyond_its_row_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(InvalidValueError):
         check_where(text)

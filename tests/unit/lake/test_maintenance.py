@@ -17,17 +17,17 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name, replayed_name, staged_name
 from penstock.lake.compaction import (
     EVERYTHING,
-    Effort,
-    Group,
+    CompactionGroup,
+    CompactionLimits,
+    CompactionSource,
     Limit,
     Merged,
     OneFile,
-    Source,
     gather,
     group,
     merge_files,
 )
-from penstock.lake.delta.vacuum import Dead, Kept, NameRules, classify_all, delete_dead
+from penstock.lake.delta.vacuum import Dead, KeptReason, NameRules, classify_all, delete_dead
 from penstock.lake.reports import CompactReport
 from penstock.storage import Entry
 from penstock.storage.objects import MemoryStorage
@@ -61,20 +61,20 @@ def test_a_single_file_is_not_compacted() -> None:
 def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
     small, large, few = [File(60 + number) for number in range(4)], [File(900 + number) for number in range(5)], File(8)
     mixed = [file for pair in zip(small, large, strict=False) for file in pair] + [large[4], few]
-    assert Effort(alike_min=4).worthwhile(mixed) == [small, large]
-    assert Effort(alike_min=5).worthwhile(mixed) == [large]
+    assert CompactionLimits(alike_min=4).worthwhile(mixed) == [small, large]
+    assert CompactionLimits(alike_min=5).worthwhile(mixed) == [large]
     assert EVERYTHING.worthwhile(mixed) == [mixed]
 
 
 def test_an_effort_ends_with_the_group_that_reaches_its_bytes() -> None:
-    groups = [Group((File(30), File(30))) for _ in range(3)]
-    assert [len(Effort(bytes_max=size).within(groups)) for size in (0, 1, 60, 61, 999)] == [0, 1, 1, 2, 3]
-    assert len(Effort(bytes_max=100).after(60).within(groups)) == 1
+    groups = [CompactionGroup((File(30), File(30))) for _ in range(3)]
+    assert [len(CompactionLimits(bytes_max=size).within(groups)) for size in (0, 1, 60, 61, 999)] == [0, 1, 1, 2, 3]
+    assert len(CompactionLimits(bytes_max=100).after(60).within(groups)) == 1
     assert EVERYTHING.after(10**12).within(groups) == groups
 
 
 def test_groups_that_another_writer_took_away_are_reported_as_left() -> None:
-    landed = Merged(Group((File(1), File(1))), (StagedFile("", 0, "m", 7, 3),))
+    landed = Merged(CompactionGroup((File(1), File(1))), (StagedFile("", 0, "m", 7, 3),))
     report = CompactReport.of(3, [landed])
     assert report == CompactReport(2, 1, 7, 2, 3, commits=1, dropped=2)
     assert list(report.lines()) == ["2 files became 1, 7 rows, 2 bytes became 3; 2 groups left to another writer"]
@@ -91,7 +91,7 @@ def stored(**columns: list[object]) -> MemoryStorage:
 def test_partition_values_come_from_the_table_log() -> None:
     storage = stored(DAY=["wrong", "wrong"], gone=[1, 2])
     sink = OneFile(storage, "out", SCHEMA, "snappy", 1, {})
-    (output,) = merge_files(storage, [Source("in", {"day": pa.scalar("d1")})], SCHEMA, sink)
+    (output,) = merge_files(storage, [CompactionSource("in", {"day": pa.scalar("d1")})], SCHEMA, sink)
     assert output.rows == 2, "also of a file that has none of the columns"
     with storage.open_reader("out") as file:
         assert pq.read_table(file).to_pylist() == [{"id": None, "day": "d1"}] * 2
@@ -105,10 +105,12 @@ class LosesRows(OneFile):
 def test_a_merge_that_loses_a_row_or_reads_an_invalid_file_is_refused() -> None:
     storage = stored(id=[1, 2])
     with pytest.raises(InvariantError, match="read 2 rows and wrote 1"):
-        merge_files(storage, [Source("in")], SCHEMA, LosesRows(storage, "out", SCHEMA, "snappy", 1, {}))
+        merge_files(storage, [CompactionSource("in")], SCHEMA, LosesRows(storage, "out", SCHEMA, "snappy", 1, {}))
     storage.put("in", b"no Parquet at all")
     with pytest.raises(InvariantError, match="cannot read in") as caught:
-        merge_files(storage, [Source("in")], SCHEMA, OneFile(storage, "out", SCHEMA, "snappy", 1, {}), "do this")
+        merge_files(
+            storage, [CompactionSource("in")], SCHEMA, OneFile(storage, "out", SCHEMA, "snappy", 1, {}), "do this"
+        )
     assert caught.value.hint == "do this"
 
 
@@ -124,7 +126,7 @@ def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothi
     storage = MemoryStorage()
     for name in names:
         storage.put(name, b"12")
-    rules = NameRules(lambda _: Dead.PASSED, lambda _: Dead.EXPIRED, lambda _: Kept.COMMITTABLE)
+    rules = NameRules(lambda _: Dead.PASSED, lambda _: Dead.EXPIRED, lambda _: KeptReason.COMMITTABLE)
     entries = [Entry(name, 2, datetime(2026, 3, 2, tzinfo=UTC)) for name in names]
     result = classify_all("lake", storage, entries, lambda item: rules.classify(item.path))
     steps: list[str] = []
@@ -136,8 +138,8 @@ def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothi
         f"lake/{names[0]}: {Dead.PASSED}",
         f"lake/{names[1]}: {Dead.EXPIRED}",
         "2 files deleted, 4 bytes",
-        f"1 kept: {Kept.COMMITTABLE}",
-        f"2 kept: {Kept.UNKNOWN}",
+        f"1 kept: {KeptReason.COMMITTABLE}",
+        f"2 kept: {KeptReason.UNKNOWN}",
     ]
     assert wet.as_json() == {
         "dry_run": False,
@@ -146,6 +148,6 @@ def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothi
             {"table": "lake", "path": names[1], "size_bytes": 2, "reason": f"{Dead.EXPIRED}"},
         ],
         "size_bytes": 4,
-        "kept": {Kept.COMMITTABLE: 1, Kept.UNKNOWN: 2},
+        "kept": {KeptReason.COMMITTABLE: 1, KeptReason.UNKNOWN: 2},
         "failed": [],
     }

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import grown
-from penstock.lake.compaction import OneFile, Source, merge_files
+from penstock.lake.compaction import CompactionSource, OneFile, merge_files
 from penstock.storage import open_storage
 
 
@@ -23,7 +23,7 @@ def test_files_with_other_fields_and_spellings_become_one_file_and_lose_no_value
     assert schema.names == ["n", "Tag", "meta"]
     storage = open_storage(str(tmp_path), {})
     sink = OneFile(storage, "whole.parquet", schema, "snappy", 1024, {})
-    merge_files(storage, [Source("0.parquet"), Source("1.parquet")], schema, sink)
+    merge_files(storage, [CompactionSource("0.parquet"), CompactionSource("1.parquet")], schema, sink)
     assert pq.read_table(tmp_path / "whole.parquet").to_pylist() == [
         {"n": 1, "Tag": "a", "meta": {"x": 1, "y": None}},
         {"n": 2, "Tag": "b", "meta": {"x": 2, "y": "t"}},

@@ -6,18 +6,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import TransientError, UserError
-from penstock.logs.kafka.faults import Fault, error_of, fault_of, refused_for_good, unknown_topic
+from penstock.logs.kafka.faults import KafkaFault, error_of, fault_of, refused_for_good, unknown_topic
 
-TIMED_OUT = Fault(KafkaError._TIMED_OUT, "_TIMED_OUT", "Failed while waiting for controller: Local: Timed out")
-REFUSED = Fault(KafkaError._TRANSPORT, "_TRANSPORT", "k1:9092/bootstrap: Connect failed: Connection refused")
-WRONG_PASSWORD = Fault(
+TIMED_OUT = KafkaFault(KafkaError._TIMED_OUT, "_TIMED_OUT", "Failed while waiting for controller: Local: Timed out")
+REFUSED = KafkaFault(KafkaError._TRANSPORT, "_TRANSPORT", "k1:9092/bootstrap: Connect failed: Connection refused")
+WRONG_PASSWORD = KafkaFault(
     KafkaError._AUTHENTICATION, "_AUTHENTICATION", "SASL authentication error: Authentication failed"
 )
 
 
 def test_an_error_keeps_code_name_and_text() -> None:
     error = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"))
-    assert fault_of(error) == Fault(29, "TOPIC_AUTHORIZATION_FAILED", "no")
+    assert fault_of(error) == KafkaFault(29, "TOPIC_AUTHORIZATION_FAILED", "no")
     assert fault_of(error.args[0]) == fault_of(error)
 
 
@@ -44,7 +44,7 @@ def test_a_timeout_caused_by_wrong_credentials_is_reported_as_such() -> None:
     ],
 )
 def test_a_missing_permission_stops_the_job_and_names_what_it_is_for(code: int, subject: str) -> None:
-    error = error_of(Fault(code, "X", "denied"), "k1:9092", subject)
+    error = error_of(KafkaFault(code, "X", "denied"), "k1:9092", subject)
     assert isinstance(error, UserError)
     assert subject in error.primary
     assert error.hint.startswith("grant ")
@@ -61,7 +61,7 @@ def test_a_missing_permission_stops_the_job_and_names_what_it_is_for(code: int, 
     ],
 )
 def test_only_a_clear_rejection_ends_the_waiting(code: int, text: str, for_good: bool) -> None:
-    assert refused_for_good(Fault(code, "X", text)) is for_good
+    assert refused_for_good(KafkaFault(code, "X", text)) is for_good
 
 
 def test_an_unknown_topic_suggests_the_name_that_was_meant() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.kafka_types import RECORD_SCHEMA as SCHEMA
 from penstock.logs.batches import ROWS_MAX, gathered, mark_batch, mark_of
-from penstock.logs.kafka.native.columns import UNREADABLE_HEADERS, Records, Spans, arrow_batches, binary_array
+from penstock.logs.kafka.native.columns import UNREADABLE_HEADERS, ByteSpans, KafkaRecords, arrow_batches, binary_array
 from penstock.logs.kafka.native.messages import RawHeaders
 from penstock.logs.kafka.reader import CHUNK_RECORDS
 from penstock.logs.log import EpochMark, Partition, Piece, Slice, pieces_of
@@ -81,15 +81,15 @@ class Sent:
     headers: RawHeaders | None = None
 
 
-def spans(values: Sequence[bytes | None]) -> Spans:
+def spans(values: Sequence[bytes | None]) -> ByteSpans:
     """Where the values lie; they have to be kept meanwhile."""
     addresses = [0 if value is None else pa.py_buffer(value).address for value in values]
-    return Spans(np.array(addresses, np.uint64), np.array([len(item or b"") for item in values], np.int64))
+    return ByteSpans(np.array(addresses, np.uint64), np.array([len(item or b"") for item in values], np.int64))
 
 
-def records(sent: Sequence[Sent], offsets: Sequence[int] | None = None) -> Records:
+def records(sent: Sequence[Sent], offsets: Sequence[int] | None = None) -> KafkaRecords:
     kinds, times = zip(*(item.time for item in sent), strict=True)
-    return Records(
+    return KafkaRecords(
         np.array(range(len(sent)) if offsets is None else offsets, np.int64),
         spans([each.value for each in sent]),
         spans([each.key for each in sent]),

@@ -13,8 +13,8 @@ from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.plan import (
     BeyondEndError,
     GapError,
-    Lane,
-    Terms,
+    PartitionInput,
+    PlanTerms,
     Wait,
     plan,
     records_per_batch_max,
@@ -26,14 +26,14 @@ FLUSH = FlushPolicy(
 )
 
 
-def lane(number: int, position: int, first: int, end: int, waiting_since: float | None = 0.0) -> Lane:
-    return Lane(Partition("web", "id", number), position, Bounds(first, end), waiting_since)
+def lane(number: int, position: int, first: int, end: int, waiting_since: float | None = 0.0) -> PartitionInput:
+    return PartitionInput(Partition("web", "id", number), position, Bounds(first, end), waiting_since)
 
 
 def terms(
     now: float = 0.0, record_bytes: float = 10.0, gap: GapPolicy = GapPolicy.FAIL, flush_now: bool = False
-) -> Terms:
-    return Terms(FLUSH, gap, record_bytes, now, flush_now)
+) -> PlanTerms:
+    return PlanTerms(FLUSH, gap, record_bytes, now, flush_now)
 
 
 def slices(planned: Batch | Wait) -> list[tuple[int, int, int, int]]:
@@ -118,7 +118,7 @@ def test_a_position_beyond_the_end_stops_the_job() -> None:
 
 
 @st.composite
-def lanes_strategy(draw: st.DrawFn) -> tuple[Lane, ...]:
+def lanes_strategy(draw: st.DrawFn) -> tuple[PartitionInput, ...]:
     made = []
     for number in range(draw(st.integers(0, 6))):
         first = draw(st.integers(0, 1000))
@@ -129,7 +129,9 @@ def lanes_strategy(draw: st.DrawFn) -> tuple[Lane, ...]:
 
 
 @given(lanes_strategy(), st.floats(0, 2000), st.floats(0.1, 5000), st.booleans())
-def test_every_plan_keeps_the_laws(made: tuple[Lane, ...], now: float, record_bytes: float, flush_now: bool) -> None:
+def test_every_plan_keeps_the_laws(
+    made: tuple[PartitionInput, ...], now: float, record_bytes: float, flush_now: bool
+) -> None:
     planned = plan(made, terms(now, record_bytes, GapPolicy.RECORD, flush_now), "b")
     unread = {item.partition: item for item in made if item.unread}
     if isinstance(planned, Wait):

@@ -17,13 +17,13 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind
 from penstock.proof.frame import prove
 from penstock.proof.numbers import CommittedSlice, TopicIncarnations
 from penstock.proof.subject import QUARANTINE_PLACE, DataFile, Depth, RowSource, Sample, Subject, examined
 from penstock.storage import open_storage
 from penstock.tables.registry import kind_of
+from tests.support.memory_log import MemoryLog
 from tests.support.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.job.faults import JobFileError, KeyPath
 from penstock.job.loader import load_jobs
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, Secret, TableSpec
@@ -41,7 +41,7 @@ class LoudSection(KindSection[LoudSpec]):
 
     spec = LoudSpec
 
-    def complete(self, job: JobSpec[LoudSpec], reader: Reader) -> JobSpec[LoudSpec]:
+    def complete(self, job: JobSpec[LoudSpec], reader: SpecReader) -> JobSpec[LoudSpec]:
         check_publish(job.table.publish, job, AT, reader)
         return complete_rows(job, reader)[0]
 

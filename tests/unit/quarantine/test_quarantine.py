@@ -17,8 +17,8 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key, quarantine_key, replay_key
-from penstock.lake.delta.table import Table
-from penstock.lake.delta.vacuum import Dead, Kept, ListedTable, by_end
+from penstock.lake.delta.table import DeltaLog
+from penstock.lake.delta.vacuum import Dead, KeptReason, ListedTable, by_end
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.quarantine.replay import ReplayRun, TableRuns, finish_replay, remove_run, run_change
 from penstock.quarantine.rows import count_rows, find_rows, list_rows
@@ -49,19 +49,19 @@ def job_of(lake: Lake, name: str = JOB) -> JobSpec:
     return replace(lake.job, name=name)
 
 
-def table_of(lake: Lake, job: str) -> Table:
+def table_of(lake: Lake, job: str) -> DeltaLog:
     """A handle on the lake's table for one of several jobs that write to it."""
     opened = lake.open()
-    return Table(opened.spec, job, opened.handle, opened.environment)
+    return DeltaLog(opened.spec, job, opened.handle, opened.environment)
 
 
-def start(lake: Lake, job: str = JOB) -> tuple[Table, Quarantine]:
+def start(lake: Lake, job: str = JOB) -> tuple[DeltaLog, Quarantine]:
     table = table_of(lake, job)
     table.commit(Proposal(job, new_batch_id(), (StartPart(ZERO, 0, 1),)))
     return table, Quarantine(job_of(lake, job), table, table.environment)
 
 
-def commit_bad(lake: Lake, table: Table, start: int, end: int) -> SlicePart:
+def commit_bad(lake: Lake, table: DeltaLog, start: int, end: int) -> SlicePart:
     """A data commit that lists quarantine files; no process has appended them yet."""
     part = lake.stage_bad(ZERO, start, end, table.job)
     assert not table.commit(Proposal(table.job, new_batch_id(), (part,))).refused
@@ -72,7 +72,7 @@ def rows_of(lake: Lake, job: str = JOB) -> list[int]:
     return sorted(pl.read_delta(lake.quarantine(job))["offset"].to_list())
 
 
-def opened(lake: Lake, job: str = JOB) -> Table:
+def opened(lake: Lake, job: str = JOB) -> DeltaLog:
     table = open_quarantine(job_of(lake, job), lake.quarantine(job))
     assert table is not None
     return table
@@ -82,7 +82,7 @@ def listings(lake: Lake) -> Listings | None:
     return kind_of(lake.job).listings(lake.job, Environment())
 
 
-def replayed(table: Table, quarantine: Table) -> None:
+def replayed(table: DeltaLog, quarantine: DeltaLog) -> None:
     """Run 1 of a replay writes offset 0, and is finished."""
     run = ReplayRun(1, "b", {ZERO: ((0, 1),)})
     table.swap(lambda: None if table.transaction(replay_key(table.job)) else run_change(table, run, ()))
@@ -236,7 +236,7 @@ def test_vacuum_of_the_table_does_not_touch_quarantines_inside_it(lake: Lake) ->
     foreign = Path(lake.path, "_quarantine", "notes.txt")
     foreign.write_text("of a person")
     report = vacuum(table_of(lake, JOB))
-    assert (report.deleted, report.kept) == ((), {Kept.ACTIVE: 1})
+    assert (report.deleted, report.kept) == ((), {KeptReason.ACTIVE: 1})
     assert foreign.exists() and Path(lake.quarantine(OTHER), staged).exists()
     orphan = lake.stage_bad(ZERO, 2, 4).quarantine_files[0].path
     report = vacuum(table_of(lake, JOB))
@@ -249,7 +249,7 @@ def test_vacuum_keeps_listed_files_until_they_are_appended(lake: Lake) -> None:
     quarantine.append([commit_bad(lake, table, 0, 1)])
     commit_bad(lake, table, 1, 3)
     report = vacuum(table_of(lake, JOB))
-    assert (report.deleted, report.kept[Kept.PENDING]) == ((), 1)
+    assert (report.deleted, report.kept[KeptReason.PENDING]) == ((), 1)
     quarantine.append_missing(table, [ZERO])
     assert rows_of(lake) == [0, 1, 2]
 

@@ -9,15 +9,15 @@ import pytest
 from penstock.errors import TransientError, UserError
 from penstock.spark.jars import (
     ATTEMPTS_MAX,
+    JarRequest,
     JarSet,
-    Request,
     exclusive,
     parse_major,
     request_for,
     resolve_with,
 )
 
-REQUEST = Request("pumps", ("org.example:pump:1.2",))
+REQUEST = JarRequest("pumps", ("org.example:pump:1.2",))
 
 
 class Registry:
@@ -27,7 +27,7 @@ class Registry:
         self.failures_left = failures
         self.asked = 0
 
-    def __call__(self, request: Request, target: Path) -> None:
+    def __call__(self, request: JarRequest, target: Path) -> None:
         self.asked += 1
         (target / "pump-1.2.jar").write_bytes(b"pump!")
         if self.failures_left:

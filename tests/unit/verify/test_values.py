@@ -21,11 +21,11 @@ from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
-from penstock.logs.memory import MemoryLog
 from penstock.proof.values import sampled
 from penstock.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
+from tests.support.memory_log import MemoryLog
 from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 

@@ -9,10 +9,10 @@ from enum import StrEnum
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import ClaimingPartition, Heartbeat, Record
 from penstock.claims.protocol.snapshots import Snapshot
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import GroupState
 
 
-class Verdict(StrEnum):
+class RecordVerdict(StrEnum):
     APPLIED = "applied"
     REFUSED = "refused"
     UNKNOWN = "unknown"
@@ -28,7 +28,7 @@ class JudgedRecord:
     offset: int
     at: float
     record: Record | None
-    verdict: Verdict
+    verdict: RecordVerdict
     reason: str = ""
 
 
@@ -50,7 +50,7 @@ class HistoryReader:
         self.count = 0
         self.known = False
         """Whether any record is of the group."""
-        self._group = Group() if start == 0 else None
+        self._group = GroupState() if start == 0 else None
         later = [snapshot.state for snapshot in snapshots if snapshot.state.next_offset >= start]
         self._oldest = min(later, key=lambda state: state.next_offset, default=None)
 
@@ -61,22 +61,22 @@ class HistoryReader:
             self._group = self._oldest.copy()
         if record is None:
             if fault:
-                self.records.append(JudgedRecord(offset, appended_at, None, Verdict.FOREIGN, fault))
+                self.records.append(JudgedRecord(offset, appended_at, None, RecordVerdict.FOREIGN, fault))
             return
         self.known = True
         verdict, reason = self._judge(offset, appended_at, record)
-        if not isinstance(record, Heartbeat) or verdict is Verdict.REFUSED:
+        if not isinstance(record, Heartbeat) or verdict is RecordVerdict.REFUSED:
             self.records.append(JudgedRecord(offset, appended_at, record, verdict, reason))
 
-    def _judge(self, offset: int, appended_at: float, record: Record) -> tuple[Verdict, str]:
+    def _judge(self, offset: int, appended_at: float, record: Record) -> tuple[RecordVerdict, str]:
         if self._group is None:
-            return Verdict.UNKNOWN, "no snapshot is old enough"
+            return RecordVerdict.UNKNOWN, "no snapshot is old enough"
         refusal = apply(self._group, offset, record, appended_at)
         if refusal is not None:
-            return Verdict.REFUSED, refusal
+            return RecordVerdict.REFUSED, refusal
         if isinstance(record, ClaimingPartition):
             lost = [
                 request.partition for request in record.requests if self._group.claim(request.partition).last != offset
             ]
-            return Verdict.APPLIED, f"not granted: {', '.join(map(str, lost))}" if lost else ""
-        return Verdict.APPLIED, ""
+            return RecordVerdict.APPLIED, f"not granted: {', '.join(map(str, lost))}" if lost else ""
+        return RecordVerdict.APPLIED, ""

@@ -16,7 +16,7 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.session import POLL_SECONDS, catch_up, start_of
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
+from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, MemberId, Record
 from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
@@ -48,7 +48,7 @@ class LogReader:
         self._read_at = time.monotonic()
         self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, SAY_SECONDS_MAX)
         self._whole = False
-        self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
+        self._who = MemberId(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
 
     def __enter__(self) -> Self:

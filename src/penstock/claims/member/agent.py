@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from penstock.claims.member.journal import Journal
 from penstock.claims.member.membership import MemberOptions, Phase
-from penstock.claims.member.outbox import Verdict
+from penstock.claims.member.outbox import SendResult
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up, unfailing
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic
@@ -142,7 +142,7 @@ class Agent:
                 raise TransientError(f"{self.member.client_id} is not yet a member of {self.member.group}")
             yield self._participant
 
-    def say(self, kind: type[Record], partition: Partition, **content: object) -> Verdict:
+    def say(self, kind: type[Record], partition: Partition, **content: object) -> SendResult:
         """Send a record about a partition and wait until it is read back; OutcomeUnknownError if it is not in time.
 
         ValueError for a record that every reader would refuse as malformed.
@@ -150,7 +150,7 @@ class Agent:
         [verdict] = self.say_each(kind, [(partition, content)])
         return verdict
 
-    def say_each(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[Verdict]:
+    def say_each(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[SendResult]:
         """The same about several partitions at once."""
         # A seek comes once, at the start; what else is said goes with every piece of work.
         self._awaited |= kind is not Seeking
@@ -168,7 +168,7 @@ class Agent:
             session.send(participant, outbox.sending(records, self.now()))
         return self._read_back(verdicts, deadline)
 
-    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
         unread = wait(verdicts, max(0.0, deadline - self.now())).not_done
         if unread:
             raise OutcomeUnknownError(f"{len(unread)} coordination records were not read back")

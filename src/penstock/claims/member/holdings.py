@@ -12,7 +12,7 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Beat, ClaimRequest, Record, Who, partitions_of
+from penstock.claims.protocol.records import Beat, ClaimRequest, MemberId, Record, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -37,7 +37,9 @@ class _Leaving:
 class Holdings:
     """The claims of one member. A member claims only what the target gives it, and releases what it takes away."""
 
-    def __init__(self, options: MemberOptions, who: Who, view: GroupView, outbox: Outbox, events: list[Event]) -> None:
+    def __init__(
+        self, options: MemberOptions, who: MemberId, view: GroupView, outbox: Outbox, events: list[Event]
+    ) -> None:
         self._options = options
         self._who = who
         self._view = view

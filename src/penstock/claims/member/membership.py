@@ -13,7 +13,7 @@ from enum import Enum
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Record, Wanted, Who
+from penstock.claims.protocol.records import MemberId, Record, RequestedTopic
 from penstock.claims.protocol.state import MemberState
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
@@ -88,7 +88,7 @@ class Joining:
     """Watches the client id and the heartbeat interval of the group, and joins when no live process is in the way."""
 
     def __init__(
-        self, options: MemberOptions, who: Who, view: GroupView, outbox: Outbox, former_nonces: frozenset[str]
+        self, options: MemberOptions, who: MemberId, view: GroupView, outbox: Outbox, former_nonces: frozenset[str]
     ) -> None:
         self._options = options
         self._who = who
@@ -103,7 +103,7 @@ class Joining:
         self._begun_at = self._view.state.next_offset
         self._knocked = False
 
-    def records(self, now: float, wants: tuple[Wanted, ...]) -> list[Record]:
+    def records(self, now: float, wants: tuple[RequestedTopic, ...]) -> list[Record]:
         """What to send now to become a member; raises if a living process is in the way."""
         if self._outbox.waiting(records.JoiningGroup):
             return []
@@ -152,7 +152,7 @@ def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
 class Upkeep:
     """What one member does for its group."""
 
-    def __init__(self, view: GroupView, outbox: Outbox, who: Who) -> None:
+    def __init__(self, view: GroupView, outbox: Outbox, who: MemberId) -> None:
         self._view = view
         self._outbox = outbox
         self._who = who

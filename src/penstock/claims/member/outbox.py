@@ -7,14 +7,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.claims.protocol.records import Record, Who
+from penstock.claims.protocol.records import MemberId, Record
 from penstock.errors import OutcomeUnknownError
 
 R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SendResult:
     """The offset of a record that we sent, and why the fold refused it (None: accepted)."""
 
     offset: int
@@ -24,21 +24,21 @@ class Verdict:
 class Outbox:
     """What was sent and not read back yet, and the verdicts that a caller waits for."""
 
-    def __init__(self, who: Who) -> None:
+    def __init__(self, who: MemberId) -> None:
         self._who = who
         self._seq = 0
         self._sent: dict[int, tuple[Record, float]] = {}
         """By number: the record, and when it was sent."""
-        self._asked: dict[int, Future[Verdict]] = {}
+        self._asked: dict[int, Future[SendResult]] = {}
 
     def record_of(self, kind: type[R], **content: object) -> R:
         """A new record of this member, numbered."""
         self._seq += 1
         return kind(who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
 
-    def ask(self, records: Iterable[Record]) -> list[Future[Verdict]]:
+    def ask(self, records: Iterable[Record]) -> list[Future[SendResult]]:
         """The verdicts on records, once they are read back."""
-        futures: dict[int, Future[Verdict]] = {record.seq: Future() for record in records}
+        futures: dict[int, Future[SendResult]] = {record.seq: Future() for record in records}
         self._asked |= futures
         return list(futures.values())
 
@@ -65,7 +65,7 @@ class Outbox:
         """
         future = self._asked.pop(record.seq, None)
         if future is not None:
-            future.set_result(Verdict(offset, refusal))
+            future.set_result(SendResult(offset, refusal))
         return self._sent.pop(record.seq, (record, float("-inf")))[1]
 
     def waiting(self, kind: type[R]) -> list[R]:

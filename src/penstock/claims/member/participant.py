@@ -12,7 +12,7 @@ from penstock.claims.member.membership import Joining, MemberOptions, Phase, Rep
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Record, Wanted, Who, wants_of
+from penstock.claims.protocol.records import MemberId, Record, RequestedTopic, wants_of
 from penstock.claims.protocol.state import MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
@@ -36,7 +36,7 @@ class Participant:
     ) -> None:
         """`former_nonces` are those of this same process, whose late heartbeats are not a rival's."""
         self.options = options
-        self.who = Who(options.client_id, nonce)
+        self.who = MemberId(options.client_id, nonce)
         self.view = view
         self.phase = Phase.READING
         self.events: list[Event] = []
@@ -47,7 +47,7 @@ class Participant:
         self._upkeep = Upkeep(view, self.outbox, self.who)
         self.holdings = Holdings(options, self.who, view, self.outbox, self.events)
         self._wanted: tuple[Partition, ...] = ()
-        self._wants: tuple[Wanted, ...] = ()
+        self._wants: tuple[RequestedTopic, ...] = ()
         self._renewed_at = float("-inf")
         self._heartbeat_sent_at = float("-inf")
         self._looked_at = float("-inf")

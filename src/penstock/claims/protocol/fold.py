@@ -11,8 +11,8 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from penstock.claims.protocol import records
-from penstock.claims.protocol.records import Beat, ClaimRequest, Record, Who
-from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Span
+from penstock.claims.protocol.records import Beat, ClaimRequest, MemberId, Record
+from penstock.claims.protocol.state import Claim, GroupState, MemberState, Pause, Span
 from penstock.claims.protocol.target import balance
 
 FOLD_VERSION = 5
@@ -21,16 +21,16 @@ LOSSES_LISTED_MAX = 1000
 """Of one partition: older ones are only counted."""
 
 
-class RefusedError(Exception):
+class RefusedRecordError(Exception):
     """The record changes nothing, for this reason. Not an error: the loser of a race reads it."""
 
 
 def require(holds: bool, reason: str) -> None:
     if not holds:
-        raise RefusedError(reason)
+        raise RefusedRecordError(reason)
 
 
-def apply(group: Group, offset: int, record: Record, appended_at: float) -> str | None:
+def apply(group: GroupState, offset: int, record: Record, appended_at: float) -> str | None:
     """Apply a record; returns why it was refused (None: it was accepted). Any record shows that its sender is alive."""
     group.next_offset = offset + 1
     try:
@@ -40,12 +40,12 @@ def apply(group: Group, offset: int, record: Record, appended_at: float) -> str 
         else:
             require(isinstance(record, records.AnybodysRecord), "the sender is not a member")
         _apply(group, offset, record, appended_at)
-    except RefusedError as refusal:
+    except RefusedRecordError as refusal:
         return str(refusal)
     return None
 
 
-def _apply(group: Group, offset: int, record: Record, appended_at: float) -> None:
+def _apply(group: GroupState, offset: int, record: Record, appended_at: float) -> None:
     match record:
         case records.Heartbeat():
             _renew(group, offset, record)
@@ -87,7 +87,7 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
 # members
 
 
-def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
+def _join(group: GroupState, offset: int, record: records.JoiningGroup) -> None:
     client_id = record.who.client_id
     before = group.members.get(client_id)
     require(not group.present(record.who), "the sender has joined already")
@@ -104,7 +104,7 @@ def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     group.members[client_id] = MemberState(record.who, offset, True, record.wants)
 
 
-def _renew(group: Group, offset: int, record: records.Heartbeat) -> None:
+def _renew(group: GroupState, offset: int, record: records.Heartbeat) -> None:
     """Take over what the sender wants, and the positions of what it still holds."""
     member = group.members[record.who.client_id]
     if record.wants is not None and record.wants != member.wants:
@@ -114,23 +114,23 @@ def _renew(group: Group, offset: int, record: records.Heartbeat) -> None:
         group.claims[beat.partition] = _moved(group.claim(beat.partition), beat)
 
 
-def _forget(group: Group, offset: int, record: records.ForgettingMember) -> None:
+def _forget(group: GroupState, offset: int, record: records.ForgettingMember) -> None:
     member = group.members.get(record.client_id)
     if member is None or member.last != record.if_last:
-        raise RefusedError("the member is alive, or forgotten already")
+        raise RefusedRecordError("the member is alive, or forgotten already")
     if member.present:
         _absent(group, offset, member.who)
     else:
         del group.members[record.client_id]
 
 
-def _absent(group: Group, offset: int, who: Who) -> None:
+def _absent(group: GroupState, offset: int, who: MemberId) -> None:
     _free_all(group, offset, who)
     group.members[who.client_id] = MemberState(who, offset, present=False)
     group.changed = offset
 
 
-def _free_all(group: Group, offset: int, who: Who) -> None:
+def _free_all(group: GroupState, offset: int, who: MemberId) -> None:
     """A process is gone: its partitions are free."""
     for partition, claim in group.claims.items():
         if claim.held_by(who):
@@ -144,12 +144,14 @@ def _free(claim: Claim, request: ClaimRequest) -> bool:
     return not claim.held and claim.token == request.if_token
 
 
-def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup) -> list[Beat]:
+def _owned(
+    group: GroupState, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup
+) -> list[Beat]:
     """The part of a record that is about what its sender still holds."""
     return [beat for beat in record.beats if group.claim(beat.partition).held_by(record.who, beat.token)]
 
 
-def _claimed(claim: Claim, offset: int, who: Who, request: ClaimRequest) -> Claim:
+def _claimed(claim: Claim, offset: int, who: MemberId, request: ClaimRequest) -> Claim:
     token = max(claim.token, request.floor) + 1
     position = further(claim.position, claim.claimed)
     claim = losing(claim, *_lost(claim))
@@ -162,7 +164,7 @@ def _moved(claim: Claim, beat: Beat) -> Claim:
     return replace(claim, position=position, lag=beat.lag)
 
 
-def _release(group: Group, offset: int, beats: list[Beat]) -> None:
+def _release(group: GroupState, offset: int, beats: list[Beat]) -> None:
     for beat in beats:
         group.claims[beat.partition] = _freed(_moved(group.claim(beat.partition), beat), offset)
 
@@ -171,7 +173,7 @@ def _freed(claim: Claim, offset: int) -> Claim:
     return replace(claim, held=False, last=offset, lag=0)
 
 
-def _about_partition(group: Group, offset: int, record: records.PartitionRecord) -> Claim:
+def _about_partition(group: GroupState, offset: int, record: records.PartitionRecord) -> Claim:
     claim = group.claim(record.partition)
     match record:
         case records.Seeking():
@@ -190,7 +192,7 @@ def _about_partition(group: Group, offset: int, record: records.PartitionRecord)
             assert_never(record)
 
 
-def _fenced(group: Group, claim: Claim, offset: int, record: records.FreeingPartition) -> Claim:
+def _fenced(group: GroupState, claim: Claim, offset: int, record: records.FreeingPartition) -> Claim:
     """Free a partition under a token that no member has; the target gives it to another member, if there is one."""
     require(not group.pauses, "the group is paused")
     require(record.if_token == claim.token, "the partition has a newer token")

@@ -13,7 +13,7 @@ from enum import Enum
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import ForgettingMember, Record, ReleaseGroup
 from penstock.claims.protocol.snapshots import Snapshot
-from penstock.claims.protocol.state import Claim, Group, MemberState
+from penstock.claims.protocol.state import Claim, GroupState, MemberState
 from penstock.logs.log import Partition
 
 AGED_INTERVALS_MAX = 1.0
@@ -48,7 +48,7 @@ class GroupView:
     def __init__(self, group: str, heartbeat_seconds: float) -> None:
         self.group = group
         self.heartbeat_seconds = heartbeat_seconds
-        self.state = Group()
+        self.state = GroupState()
         self.broker_at = 0.0
         """The append time of the last record: the broker's clock."""
         self._passed = 0.0

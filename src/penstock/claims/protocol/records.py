@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 
 
-class Who(Struct, frozen=True, array_like=True, order=True, forbid_unknown_fields=True):
+class MemberId(Struct, frozen=True, array_like=True, order=True, forbid_unknown_fields=True):
     """One process of a member: the client id survives a restart, the nonce does not (RULES M3)."""
 
     client_id: Text
@@ -34,7 +34,7 @@ class _Part(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """A part of a record."""
 
 
-class Wanted(_Part, frozen=True):
+class RequestedTopic(_Part, frozen=True):
     """The partitions of one topic that a member shares in, as half-open spans of their numbers."""
 
     topic: Text
@@ -66,7 +66,7 @@ class ClaimRequest(_Part, frozen=True):
 class _Record(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
     """The fields of every record. `seq` counts the records of one process, so that it recognises them in the log."""
 
-    who: Who
+    who: MemberId
     seq: Count
 
 
@@ -78,7 +78,7 @@ class JoiningGroup(_Record, frozen=True, kw_only=True):
 
     if_last: Count | None
     heartbeat_seconds: Seconds
-    wants: tuple[Wanted, ...]
+    wants: tuple[RequestedTopic, ...]
 
 
 class LeavingGroup(_Record, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class BalancingGroup(_Record, frozen=True, kw_only=True):
 class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
     """Renews the sender and everything it holds; it carries only what has changed since it was last heard."""
 
-    wants: tuple[Wanted, ...] | None = None
+    wants: tuple[RequestedTopic, ...] | None = None
     beats: tuple[Beat, ...] = ()
 
 
@@ -201,12 +201,12 @@ def partitions_of(record: Record) -> tuple[Partition, ...]:
             return (record.partition,)
 
 
-def wants_of(partitions: Iterable[Partition]) -> tuple[Wanted, ...]:
+def wants_of(partitions: Iterable[Partition]) -> tuple[RequestedTopic, ...]:
     """Partitions as they are written in records, in a fixed order."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for partition in sorted(set(partitions), key=attrgetter("topic", "topic_id", "number")):
         numbers.setdefault((partition.topic, partition.topic_id), []).append(partition.number)
-    return tuple(Wanted(*topic, _spans(number)) for topic, number in numbers.items())
+    return tuple(RequestedTopic(*topic, _spans(number)) for topic, number in numbers.items())
 
 
 def _spans(numbers: list[int]) -> tuple[tuple[int, int], ...]:

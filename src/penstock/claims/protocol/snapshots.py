@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from penstock.claims.protocol.codec import VERSION, ForeignError, MalformedError, UnknownVersionError, check_version
 from penstock.claims.protocol.fold import FOLD_VERSION
-from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
+from penstock.claims.protocol.state import Claim, GroupState, MemberState, Pause
 from penstock.errors import UserError
 from penstock.logs.log import Partition
 
@@ -29,7 +29,7 @@ class Snapshot(Struct, frozen=True):
     topic_id: str
     group: str
     appended_at: float
-    state: Group
+    state: GroupState
     epoch: int | None = None
     """Of the leader whose clock that time is."""
     pauses_left: Mapping[str, float] = {}
@@ -85,7 +85,7 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
         raise MalformedError(f"written for group {stored.group}")
     result = asdict(stored)
     result |= {"members": {member.who.client_id: member for member in stored.members}, "claims": dict(stored.claims)}
-    result["state"] = Group(**{field: result[field] for field in Group.__struct_fields__})
+    result["state"] = GroupState(**{field: result[field] for field in GroupState.__struct_fields__})
     return Snapshot(**{struct_field: result[struct_field] for struct_field in Snapshot.__struct_fields__})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.claims.protocol.records import Wanted, Who
+from penstock.claims.protocol.records import MemberId, RequestedTopic
 from penstock.logs.log import Partition
 
 Span = tuple[int, int]
@@ -22,7 +22,7 @@ class Claim(Struct, frozen=True):
     """
 
     token: int = 0
-    owner: Who | None = None
+    owner: MemberId | None = None
     held: bool = False
     last: int | None = None
     position: int | None = None
@@ -37,7 +37,7 @@ class Claim(Struct, frozen=True):
     freed_from: str | None = None
     """The member that an administrator took it from: the target prefers any other."""
 
-    def held_by(self, who: Who, token: int | None = None) -> bool:
+    def held_by(self, who: MemberId, token: int | None = None) -> bool:
         """Whether a process holds it, under that token if one is given."""
         return self.held and self.owner == who and token in (None, self.token)
 
@@ -45,10 +45,10 @@ class Claim(Struct, frozen=True):
 class MemberState(Struct, frozen=True):
     """One client id: its process, and the offset of its last record. `present` is false once it left or fell silent."""
 
-    who: Who
+    who: MemberId
     last: int
     present: bool = True
-    wants: tuple[Wanted, ...] = ()
+    wants: tuple[RequestedTopic, ...] = ()
 
 
 class Pause(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Pause(Struct, frozen=True):
     reason: str
 
 
-class Group(Struct):
+class GroupState(Struct):
     """The fold of one group up to `next_offset`."""
 
     next_offset: int = 0
@@ -76,7 +76,7 @@ class Group(Struct):
     def claim(self, partition: Partition) -> Claim:
         return self.claims.get(partition, _UNCLAIMED)
 
-    def present(self, who: Who) -> bool:
+    def present(self, who: MemberId) -> bool:
         """Whether this process is a member."""
         member = self.members.get(who.client_id)
         return member is not None and member.present and member.who == who
@@ -85,7 +85,7 @@ class Group(Struct):
     def unbalanced(self) -> bool:
         return self.changed is not None and (self.balanced is None or self.changed > self.balanced)
 
-    def copy(self) -> Group:
+    def copy(self) -> GroupState:
         claims, members, pauses = dict(self.claims), dict(self.members), dict(self.pauses)
         return replace(self, claims=claims, members=members, pauses=pauses, target=dict(self.target))
 

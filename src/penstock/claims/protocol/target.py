@@ -12,15 +12,15 @@ from functools import lru_cache
 from heapq import heapify, heapreplace
 from operator import attrgetter
 
-from penstock.claims.protocol.records import Wanted
-from penstock.claims.protocol.state import Group, MemberState
+from penstock.claims.protocol.records import RequestedTopic
+from penstock.claims.protocol.state import GroupState, MemberState
 from penstock.logs.log import Partition
 
 TOPICS_KEPT_MAX = 10_000
 _PLACE = attrgetter("topic", "topic_id", "number")
 
 
-def balance(group: Group) -> dict[str, tuple[Partition, ...]]:
+def balance(group: GroupState) -> dict[str, tuple[Partition, ...]]:
     """The partitions of each present member: as few as possible move, and loads differ by one at most.
 
     Partitions are shared among the members that want them, those with the fewest such members first. One that an
@@ -36,7 +36,7 @@ def balance(group: Group) -> dict[str, tuple[Partition, ...]]:
     return {client_id: tuple(sorted(given, key=_PLACE)) for client_id, given in target.items() if given}
 
 
-def _former(group: Group) -> dict[Partition, str]:
+def _former(group: GroupState) -> dict[Partition, str]:
     """The member that had each partition in the last target, else the one that holds it."""
     former = {key: claim.owner.client_id for key, claim in group.claims.items() if claim.held and claim.owner}
     for client_id, partitions in group.target.items():
@@ -47,7 +47,7 @@ def _former(group: Group) -> dict[Partition, str]:
 
 def _classes(members: Mapping[str, MemberState]) -> dict[tuple[str, ...], list[Partition]]:
     """The partitions in a fixed order, by the members that want them. Most often all members want the same."""
-    profiles: dict[tuple[Wanted, ...], list[str]] = {}
+    profiles: dict[tuple[RequestedTopic, ...], list[str]] = {}
     for client_id, member in members.items():
         profiles.setdefault(member.wants, []).append(client_id)
     if len(profiles) == 1:
@@ -63,20 +63,20 @@ def _classes(members: Mapping[str, MemberState]) -> dict[tuple[str, ...], list[P
     return classes
 
 
-def _partitions(wants: Iterable[Wanted]) -> Iterator[Partition]:
+def _partitions(wants: Iterable[RequestedTopic]) -> Iterator[Partition]:
     for wanted in wants:
         yield from _partitions_of_topic(wanted)
 
 
 @lru_cache(maxsize=TOPICS_KEPT_MAX)
-def _partitions_of_topic(wanted: Wanted) -> tuple[Partition, ...]:
+def _partitions_of_topic(wanted: RequestedTopic) -> tuple[Partition, ...]:
     return tuple(
         Partition(wanted.topic, wanted.topic_id, number) for start, end in wanted.spans for number in range(start, end)
     )
 
 
 def _share(
-    group: Group, partitions: Sequence[Partition], loads: Mapping[str, int], former: Mapping[Partition, str]
+    group: GroupState, partitions: Sequence[Partition], loads: Mapping[str, int], former: Mapping[Partition, str]
 ) -> Iterator[tuple[Partition, str]]:
     """The member that gets each partition of one class, given what members already have of other classes."""
     room = _rooms(loads, Counter(former.get(partition) for partition in partitions), len(partitions))

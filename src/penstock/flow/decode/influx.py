@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow.decode.misfit import Inside, MisfitError, quoted
-from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
+from penstock.flow.points.metrics import Fields, Format, Lines, MetricPoint, SeriesLabel
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find, numbers, split, utf8_lines
 from penstock.flow.points.times import AT_MS_MAX, exact_ms
@@ -72,7 +72,7 @@ class InfluxFormat(Format):
         keys = Spans(items.data, items.starts, equals).texts()
         return Fields(counts, keys, *numbers(Spans(items.data, equals + 1, items.ends - typed)))
 
-    def label(self, text: str) -> Label | None:
+    def label(self, text: str) -> SeriesLabel | None:
         """Without escapes, commas and equals signs have no other meaning."""
         # An escaped space, a comment and an indented line only look as if the label ended here.
         if "\\" in text or text[:1] in ("", "#", "\t", "\r"):
@@ -83,7 +83,7 @@ class InfluxFormat(Format):
             return None
         return label if end == len(text) else None
 
-    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
+    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[MetricPoint]:
         """The metrics of all lines; one without a time has that of its record."""
         if not record:
             raise MisfitError("value is empty")
@@ -102,7 +102,7 @@ class InfluxFormat(Format):
                 metric, at = self._metric(text, at, written_at_ms)
             yield metric._replace(place=place)
 
-    def _metric(self, text: str, at: int, written_at_ms: int | None) -> tuple[Metric, int]:
+    def _metric(self, text: str, at: int, written_at_ms: int | None) -> tuple[MetricPoint, int]:
         """One metric, and where the next line begins."""
         indent = _INDENT.match(text, at)
         label, at = _read_label(text, indent.end() if indent else at, self.names)
@@ -114,10 +114,10 @@ class InfluxFormat(Format):
         end = _LINE_END.match(text, at)
         if end is None:
             raise MisfitError(f"expected the end of the line, found {quoted(text[at : at + 60])}")
-        return Metric(label, fields, at_ms), end.end()
+        return MetricPoint(label, fields, at_ms), end.end()
 
 
-def _read_label(text: str, at: int, names: NameStyle) -> tuple[Label, int]:
+def _read_label(text: str, at: int, names: NameStyle) -> tuple[SeriesLabel, int]:
     """The measurement and tags that begin at a place, and where they end. Raises `MisfitError`."""
     name = _NAME.match(text, at)
     if name is None:
@@ -135,7 +135,7 @@ def _read_label(text: str, at: int, names: NameStyle) -> tuple[Label, int]:
     with Inside("measurement"):
         stored = name_part(_ESCAPED_IN_NAME.sub(r"\1", name[0]), names)
     with Inside("tags"):
-        return Label(stored, canonical_tags(tags, names)), at
+        return SeriesLabel(stored, canonical_tags(tags, names)), at
 
 
 def _read_fields(text: str, at: int) -> tuple[list[tuple[str, float | None]], int]:

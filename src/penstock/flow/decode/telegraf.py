@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse
 from penstock.flow.decode.misfit import SHOWN_CHARACTERS_MAX, Inside, MisfitError, clipped, quoted
 from penstock.flow.points.fast import HOLE
-from penstock.flow.points.metrics import Fields, Format, Label, Lines, Metric
+from penstock.flow.points.metrics import Fields, Format, Lines, MetricPoint, SeriesLabel
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find_alike, next_of, numbers, places_of, utf8_lines
 from penstock.flow.points.times import exact_ms
@@ -100,7 +100,7 @@ class TelegrafFormat(Format):
         keys = Spans(spans.data, opening + 1, closing).texts()
         return Fields(counts, keys, *numbers(Spans(spans.data, closing + 2, values_end)))
 
-    def label(self, text: str) -> Label | None:
+    def label(self, text: str) -> SeriesLabel | None:
         if text.count(FIELDS) > 1:
             return None
         try:
@@ -108,7 +108,7 @@ class TelegrafFormat(Format):
         except (MisfitError, ValueError):
             return None
 
-    def _plain_label(self, text: str) -> Label | None:
+    def _plain_label(self, text: str) -> SeriesLabel | None:
         """In less time, the label of an object that has nothing but the four keys, none twice, and texts as tags."""
         try:
             plain = _PLAIN.decode(_filled(text, '"x":0', "0"))
@@ -118,9 +118,9 @@ class TelegrafFormat(Format):
         texts_count = len(("name", "fields", "timestamp", plain.name)) + ('"tags":' in text) + 2 * len(plain.tags)
         if "\\" in text or text.count('"') != 2 * texts_count:
             return None
-        return Label(name_part(plain.name, self.names), canonical_tags(plain.tags, self.names))
+        return SeriesLabel(name_part(plain.name, self.names), canonical_tags(plain.tags, self.names))
 
-    def _any_label(self, text: str) -> Label | None:
+    def _any_label(self, text: str) -> SeriesLabel | None:
         """The label is read twice with different values, so that no other field is taken for the one in the hole."""
         metric = None
         for value, time in (("0.5", "1000"), ("1.5", "2000")):
@@ -129,7 +129,7 @@ class TelegrafFormat(Format):
                 return None
         return metric and metric.label
 
-    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
+    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[MetricPoint]:
         """The metrics of an object, of `{"metrics": [...]}`, of an array, or of lines of these."""
         for line, document in _documents(record):
             place = f"line {line}" if line else ""
@@ -140,7 +140,7 @@ class TelegrafFormat(Format):
             except MisfitError as misfit:
                 raise misfit.inside(place) from None
 
-    def _metric(self, value: Any, path: str) -> Metric:
+    def _metric(self, value: Any, path: str) -> MetricPoint:
         """One metric from its parsed object. Raises `MisfitError`."""
         if type(value) is not JsonObject:
             raise MisfitError(f"expected an object, found {_KINDS[type(value)]}")
@@ -156,7 +156,7 @@ class TelegrafFormat(Format):
             ]
         with Inside("timestamp"):
             at_ms = exact_ms(_required(members, "timestamp", JsonNumber), self.unit)
-        return Metric(Label(name, tags), fields, at_ms, path)
+        return MetricPoint(SeriesLabel(name, tags), fields, at_ms, path)
 
 
 def _filled(label: str, field: str, time: str) -> str:

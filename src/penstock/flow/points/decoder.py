@@ -16,7 +16,7 @@ from penstock.flow.decode.misfit import Inside, MisfitError, quoted
 from penstock.flow.decode.outcome import Records, open_records
 from penstock.flow.decode.telegraf import TelegrafFormat
 from penstock.flow.points.fast import FastPoints, points_of
-from penstock.flow.points.metrics import FIELDS_MAX, Format, Metric, PointCounts
+from penstock.flow.points.metrics import FIELDS_MAX, Format, MetricPoint, PointCounts
 from penstock.flow.points.names import name_part
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.rows import BadRows, bad_rows
@@ -85,7 +85,7 @@ class _ExactPoints:
     values: list[float] = field(default_factory=list)
     counts: PointCounts = field(default_factory=PointCounts)
 
-    def add(self, row: int, metrics: Iterator[Metric]) -> bool:
+    def add(self, row: int, metrics: Iterator[MetricPoint]) -> bool:
         """Take the points of a record, all or none; whether it has any. Raises `MisfitError`."""
         points: list[tuple[int, int, float]] = []
         left_out = PointCounts()
@@ -103,7 +103,7 @@ class _ExactPoints:
         self.counts += left_out + PointCounts(points=count, blacklisted=len(points) - count)
         return count > 0
 
-    def _read(self, metric: Metric, points: list[tuple[int, int, float]]) -> PointCounts:
+    def _read(self, metric: MetricPoint, points: list[tuple[int, int, float]]) -> PointCounts:
         """The points of one metric, and how many of its fields are left out."""
         if len(metric.fields) > FIELDS_MAX:
             raise MisfitError(f"{len(metric.fields)} fields: a metric has at most {FIELDS_MAX}")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.points.metrics import FIELDS_MAX, Format, Label, Lines, MeaningT, PointCounts, Remembered
+from penstock.flow.points.metrics import FIELDS_MAX, BoundedCache, Format, Lines, MeaningT, PointCounts, SeriesLabel
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.points.spans import matches
 from penstock.flow.points.times import whole_ms
@@ -110,7 +110,7 @@ def _empty_count(refused: Mask, rows: Integers) -> int:
 
 
 def _series(
-    label_codes: Integers, labels: list[Label | None], fields: Integers, parts: list[str], book: SeriesBook
+    label_codes: Integers, labels: list[SeriesLabel | None], fields: Integers, parts: list[str], book: SeriesBook
 ) -> Integers:
     """The series of each point; every pair of a label and a field is looked up once."""
     pairs, places = _distinct(label_codes * len(parts) + fields, len(labels) * len(parts))
@@ -125,7 +125,7 @@ def _series(
     return np.array(book.numbers(codes.tolist()), np.int64)[places]
 
 
-def _encoded(texts: pa.Array, meanings: Remembered[MeaningT]) -> tuple[Integers, list[MeaningT | None]]:
+def _encoded(texts: pa.Array, meanings: BoundedCache[MeaningT]) -> tuple[Integers, list[MeaningT | None]]:
     """Texts as numbers of distinct ones, and what each of those means."""
     encoded = texts.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), [meanings[text] for text in encoded.dictionary.to_pylist()]

@@ -43,17 +43,17 @@ class PointCounts(msgspec.Struct, frozen=True):
         return PointCounts(*map(sub, astuple(self), astuple(other)))
 
 
-class Label(NamedTuple):
+class SeriesLabel(NamedTuple):
     """The name and the tags of a metric as they are stored."""
 
     name: str
     tags: str
 
 
-class Metric(NamedTuple):
+class MetricPoint(NamedTuple):
     """One measurement as it was written, with the label as it is stored."""
 
-    label: Label
+    label: SeriesLabel
     fields: list[tuple[str, float | None]]
     """By key as it was written; None: not a number."""
     at_ms: int
@@ -89,7 +89,7 @@ class Lines:
         return Lines(self.rows[kept], labels, self.fields.where(kept), self.times.where(kept))
 
 
-class Remembered(dict[str, MeaningT | None]):
+class BoundedCache(dict[str, MeaningT | None]):
     """What texts mean, within a bound; None for those that only the exact path can read."""
 
     def __init__(self, read: Callable[[str], MeaningT | None]) -> None:
@@ -117,8 +117,8 @@ class Format(ABC):
     def __init__(self, names: NameStyle, unit: PointTimes) -> None:
         self.names: NameStyle = names
         self.unit: PointTimes = unit
-        self.labels = Remembered(self.label)
-        self.keys = Remembered(self.key)
+        self.labels = BoundedCache(self.label)
+        self.keys = BoundedCache(self.key)
 
     @abstractmethod
     def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
@@ -129,11 +129,11 @@ class Format(ABC):
         """The fields in texts that match the pattern."""
 
     @abstractmethod
-    def label(self, text: str) -> Label | None:
+    def label(self, text: str) -> SeriesLabel | None:
         """What the text of a label says; None if only the exact path can know."""
 
     @abstractmethod
-    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
+    def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[MetricPoint]:
         """All metrics of a record, exactly. Raises `MisfitError`."""
 
     def key(self, text: str) -> str | None:

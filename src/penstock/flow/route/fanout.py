@@ -13,7 +13,7 @@ from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
-from penstock.flow.route.routes import UNKNOWN, PlainRouter, Routed, Router, Rows, Way
+from penstock.flow.route.routes import UNKNOWN, PlainRouter, Routed, Router, RouteSource, Rows
 from penstock.flow.route.type_reader import TypeReader, looked_at
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, groups, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
@@ -51,7 +51,7 @@ class Fanout:
         values = {name: kind.values for name, kind in flow.types.items()}
         router = FieldRouter if flow.route.by == "field" else PlainRouter
         self._router: Router = router(flow.route, values, flow.decode.wrapping)
-        self._readers: dict[Way, TypeReader] = {}
+        self._readers: dict[RouteSource, TypeReader] = {}
         self._filer = Filer(flow)
         self._files = self._filer.files
         self._tallies = self._filer.tallies
@@ -143,7 +143,7 @@ class Fanout:
                 gathered.setdefault(type_key.type, []).append(proved.rows)
         return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
-    def _prover(self, key: PartitionKey, way: Way, batch: pa.RecordBatch) -> TypeReader | None:
+    def _prover(self, key: PartitionKey, way: RouteSource, batch: pa.RecordBatch) -> TypeReader | None:
         """The reader that decodes and proves at once, if all these records would be written as they stand."""
         start = self._flow.slices[key].takes.get(way.type)
         if start is None or batch.column("offset")[0].as_py() < start or self._flow.types[way.type].decoded is None:
@@ -221,7 +221,7 @@ class Fanout:
         if decoded.rows.kafka.num_rows:
             gathered.setdefault(type_key.type, []).append(decoded.rows)
 
-    def _reader(self, type_key: TypeKey, way: Way) -> TypeReader | None:
+    def _reader(self, type_key: TypeKey, way: RouteSource) -> TypeReader | None:
         """None for a type that has failed, perhaps just now because it cannot be decoded at all."""
         if way not in self._readers and type_key not in self._files.failed:
             with self._files.isolated(type_key):

@@ -20,7 +20,7 @@ from penstock.flow.columns.computed import evaluate
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse_object, well_formed
 from penstock.flow.decode.misfit import MisfitError
-from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
+from penstock.flow.route.routes import Routed, RouteSource, ValueCodes, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.flow.spans import Spans, spans_of
 from penstock.job.expressions import Field
@@ -40,10 +40,10 @@ class FieldRouter:
     def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
         self._path = path = route.path
         self._wrapping = wrapping
-        self.ways = tuple(Way(name, numeric) for name in values for numeric in (False, True))
+        self.ways = tuple(RouteSource(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
         spelled = {
-            (value if numeric else f'"{value}"').encode(): codes[Way(name, numeric)]
+            (value if numeric else f'"{value}"').encode(): codes[RouteSource(name, numeric)]
             for name in values
             for value in values[name]
             for numeric in ((False, True) if _WHOLE_NUMBER.fullmatch(value) else (False,))

@@ -31,7 +31,7 @@ Codes = npt.NDArray[np.int16]
 Rows = npt.NDArray[np.intp]
 
 
-class Way(NamedTuple):
+class RouteSource(NamedTuple):
     """The type that a route value means; `numeric` if the value is written as a number in its JSON."""
 
     type: str
@@ -54,7 +54,7 @@ class Routed:
 
 class Router(Protocol):
     @property
-    def ways(self) -> tuple[Way, ...]: ...
+    def ways(self) -> tuple[RouteSource, ...]: ...
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """Takes records whose values are not null, unless they are routed by what stands beside the value."""
@@ -81,7 +81,7 @@ class PlainRouter:
 
     def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
         self._by, self._path = route.by, route.path
-        self.ways = tuple(Way(name) for name in values)
+        self.ways = tuple(RouteSource(name) for name in values)
         codes = {value: code for code, name in enumerate(values) for value in values[name]}
         self._codes = ValueCodes(codes, pa.string())
         # What stands beside the value is there without opening it.

@@ -37,7 +37,7 @@ Bound = int | float | str | Decimal
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafColumn:
     """A column outside lists and maps: `number` is its place in the Parquet file."""
 
     path: Path
@@ -89,13 +89,13 @@ class FileStats:
 
 
 @lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
-def _indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
+def _indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[LeafColumn, ...]:
     """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
-    result: list[Leaf] = []
+    result: list[LeafColumn] = []
     number = 0
     for path, kind in islice(_columns(schema, ()), indexed_columns_max):
         if not pa.types.is_nested(kind):
-            result.append(Leaf(path, number, kind))
+            result.append(LeafColumn(path, number, kind))
         number += _leaf_count(kind)
     return tuple(result)
 
@@ -114,7 +114,9 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _bounds(leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None) -> tuple[Bound | None, Bound | None]:
+def _bounds(
+    leaf: LeafColumn, columns: list[Any], long_texts: tuple[str, str] | None
+) -> tuple[Bound | None, Bound | None]:
     """The least and the greatest value as JSON wants them; `None` for one that JSON cannot hold."""
     text = _spelling(leaf.kind)
     with_values = [column for column in columns if column.num_values]

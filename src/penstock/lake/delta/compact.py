@@ -17,19 +17,19 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import compacted_name
 from penstock.lake.compaction import (
     EVERYTHING,
-    Effort,
-    Group,
+    CompactionGroup,
+    CompactionLimits,
+    CompactionSource,
     Limit,
     Merged,
     Progress,
-    Source,
     gather,
     group,
     merge_files,
 )
 from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, SchemaMovedError, Table
+from penstock.lake.delta.table import Change, DeltaLog, SchemaMovedError
 from penstock.lake.reports import CompactReport
 
 VERSIONS_TO_LAND_MAX = 1000
@@ -38,7 +38,7 @@ GROUPS_PER_COMMIT_MAX = 100
 BYTES_PER_COMMIT_MAX = 1024**3
 """With both bounds a commit lands long before its version bound."""
 
-FileGroup = Group[ActiveFile]
+FileGroup = CompactionGroup[ActiveFile]
 """Files of one partition value."""
 MergedFiles = Merged[ActiveFile]
 Merge = Callable[[FileGroup, pa.Schema, int], MergedFiles]
@@ -48,7 +48,7 @@ Numbers = Callable[[Sequence[MergedFiles]], Mapping[str, int]]
 
 
 def compact(
-    table: Table, target_bytes: int, progress: Progress | None = None, effort: Effort = EVERYTHING
+    table: DeltaLog, target_bytes: int, progress: Progress | None = None, effort: CompactionLimits = EVERYTHING
 ) -> CompactReport:
     """Merge files below `target_bytes`, partition value by partition value; rows, positions and totals stay."""
     table.refresh()
@@ -57,7 +57,9 @@ def compact(
     return compact_groups(table, groups, partial(merge_group, table), progress, effort=effort)
 
 
-def group_files(files: Iterable[ActiveFile], target_bytes: int, effort: Effort = EVERYTHING) -> tuple[FileGroup, ...]:
+def group_files(
+    files: Iterable[ActiveFile], target_bytes: int, effort: CompactionLimits = EVERYTHING
+) -> tuple[FileGroup, ...]:
     """Small files of the same partition value, oldest first, together until they reach the target."""
     by_values: dict[Values, list[ActiveFile]] = {}
     for file in files:
@@ -73,12 +75,12 @@ def group_files(files: Iterable[ActiveFile], target_bytes: int, effort: Effort =
 
 
 def compact_groups(
-    table: Table,
+    table: DeltaLog,
     groups: Sequence[FileGroup],
     merge: Merge,
     progress: Progress | None = None,
     numbers: Numbers = lambda merged: {},
-    effort: Effort = EVERYTHING,
+    effort: CompactionLimits = EVERYTHING,
 ) -> CompactReport:
     """Swap the groups for merged files, in commits of a bounded size."""
     taken = effort.within(groups)
@@ -92,7 +94,7 @@ def compact_groups(
     return report
 
 
-def _compact_portion(table: Table, groups: Sequence[FileGroup], merge: Merge, numbers: Numbers) -> CompactReport:
+def _compact_portion(table: DeltaLog, groups: Sequence[FileGroup], merge: Merge, numbers: Numbers) -> CompactReport:
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
     merged = [merge(files, schema, version_max) for files in groups]
@@ -103,16 +105,18 @@ def _compact_portion(table: Table, groups: Sequence[FileGroup], merge: Merge, nu
     return CompactReport.of(len(groups), landed)
 
 
-def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: int) -> MergedFiles:
+def merge_group(table: DeltaLog, files: FileGroup, schema: pa.Schema, version_max: int) -> MergedFiles:
     spec = table.spec
     options = WriteOptions(spec.path, schema, dict(spec.storage_options), spec.partition_by, open_writers_max=1)
     writer = StagedWriter(options, lambda: compacted_name(version_max, uuid.uuid4().hex), topic="", partition=0)
-    sources = [Source(file.path, dict(zip(spec.partition_by, file.scalars, strict=True))) for file in files.files]
+    sources = [
+        CompactionSource(file.path, dict(zip(spec.partition_by, file.scalars, strict=True))) for file in files.files
+    ]
     return Merged(files, merge_files(table.storage(), sources, schema, writer))
 
 
 def commit_merged(
-    table: Table,
+    table: DeltaLog,
     merged: Sequence[MergedFiles],
     written_with: pa.Schema,
     version_max: int,

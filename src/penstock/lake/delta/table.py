@@ -49,7 +49,7 @@ class Change:
     metadata: Mapping[str, Any]
 
 
-class Table:
+class DeltaLog:
     """One Delta table under one job. Every commit compares and swaps on the version that was checked (RULES C3)."""
 
     def __init__(self, spec: TablePlace, job: str, handle: DeltaTable, environment: Environment) -> None:
@@ -311,7 +311,7 @@ class Table:
             check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
 
 
-def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:
+def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog:
     """Open an existing table; `MissingTableError` if there is none."""
     with library_errors(place.path):
         handle = DeltaTable(place.path, storage_options=dict(place.storage_options))
@@ -319,10 +319,10 @@ def open_table(place: TableSpec, job: str, environment: Environment | None = Non
     refuse_foreign_demands(handle, spec)
     # Everything that is written from here on has the table's own spelling.
     spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
-    return Table(spec, job, handle, environment or Environment())
+    return DeltaLog(spec, job, handle, environment or Environment())
 
 
-def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table | None:
+def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog | None:
     try:
         return open_table(place, job, environment)
     except MissingTableError:
@@ -336,7 +336,7 @@ def open_or_create(
     policy: NewColumnPolicy,
     environment: Environment | None = None,
     always: Collection[str] = (),
-) -> Table:
+) -> DeltaLog:
     """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
 
     The policy does not apply to those in `always`.

@@ -28,7 +28,7 @@ from penstock.flow.write.names import (
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
-from penstock.lake.delta.table import QUARANTINE_FOLDER, Table
+from penstock.lake.delta.table import QUARANTINE_FOLDER, DeltaLog
 from penstock.lake.reports import Deleted, VacuumReport
 from penstock.logs.log import Partition
 from penstock.storage import Entry, Storage
@@ -45,7 +45,7 @@ class Dead(StrEnum):
     CLOSED = "never committed, its close is complete"
 
 
-class Kept(StrEnum):
+class KeptReason(StrEnum):
     """Why a file stays."""
 
     ACTIVE = "active"
@@ -58,7 +58,7 @@ class Kept(StrEnum):
     UNKNOWN = "not a name of Penstock"
 
 
-Verdict = Dead | Kept
+Verdict = Dead | KeptReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class NameRules:
             return self.of_replay(replayed)
         if self.of_close is not None and (closed := parse_closed_name(path)) is not None:
             return self.of_close(closed)
-        return Kept.UNKNOWN
+        return KeptReason.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def classify_all(
         match classify(entry):
             case Dead() as reason:
                 dead.append((entry, reason))
-            case Kept() as reason:
+            case KeptReason() as reason:
                 kept[str(reason)] += 1
     return Classified(url, storage, tuple(dead), kept)
 
@@ -125,16 +125,16 @@ def delete_dead(folders: Sequence[Classified], at_step: AtStep, *, dry_run: bool
 class ListedTable:
     """A table and the files in its folder; the state of the table that is read afterwards decides about them."""
 
-    table: Table
+    table: DeltaLog
     entries: tuple[Entry, ...]
 
     @classmethod
-    def of(cls, table: Table) -> ListedTable:
+    def of(cls, table: DeltaLog) -> ListedTable:
         """Without the table's log, and without quarantines, which are tables of their own."""
         others = (LOG_FOLDER, f"{QUARANTINE_FOLDER}/")
         return cls(table, tuple(entry for entry in table.storage().list() if not entry.path.startswith(others)))
 
-    def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
+    def classify(self, rules: Callable[[DeltaLog], NameRules]) -> Classified:
         """Load the newest version and classify the files by it."""
         self.table.refresh()
         storage, spec, handle = self.table.storage(), self.table.spec, self.table.handle
@@ -145,10 +145,10 @@ class ListedTable:
 
         def verdict(entry: Entry) -> Verdict:
             if entry.path in active:
-                return Kept.ACTIVE
+                return KeptReason.ACTIVE
             if entry.path in removed:
-                return Dead.REMOVED if entry.path in expired else Kept.RETAINED
-            return by_name.classify(entry.path) if _is_own_folder(entry.path, spec.partition_by) else Kept.UNKNOWN
+                return Dead.REMOVED if entry.path in expired else KeptReason.RETAINED
+            return by_name.classify(entry.path) if _is_own_folder(entry.path, spec.partition_by) else KeptReason.UNKNOWN
 
         classified = classify_all(spec.path, storage, self.entries, verdict)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
@@ -157,7 +157,7 @@ class ListedTable:
         return classify_all(spec.path, storage, self.entries, verdict) if recent else classified
 
 
-def data_rules(table: Table) -> NameRules:
+def data_rules(table: DeltaLog) -> NameRules:
     """The rules for the files of a table into which several jobs may write: a name does not contain the job.
 
     A slice is committed only where its start is the position, and positions never fall: every job that reads the
@@ -177,24 +177,24 @@ def data_rules(table: Table) -> NameRules:
 
 def by_position(name: StagedName, position: int | None) -> Verdict:
     if position is None:
-        return Kept.UNPLACED
-    return Dead.PASSED if position > name.start else Kept.COMMITTABLE
+        return KeptReason.UNPLACED
+    return Dead.PASSED if position > name.start else KeptReason.COMMITTABLE
 
 
 def by_end(name: StagedName, position: int | None) -> Verdict:
     """The rule where several logs may list a file of the slice: `position` is the lowest of them."""
     if position is None:
-        return Kept.UNPLACED
-    return Dead.PASSED_END if position >= name.end else Kept.COMMITTABLE
+        return KeptReason.UNPLACED
+    return Dead.PASSED_END if position >= name.end else KeptReason.COMMITTABLE
 
 
-def by_version(table: Table) -> Callable[[CompactedName], Verdict]:
+def by_version(table: DeltaLog) -> Callable[[CompactedName], Verdict]:
     version = table.version
-    return lambda name: Dead.EXPIRED if version >= name.version_max else Kept.COMMITTABLE
+    return lambda name: Dead.EXPIRED if version >= name.version_max else KeptReason.COMMITTABLE
 
 
 def by_run(name: ReplayedName, run_over: int) -> Verdict:
-    return Dead.REPLAYED if int(name.run) <= run_over else Kept.COMMITTABLE
+    return Dead.REPLAYED if int(name.run) <= run_over else KeptReason.COMMITTABLE
 
 
 def _is_own_folder(path: str, partition_by: tuple[str, ...]) -> bool:

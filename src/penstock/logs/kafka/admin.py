@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.faults import TOPIC_DENIED, Fault, error_of, fault_of, refused_for_good
+from penstock.logs.kafka.faults import TOPIC_DENIED, KafkaFault, error_of, fault_of, refused_for_good
 from penstock.logs.kafka.security import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
@@ -38,7 +38,7 @@ class BoundedAdmin:
     def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self.bootstrap = spec.bootstrap
         self._call_seconds_max = call_seconds_max
-        self._connection_fault: Fault | None = None
+        self._connection_fault: KafkaFault | None = None
         self._group_readers: dict[str, Consumer] = {}
         self._settings: dict[str, Any] = {
             "reconnect.backoff.ms": RECONNECT_MS,
@@ -49,18 +49,18 @@ class BoundedAdmin:
         self._answered = self._disconnected = False
         self._client: AdminClient | None = self._new_client()
 
-    def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | Fault]:
+    def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | KafkaFault]:
         """Run one request about many things: each has its answer or its own fault."""
         client = self._open_client()
         deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
         before, self._connection_fault = self._connection_fault, None
         futures = start(client, self._call_seconds_max)
-        results: dict[K, T | Fault] = {}
+        results: dict[K, T | KafkaFault] = {}
         for key, future in futures.items():
             answer = self._answer(client, future, deadline)
             results[key] = answer
-        failed = any(isinstance(result, Fault) for result in results.values())
-        self._answered |= not all(isinstance(result, Fault) for result in results.values())
+        failed = any(isinstance(result, KafkaFault) for result in results.values())
+        self._answered |= not all(isinstance(result, KafkaFault) for result in results.values())
         if failed and self._connection_fault is None:
             # Librdkafka does not repeat itself at every reconnection: the last word still explains this failure.
             self._connection_fault = before
@@ -71,7 +71,7 @@ class BoundedAdmin:
         [cluster] = self.try_each(
             lambda client, seconds: {0: client.describe_cluster(request_timeout=seconds)}
         ).values()
-        if isinstance(cluster, Fault):
+        if isinstance(cluster, KafkaFault):
             raise self.error(cluster, "the cluster")
         return cluster
 
@@ -85,7 +85,7 @@ class BoundedAdmin:
             raise self.error(fault_of(error), "the list of topics") from None
         return frozenset(metadata.topics)
 
-    def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | Fault:
+    def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | KafkaFault:
         """What a consumer group has committed, by a consumer that never joins it.
 
         Librdkafka's admin request for this dereferences null where the coordinator is still loading (its issue 5040)
@@ -108,7 +108,7 @@ class BoundedAdmin:
             if fault.code != KafkaError._TIMED_OUT or time.monotonic() >= deadline:
                 return fault
 
-    def error(self, fault: Fault, subject: str) -> PenstockError:
+    def error(self, fault: KafkaFault, subject: str) -> PenstockError:
         return error_of(fault, self.bootstrap, subject, self._connection_fault)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class BoundedAdmin:
             self._client = self._new_client()
         return self._client
 
-    def _answer(self, client: AdminClient, future: Future[T], deadline: float) -> T | Fault:
+    def _answer(self, client: AdminClient, future: Future[T], deadline: float) -> T | KafkaFault:
         """Serve the client until the future is done, or a fault makes further waiting useless."""
         # The answer comes on a thread of the client's own; its poll would sleep on although the answer is there.
         while not wait([future], POLL_SECONDS).done:
@@ -146,7 +146,7 @@ class BoundedAdmin:
             if self._connection_fault is not None and refused_for_good(self._connection_fault):
                 return self._connection_fault
             if time.monotonic() > deadline:
-                return Fault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
+                return KafkaFault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
         client.poll(0)
         # Asked for, not caught: its traceback would hold this frame, and with it a client that was replaced.
         error = future.exception()
@@ -190,7 +190,7 @@ def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, set
     config = {**settings, **durable}
     topic = NewTopic(name, partitions, replicas, config=config)
     [result] = admin.try_each(lambda client, seconds: client.create_topics([topic], request_timeout=seconds)).values()
-    if not isinstance(result, Fault) or result.code == KafkaError.TOPIC_ALREADY_EXISTS:
+    if not isinstance(result, KafkaFault) or result.code == KafkaError.TOPIC_ALREADY_EXISTS:
         return
     if result.code in TOPIC_DENIED:
         options = " ".join(f"--config {key}={setting}" for key, setting in config.items())

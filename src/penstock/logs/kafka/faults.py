@@ -24,7 +24,7 @@ UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class KafkaFault:
     """One error that librdkafka reported, freed from its own types."""
 
     code: int
@@ -32,12 +32,12 @@ class Fault:
     text: str
 
 
-def fault_of(error: KafkaError | KafkaException) -> Fault:
+def fault_of(error: KafkaError | KafkaException) -> KafkaFault:
     kafka_error: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
-    return Fault(kafka_error.code(), kafka_error.name(), kafka_error.str())
+    return KafkaFault(kafka_error.code(), kafka_error.name(), kafka_error.str())
 
 
-def refused_for_good(fault: Fault) -> bool:
+def refused_for_good(fault: KafkaFault) -> bool:
     """Whether the broker (or its certificate) turned this client away, so that waiting longer is useless.
 
     A broker that dies during the handshake is reported under the same codes and is only away for a while.
@@ -47,7 +47,7 @@ def refused_for_good(fault: Fault) -> bool:
     return not any(word in fault.text.lower() for word in _PASSING_WORDS)
 
 
-def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | None = None) -> PenstockError:
+def error_of(fault: KafkaFault, bootstrap: str, subject: str, connection: KafkaFault | None = None) -> PenstockError:
     """The error to raise for a failed call about `subject`; `connection` is the last word about the connection."""
     for candidate in (fault, connection):
         if candidate is not None and refused_for_good(candidate):
@@ -70,7 +70,7 @@ def unknown_topic(topic: str, bootstrap: str, existing: Iterable[str]) -> UserEr
     return UserError(f"topic {topic} does not exist on {bootstrap}", hint=hint)
 
 
-def _rejected(fault: Fault, bootstrap: str) -> UserError:
+def _rejected(fault: KafkaFault, bootstrap: str) -> UserError:
     if fault.code == KafkaError._SSL:
         primary, hint = f"Kafka at {bootstrap}: no secure connection", "check protocol and certificates in the job file"
     else:

@@ -23,7 +23,7 @@ from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import OUT_OF_RANGE, UNUSED_GROUP_DENIED, error_of, fault_of
-from penstock.logs.kafka.native.columns import Records, Spans, arrow_batches
+from penstock.logs.kafka.native.columns import ByteSpans, KafkaRecords, arrow_batches
 from penstock.logs.kafka.native.consumer import RawConsumer, TopicIdRequest
 from penstock.logs.kafka.native.messages import Messages, Numbers
 from penstock.logs.kafka.security import reading_settings
@@ -76,15 +76,15 @@ class PieceReader:
                     yield from self._read(self.pieces[number])
 
     def _read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        progress = _Progress(piece)
+        progress = _ReadProgress(piece)
         interval_ms = int(1_000 * self.silence_seconds_max / _LOOKS_AT_PROGRESS)
         settings = {**self.settings, "statistics.interval.ms": str(interval_ms)}
-        cursor: _Cursor | None = None
+        cursor: _PieceCursor | None = None
         # What it raises is not explained here: a client that does not open is the executor's fault (`spark/failures`).
         consumer = RawConsumer(settings, progress.hear_statistics)
         try:
             consumer.assign(piece.topic, piece.partition, piece.start)
-            cursor = _Cursor(piece, consumer, progress, self)
+            cursor = _PieceCursor(piece, consumer, progress, self)
             yield from gathered(cursor.batches(), self.batch_bytes)
             cursor.check_identity()
             if cursor.mark is not None:
@@ -112,7 +112,7 @@ def _no_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-class _Progress:
+class _ReadProgress:
     """When the read of a piece last came forward: by records, or by what is fetched and never delivered."""
 
     def __init__(self, piece: Piece) -> None:
@@ -128,10 +128,10 @@ class _Progress:
             self.at = time.monotonic()
 
 
-class _Cursor:
+class _PieceCursor:
     """Where the read of one piece stands."""
 
-    def __init__(self, piece: Piece, consumer: RawConsumer, progress: _Progress, reader: PieceReader) -> None:
+    def __init__(self, piece: Piece, consumer: RawConsumer, progress: _ReadProgress, reader: PieceReader) -> None:
         self._piece = piece
         self._consumer = consumer
         self._progress = progress
@@ -174,10 +174,10 @@ class _Cursor:
         if not len(rows):
             return []
         kinds, millis = messages.timestamps(rows)
-        records = Records(
+        records = KafkaRecords(
             messages.offsets[rows],
-            Spans(messages.values[rows], messages.value_lengths[rows]),
-            Spans(messages.keys[rows], messages.key_lengths[rows]),
+            ByteSpans(messages.values[rows], messages.value_lengths[rows]),
+            ByteSpans(messages.keys[rows], messages.key_lengths[rows]),
             kinds,
             millis,
             messages.headers(rows),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.job.faults import KeyPath, key_text
-from penstock.job.reader import Reader, known_keys
+from penstock.job.reader import SpecReader, known_keys
 from penstock.job.sections import LogSection, complete_topics
 from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity
 from penstock.logs.kafka.security import OWNED_SETTINGS, SECURITY_SETTINGS
@@ -22,14 +22,14 @@ class KafkaLogSection(LogSection[KafkaLogSpec]):
     spec = KafkaLogSpec
     shared = True
 
-    def complete(self, log: KafkaLogSpec, job: JobSpec, reader: Reader) -> KafkaLogSpec:
+    def complete(self, log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
         check_client(log.client_settings, AT, OWNED_SETTINGS, reader)
         check_security(log.security, (*AT, "security"), reader)
         completed: KafkaLogSpec = complete_topics(log, AT, reader)
         return replace(completed, group=log.group or job.name)
 
 
-def check_client(settings: Mapping[str, str], section: KeyPath, owned: Mapping[str, str], reader: Reader) -> None:
+def check_client(settings: Mapping[str, str], section: KeyPath, owned: Mapping[str, str], reader: SpecReader) -> None:
     """Note settings under `client` that Penstock or another key decides; librdkafka refuses what it does not know."""
     for name in settings:
         reason = f"{key_text((*section, 'security'))} states it" if name in SECURITY_SETTINGS else owned.get(name)
@@ -37,7 +37,7 @@ def check_client(settings: Mapping[str, str], section: KeyPath, owned: Mapping[s
             reader.note((*section, "client", name), f"cannot be set here: {reason}", on_key=True)
 
 
-def check_security(security: KafkaSecurity | None, at: KeyPath, reader: Reader) -> None:
+def check_security(security: KafkaSecurity | None, at: KeyPath, reader: SpecReader) -> None:
     """Note keys that the protocol lacks or has no use for."""
     if security is None or reader.misstates(*at, "protocol"):
         return

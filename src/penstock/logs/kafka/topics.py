@@ -13,7 +13,7 @@ from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import RECORD_BYTES_MAX
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, BoundedAdmin
-from penstock.logs.kafka.faults import TOPIC_DENIED, Fault, unknown_topic
+from penstock.logs.kafka.faults import TOPIC_DENIED, KafkaFault, unknown_topic
 from penstock.logs.log import Bounds, Partition, start_offset
 
 UNKNOWN_SECONDS_MAX = 2.0
@@ -74,7 +74,7 @@ class KafkaTopics:
             lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
         )
         [result] = results.values()
-        if not isinstance(result, Fault):
+        if not isinstance(result, KafkaFault):
             return {name: str(entry.value) for name, entry in result.items()}
         if result.code in TOPIC_DENIED:
             return None
@@ -119,7 +119,7 @@ class KafkaTopics:
         )
         described: dict[str, TopicDescription | None] = {}
         for topic, result in results.items():
-            if not isinstance(result, Fault):
+            if not isinstance(result, KafkaFault):
                 described[topic] = result
             elif result.code in _MISSING:
                 described[topic] = None
@@ -131,7 +131,7 @@ class KafkaTopics:
         if not partitions:
             return {}
         answers = self._ask_offsets(partitions, which)
-        if any(isinstance(answer, Fault) and answer.code in _LEADER_MOVED for answer in answers.values()):
+        if any(isinstance(answer, KafkaFault) and answer.code in _LEADER_MOVED for answer in answers.values()):
             # The client asks the leaders that it remembers, and looks for others only when topics are described.
             self.describe(sorted({partition.topic for partition in partitions}))
             answers = self._ask_offsets(partitions, which)
@@ -139,7 +139,7 @@ class KafkaTopics:
 
     def _ask_offsets(
         self, partitions: tuple[Partition, ...], which: OffsetSpec
-    ) -> dict[tuple[str, int], ListOffsetsResultInfo | Fault]:
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo | KafkaFault]:
         request = {TopicPartition(partition.topic, partition.number): which for partition in partitions}
         results = self.admin.try_each(
             lambda client, seconds: client.list_offsets(
@@ -148,8 +148,8 @@ class KafkaTopics:
         )
         return {(key.topic, key.partition): result for key, result in results.items()}
 
-    def _answer(self, partition: Partition, result: ListOffsetsResultInfo | Fault) -> ListOffsetsResultInfo:
-        if not isinstance(result, Fault):
+    def _answer(self, partition: Partition, result: ListOffsetsResultInfo | KafkaFault) -> ListOffsetsResultInfo:
+        if not isinstance(result, KafkaFault):
             return result
         if result.code in _MISSING:
             raise TransientError(

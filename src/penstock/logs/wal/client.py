@@ -18,10 +18,10 @@ from penstock.logs.log import Partition, ShowReport, SliceShrankError
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     Appended,
-    PartitionState,
     StoredAppend,
     WalDamagedError,
     WalFullError,
+    WalPartition,
     WalRecord,
     WalRefusedError,
     decode_appends,
@@ -33,7 +33,7 @@ CALL_SECONDS_MAX = 60.0
 T = TypeVar("T")
 
 _appended = msgspec.json.Decoder(Appended)
-_states = msgspec.json.Decoder(list[PartitionState])
+_states = msgspec.json.Decoder(list[WalPartition])
 _positions = msgspec.json.Decoder(list[int | None])
 
 
@@ -91,11 +91,11 @@ class WalClient(AbstractContextManager["WalClient"]):
         headers["Idempotency-Key"] = client_key or f"{self._producer}:{next(self._sequence)}"
         return self._call(_appended, "POST", ["topics", topic, "append"], query, body, headers)
 
-    def partitions(self, topic: str = "") -> list[PartitionState]:
+    def partitions(self, topic: str = "") -> list[WalPartition]:
         """The partitions of a topic, or all."""
         return self._call(_states, "GET", ["topics", topic])
 
-    def create_topic(self, name: str, partitions: int = 1) -> list[PartitionState]:
+    def create_topic(self, name: str, partitions: int = 1) -> list[WalPartition]:
         """A new topic, or the one that there is if it has as many partitions."""
         return self._call(_states, "PUT", ["topics", name], {"partitions": partitions})
 

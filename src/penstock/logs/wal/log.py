@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import TransientError, UserError, did_you_mean
-from penstock.job.faults import KeyPath, RefusedError, shown
+from penstock.job.faults import InvalidValueError, KeyPath, shown
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.sections import LogSection, complete_topics
 from penstock.job.spec import Group, JobSpec, Secret, StartAt, StartOffsets
 from penstock.job.values import Parsed, Pattern, Texts, text
@@ -41,13 +41,13 @@ RECORD_BYTES = 64
 
 def _url(value: object) -> str:
     if not is_address(text(value)):
-        raise RefusedError("expected http://HOST:PORT", "as in http://127.0.0.1:7070")
+        raise InvalidValueError("expected http://HOST:PORT", "as in http://127.0.0.1:7070")
     return text(value)
 
 
 def _token(value: object) -> Secret:
     if not is_token(text(value)):
-        raise RefusedError("invalid token: it has blanks, or characters beyond ASCII")
+        raise InvalidValueError("invalid token: it has blanks, or characters beyond ASCII")
     return Secret(text(value))
 
 
@@ -79,7 +79,7 @@ class WalLogSection(LogSection[WalLogSpec]):
     name = "wal"
     spec = WalLogSpec
 
-    def complete(self, log: WalLogSpec, job: JobSpec, reader: Reader) -> WalLogSpec:
+    def complete(self, log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
         at: KeyPath = ("log", self.name)
         if log.group and not NAME.fullmatch(log.group):
             reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")

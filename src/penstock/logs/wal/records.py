@@ -74,7 +74,7 @@ class Appended(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class PartitionState(msgspec.Struct, frozen=True):
+class WalPartition(msgspec.Struct, frozen=True):
     """The offsets `[first, end)` that a partition holds, their size, and what each job of its topic has committed."""
 
     partition: Partition

@@ -31,11 +31,11 @@ from penstock.logs.log import Partition, SliceShrankError
 from penstock.logs.wal.records import (
     NAME,
     Appended,
-    PartitionState,
     Positions,
     StoredAppend,
     WalDamagedError,
     WalFullError,
+    WalPartition,
     WalRefusedError,
 )
 
@@ -125,11 +125,11 @@ class WalStore:
                 connection.close()
             os.close(self._lock)
 
-    def partitions(self, topic: str = "") -> list[PartitionState]:
+    def partitions(self, topic: str = "") -> list[WalPartition]:
         """The partitions of a topic, or all."""
         return _partitions(self._reader(), topic)
 
-    def create_topic(self, name: str, partitions: int) -> list[PartitionState]:
+    def create_topic(self, name: str, partitions: int) -> list[WalPartition]:
         """Create a topic, or return the existing one if it has as many partitions."""
         _check_name(name, "topic")
         if not 1 <= partitions <= PARTITIONS_MAX:
@@ -276,7 +276,7 @@ class WalStore:
         expired_ms = int((self._now() - self.limits.retention_seconds) * 1000)
         return sum(self._trim(state, expired_ms) for state in _partitions(self._db))
 
-    def _trim(self, state: PartitionState, expired_ms: int | None = None) -> int:
+    def _trim(self, state: WalPartition, expired_ms: int | None = None) -> int:
         """Delete the oldest appends that every job has committed and that are expired; returns their bytes."""
         committed = min((position or 0 for position in state.positions.values()), default=0)
         place = (state.partition.topic_id, state.partition.number)
@@ -389,8 +389,8 @@ class WalStore:
             raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
 
 
-def _partitions(db: sqlite3.Connection, topic: str = "") -> list[PartitionState]:
-    states: dict[Partition, PartitionState] = {}
+def _partitions(db: sqlite3.Connection, topic: str = "") -> list[WalPartition]:
+    states: dict[Partition, WalPartition] = {}
     rows = db.execute(
         "SELECT topic, topic_id, number, first, end, bytes, job, position FROM partitions"
         " LEFT JOIN (SELECT DISTINCT topic_id, job FROM positions) USING (topic_id)"
@@ -400,7 +400,7 @@ def _partitions(db: sqlite3.Connection, topic: str = "") -> list[PartitionState]
     )
     for name, topic_id, number, first, end, size, job, position in rows:
         partition = Partition(name, topic_id, number)
-        state = states.setdefault(partition, PartitionState(partition, first, end, size, {}))
+        state = states.setdefault(partition, WalPartition(partition, first, end, size, {}))
         if job is not None:
             state.positions[job] = position
     if topic and not states:

@@ -11,7 +11,7 @@ from penstock.job.place import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
@@ -59,7 +59,7 @@ class DeltaKind(SingleKind):
         return delta_frame(spark, job.table.path)
 
 
-def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
+def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> DeltaLog:
     """The table with at least the job's columns."""
     schema, policy = row_columns(job, spark)
     # The policy is about fields of records: a table that was created without place columns gets them anyway.

@@ -18,7 +18,7 @@ from penstock.flow.stage import Stage
 from penstock.flow.task import fused_stage
 from penstock.job.expressions import Call, Expression, KafkaField, fields, to_text
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Proof, Violation, ViolationKind, earliest, violation_at
@@ -42,7 +42,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     return prove(replace(subject, faults=faults, violation=first), depth, open_log)
 
 
-def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], Violation | None]:
+def find_misfiled(subject: Subject, table: DeltaLog) -> tuple[tuple[str, ...], Violation | None]:
     """Rows with another value of a partition column than their other columns give, and the first of them.
 
     Rows of other jobs on the same table are left out, as far as names of files distinguish them.
@@ -64,7 +64,7 @@ def find_misfiled(subject: Subject, table: Table) -> tuple[tuple[str, ...], Viol
     return tuple(faults), earliest(firsts)
 
 
-def _computed(job: JobSpec, table: Table) -> Iterator[tuple[str, Expression]]:
+def _computed(job: JobSpec, table: DeltaLog) -> Iterator[tuple[str, Expression]]:
     """The partition columns of the table that can be computed from columns in its files."""
     if job.sql is not None and job.sql.select:
         return
@@ -108,7 +108,7 @@ def _misfiled_rows(
         return
 
 
-def rewrite_of(job: JobSpec, table: Table) -> Rewrite:
+def rewrite_of(job: JobSpec, table: DeltaLog) -> Rewrite:
     """The flow of a job with one table, without `sql:`, which needs Spark."""
     # Columns that the next run adds have no values yet.
     names = {folded(name) for name in table.schema.names}

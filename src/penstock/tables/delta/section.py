@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.job.faults import KeyPath, nearest, shown, unless_secret
-from penstock.job.reader import Reader
-from penstock.job.rows import Output, complete_rows
+from penstock.job.reader import SpecReader
+from penstock.job.rows import OutputColumns, complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
 from penstock.job.values import Texts
@@ -25,7 +25,7 @@ class DeltaSection(KindSection[DeltaSpec]):
     spec = DeltaSpec
     unused = ()
 
-    def complete(self, job: JobSpec[DeltaSpec], reader: Reader) -> JobSpec[DeltaSpec]:
+    def complete(self, job: JobSpec[DeltaSpec], reader: SpecReader) -> JobSpec[DeltaSpec]:
         job, output = complete_rows(job, reader, has_place=True)
         at: KeyPath = ("table", self.name, "partition_by")
         names = [name.casefold() for name in job.table.partition_by]
@@ -39,7 +39,7 @@ class DeltaSection(KindSection[DeltaSpec]):
         return job
 
 
-def _check_partition_column(name: str, output: Output, at: KeyPath, reader: Reader) -> None:
+def _check_partition_column(name: str, output: OutputColumns, at: KeyPath, reader: SpecReader) -> None:
     if not output.has(name):
         hint = nearest(name, output.types) or f"columns: {', '.join(map(unless_secret, list(output.types)[:20]))}"
         reader.note(at, f"the table has no column {shown(name)}", hint)

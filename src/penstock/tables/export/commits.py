@@ -19,7 +19,7 @@ from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
-from penstock.lake.delta.table import SchemaMovedError, Table
+from penstock.lake.delta.table import DeltaLog, SchemaMovedError
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -148,7 +148,7 @@ class Commits:
             result.moved.update(partitions - {part.partition for part in outcome.accepted})
             result.landed[name] = [part for part in outcome.accepted if isinstance(part, SlicePart)]
 
-    def _commit(self, name: str, log: Table, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
+    def _commit(self, name: str, log: DeltaLog, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
         days = {day for part in parts for day in part.written[name].days}
         before = self._logs.days_of(name)

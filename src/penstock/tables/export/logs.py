@@ -22,11 +22,11 @@ from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
-from penstock.lake.delta.table import Change, Table, find_table, open_or_create
+from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.names import Places, name_space
+from penstock.tables.export.names import ExportPaths, name_space
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
@@ -50,11 +50,11 @@ class ExportLogs:
         self.is_plain = job.table.format == "parquet"
         self.root = job.table.path.rstrip("/")
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
-        self.places = Places(job.name)
+        self.places = ExportPaths(job.name)
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
-        self._job_log: Table | None = None
-        self._logs: dict[str, Table] = {}
+        self._job_log: DeltaLog | None = None
+        self._logs: dict[str, DeltaLog] = {}
         self._state = ExportState()
 
     def space_of(self, topic: str) -> str:
@@ -67,13 +67,13 @@ class ExportLogs:
         path = f"{self.root}/{self.places.home}"
         return TablePlace(path, storage_options=self.export.storage_options, numbers=(EVENT_MS,))
 
-    def find_job_log(self) -> Table | None:
+    def find_job_log(self) -> DeltaLog | None:
         if self._job_log is None:
             self._job_log = find_table(self.job_place(), self.job.name, self.environment)
         return self._job_log
 
     @property
-    def job_log(self) -> Table:
+    def job_log(self) -> DeltaLog:
         """The job log; one that is missing is the user's to create or to restore."""
         log = self.find_job_log()
         if log is None:
@@ -83,7 +83,7 @@ class ExportLogs:
             )
         return log
 
-    def create_job_log(self) -> Table:
+    def create_job_log(self) -> DeltaLog:
         """The job log, created if it is missing."""
         if self.find_job_log() is None:
             place = self.job_place()
@@ -118,7 +118,7 @@ class ExportLogs:
             numbers=(FILES_END,),
         )
 
-    def find_type_log(self, name: str) -> Table | None:
+    def find_type_log(self, name: str) -> DeltaLog | None:
         """The log of a type, as it was last read; None if there is none."""
         if name not in self._logs:
             log = find_table(self.type_place(name), self.job.name, self.environment)
@@ -128,18 +128,18 @@ class ExportLogs:
         self.unreadable.pop(name, None)
         return self._logs[name]
 
-    def type_logs(self, *, refresh: bool = False) -> dict[str, Table]:
+    def type_logs(self, *, refresh: bool = False) -> dict[str, DeltaLog]:
         """The logs that are there and can be opened, read again on request; the others are in `unreadable`."""
         names = list(self.export.types)
         with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
             logs = list(pool.map(self.refreshed if refresh else self._readable, names))
         return {name: log for name, log in zip(names, logs, strict=True) if log is not None}
 
-    def refreshed(self, name: str) -> Table | None:
+    def refreshed(self, name: str) -> DeltaLog | None:
         """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
         return self._readable(name, refresh=True)
 
-    def _readable(self, name: str, refresh: bool = False) -> Table | None:
+    def _readable(self, name: str, refresh: bool = False) -> DeltaLog | None:
         try:
             log = self.find_type_log(name)
             if log is not None and refresh:

@@ -20,7 +20,7 @@ _OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.\d+\.\d+\.p
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
 
-class Places:
+class ExportPaths:
     """The folders and objects of one job below its root."""
 
     def __init__(self, job: str) -> None:

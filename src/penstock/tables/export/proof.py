@@ -21,7 +21,7 @@ from penstock.flow.stage import Stage
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
@@ -91,7 +91,7 @@ class TypeFacts:
     """Up to where the type is complete by the job log: no row is at or beyond them."""
 
     @property
-    def log(self) -> Table:
+    def log(self) -> DeltaLog:
         return self.facts.table
 
     def state(self, partition: Partition) -> DeltaPartition:

@@ -13,10 +13,10 @@ import pyarrow as pa
 from penstock.flow.columns.days import time_fault
 from penstock.job.decode import note_stated_schema, schema_of_message
 from penstock.job.expressions import Constant, Expression, KafkaField, fields
-from penstock.job.faults import Finding, KeyPath, RefusedError, Secret, kind_of, nearest, shown
+from penstock.job.faults import Finding, InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
-from penstock.job.reader import Reader
+from penstock.job.reader import SpecReader
 from penstock.job.rows import add_place, column_findings, expression_findings, readable, stated_columns
 from penstock.job.schema import read_schema, type_at
 from penstock.job.sections import KindSection
@@ -57,11 +57,11 @@ def _route_value(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, bool | float):
-        raise RefusedError(f"expected a text, found {kind_of(value)}", "put it in quotes")
+        raise InvalidValueError(f"expected a text, found {kind_of(value)}", "put it in quotes")
     return text(value)
 
 
-def _stated_schema(value: object, at: KeyPath, reader: Reader) -> object:
+def _stated_schema(value: object, at: KeyPath, reader: SpecReader) -> object:
     """The fields of a type; None: inferred."""
     if value == INFER:
         return None
@@ -71,7 +71,7 @@ def _stated_schema(value: object, at: KeyPath, reader: Reader) -> object:
     return read_schema(value, at, reader)
 
 
-def _event_time(value: object, at: KeyPath, reader: Reader) -> object:
+def _event_time(value: object, at: KeyPath, reader: SpecReader) -> object:
     expression = reader.parsed(text, value, at)
     if expression is not LOST:
         expression = read_expression(value, at, reader)
@@ -149,7 +149,7 @@ class ExportSection(KindSection[ExportSpec]):
     decoders = ("json", "raw", "protobuf", "garmadon")
     unused = ("schema", "sql", "drop")
 
-    def complete(self, job: JobSpec[ExportSpec], reader: Reader) -> JobSpec[ExportSpec]:
+    def complete(self, job: JobSpec[ExportSpec], reader: SpecReader) -> JobSpec[ExportSpec]:
         if not reader.states("types"):
             job = replace(job, table=replace(job.table, types={}))
         types = {
@@ -170,7 +170,7 @@ class ExportSection(KindSection[ExportSpec]):
 # fields
 
 
-def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: Reader) -> pa.Schema | None:
+def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a type; None where they are inferred later or are not known."""
     if not reader.states("decode", "format"):
         return spec.schema
@@ -202,7 +202,7 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: Reader) -> pa.Sc
 # columns
 
 
-def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> dict[str, Expression]:
+def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> dict[str, Expression]:
     """The computed columns, with those added that say where a row came from."""
     stated = stated_columns(reader)
     schemas = {name: spec.schema for name, spec in types.items() if spec.schema is not None}
@@ -241,7 +241,9 @@ def _listed(names: Sequence[str]) -> str:
 # event times
 
 
-def _with_event_times(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> dict[str, TypeSpec]:
+def _with_event_times(
+    job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader
+) -> dict[str, TypeSpec]:
     """The types with their own event time or the job's, checked against the fields that are known."""
     without = [name for name in types if not reader.has("types", name, "event_time")]
     if without and not reader.has("event_time"):
@@ -278,14 +280,14 @@ def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> It
 # contradictions, names and the route
 
 
-def _check_contradictions(job: JobSpec[ExportSpec], reader: Reader) -> None:
+def _check_contradictions(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
     if job.decode.format == "protobuf" and reader.has("decode", "message"):
         reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
     if reader.states("types") and not reader.written("types"):
         reader.note(("types",), "names no type")
 
 
-def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Reader) -> None:
+def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> None:
     """Names of types are folders of one root, those of topics parts of file names."""
     for index, topic in enumerate(job.log.topics):
         if len(job.table.cluster) + len(topic) > NAME_CHARACTERS_MAX:
@@ -302,7 +304,7 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
         names.setdefault(name.casefold(), name)
 
 
-def _check_route(job: JobSpec[ExportSpec], reader: Reader) -> None:
+def _check_route(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
     route, decode = job.table.route, job.decode.format
     needed = _ROUTES_OF.get(route.by, decode)
     if reader.states("decode", "format") and decode != needed:
@@ -310,7 +312,7 @@ def _check_route(job: JobSpec[ExportSpec], reader: Reader) -> None:
         reader.note(("route", "by"), f"{route.by} needs decode {needed}, not {decode}", hint)
 
 
-def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: Reader) -> TypeSpec:
+def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: SpecReader) -> TypeSpec:
     """The type with its route values, those stated or its name, none of which means another type."""
     at: KeyPath = ("types", spec.name, "values")
     if reader.misstates(*at):

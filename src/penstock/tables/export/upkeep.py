@@ -24,14 +24,24 @@ from penstock.errors import PenstockError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import DAY_FOLDER
-from penstock.lake.compaction import Effort, Group, Limit, Merged, OneFile, Progress, Source, group, merge_files
+from penstock.lake.compaction import (
+    CompactionGroup,
+    CompactionLimits,
+    CompactionSource,
+    Limit,
+    Merged,
+    OneFile,
+    Progress,
+    group,
+    merge_files,
+)
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.delta.vacuum import (
     Classified,
-    Kept,
+    KeptReason,
     ListedTable,
     Verdict,
     by_end,
@@ -54,7 +64,7 @@ FILES_PER_OUTPUT_MAX = 1000
 
 
 def compact(
-    table: ExportTable, target_bytes: int, *, all_days: bool, progress: Progress | None, effort: Effort
+    table: ExportTable, target_bytes: int, *, all_days: bool, progress: Progress | None, effort: CompactionLimits
 ) -> CompactReport:
     """Merge files below `target_bytes`; of plain ones those of complete days, with `all_days` of all but the newest.
 
@@ -78,7 +88,7 @@ def compact(
 
 
 def _compact_type(
-    table: ExportTable, name: str, log: Table, target_bytes: int, all_days: bool, effort: Effort
+    table: ExportTable, name: str, log: DeltaLog, target_bytes: int, all_days: bool, effort: CompactionLimits
 ) -> CompactReport:
     if not table.logs.is_plain:
         return compact_table(log, target_bytes, effort=effort)
@@ -93,7 +103,7 @@ def _compact_type(
 
 
 def _groups(
-    table: ExportTable, name: str, log: Table, target_bytes: int, all_days: bool, effort: Effort
+    table: ExportTable, name: str, log: DeltaLog, target_bytes: int, all_days: bool, effort: CompactionLimits
 ) -> Iterator[FileGroup]:
     """Small files of one day in the order of their rows."""
     days: dict[str, list[ActiveFile]] = {}
@@ -117,7 +127,7 @@ def _day(file: ActiveFile) -> str:
 
 
 def _merge(
-    table: ExportTable, name: str, inputs: Group[ActiveFile], schema: pa.Schema, version_max: int
+    table: ExportTable, name: str, inputs: CompactionGroup[ActiveFile], schema: pa.Schema, version_max: int
 ) -> Merged[ActiveFile]:
     """Write the rows of a group to a staged file, as its log will name it."""
     logs, day, unique = table.logs, _day(inputs.files[0]), uuid.uuid4().hex
@@ -127,7 +137,7 @@ def _merge(
     columns = logs.columns_of(name)
     assert columns is not None
     sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, footer)
-    sources = [Source(file.path) for file in inputs.files]
+    sources = [CompactionSource(file.path) for file in inputs.files]
     [output] = merge_files(logs.storage, sources, columns, sink, DAMAGED_FILE)
     stats = json.dumps({"numRecords": output.rows})
     staged_file = structs.replace(output, partition_values={DAY_FOLDER: day}, stats=stats)
@@ -187,7 +197,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     return replace(report, failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
 
 
-def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
+def _type_folder(table: ExportTable, name: str, log: DeltaLog) -> Classified:
     """The folder in which files of a type are staged, listed before its log is read."""
     logs, at_step = table.logs, table.environment.at_step
     if not logs.is_plain:
@@ -201,6 +211,6 @@ def _type_folder(table: ExportTable, name: str, log: Table) -> Classified:
     pending = {table.finishing.source_of(name, file) for file in log.active_files()}
 
     def classify(entry: Entry) -> Verdict:
-        return Kept.PENDING_RENAME if entry.path in pending else by_name.classify(entry.path)
+        return KeptReason.PENDING_RENAME if entry.path in pending else by_name.classify(entry.path)
 
     return classify_all(logs.export.path, logs.storage, staged, classify)

@@ -32,7 +32,7 @@ from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.quarantine.replay import (
@@ -219,7 +219,7 @@ class ExportRuns:
         return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
 
 
-def _fence(log: Table, number: int) -> Change | None:
+def _fence(log: DeltaLog, number: int) -> Change | None:
     if run_number(log) >= number:
         return None
     return Change([], {replay_key(log.job): number}, Provenance(kind="fence", job=log.job).metadata)
@@ -323,13 +323,13 @@ class ExportTarget(Target[RunShares]):
         self._export.finishing.finish(self._export.finishing.renames_of(name, files))
 
 
-def _has_run(log: Table, run: ReplayRun) -> bool:
+def _has_run(log: DeltaLog, run: ReplayRun) -> bool:
     """Whether a log has this very run: the answer to a commit may have been lost."""
     landed = TableRuns(log).find(run.number)
     return landed is not None and landed.batch_id == run.batch_id
 
 
-def _pass(log: Table, run: ReplayRun) -> None:
+def _pass(log: DeltaLog, run: ReplayRun) -> None:
     """Move a type up to the end of replayed rows, which it has passed by the job log: none is read from the log again.
 
     So a job log that is restored from the logs of types does not go back behind them.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.spec import KeyedSpec
 
@@ -29,7 +29,7 @@ def files_key(job: str) -> str:
     return f"{job}#files"
 
 
-def files_number(table: Table, added: Iterable[_Named], removed: Iterable[_Named]) -> dict[str, int]:
+def files_number(table: DeltaLog, added: Iterable[_Named], removed: Iterable[_Named]) -> dict[str, int]:
     """What a commit on the loaded version makes of that sum: with it, no other writer changes files unnoticed."""
     key = files_key(table.job)
     total = (table.transaction(key) or 0) + _fingerprints(added) - _fingerprints(removed)
@@ -37,20 +37,20 @@ def files_number(table: Table, added: Iterable[_Named], removed: Iterable[_Named
 
 
 def touching_numbers(
-    table: Table, buckets: Iterable[int], added: Iterable[_Named], removed: Iterable[_Named]
+    table: DeltaLog, buckets: Iterable[int], added: Iterable[_Named], removed: Iterable[_Named]
 ) -> dict[str, int]:
     """What a commit on the loaded version counts that changes these buckets."""
     keys = [commits_key(table.job, bucket) for bucket in sorted(buckets)]
     return {key: (table.transaction(key) or 0) + 1 for key in keys} | files_number(table, added, removed)
 
 
-def has_foreign_changes(table: Table) -> bool:
+def has_foreign_changes(table: DeltaLog) -> bool:
     """Whether the files of the loaded version are others than those that the commits of all jobs left there."""
     counted = sum(number for key, number in table.transactions().items() if key.endswith(files_key("")))
     return (_fingerprints(table.active_files()) - counted) % _FINGERPRINTS != 0
 
 
-def chunk_store(spec: KeyedSpec, table: Table) -> ChunkStore:
+def chunk_store(spec: KeyedSpec, table: DeltaLog) -> ChunkStore:
     """Reads and writes the files of a table of this job: that of its rows, or that of its tombstones."""
     options = dict(spec.storage_options)
     return ChunkStore(table.spec.path, options, file_schema(table.schema), spec.layout, spec.chunk_rows)
@@ -63,7 +63,7 @@ def files_by_bucket(files: Iterable[ActiveFile]) -> dict[int, tuple[ActiveFile, 
     return {bucket: tuple(sorted(held, key=lambda file: file.path)) for bucket, held in sorted(buckets.items())}
 
 
-def commits_by_bucket(table: Table) -> dict[int, int]:
+def commits_by_bucket(table: DeltaLog) -> dict[int, int]:
     """The commits of all jobs that touched a bucket, as of the loaded version."""
     commits: dict[int, int] = {}
     for key, number in table.transactions().items():

@@ -14,10 +14,10 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.compaction import Effort, Limit, Merged, Progress, group
+from penstock.lake.compaction import CompactionLimits, Limit, Merged, Progress, group
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
-from penstock.lake.delta.table import Table, find_table, open_or_create
+from penstock.lake.delta.table import DeltaLog, find_table, open_or_create
 from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -133,7 +133,7 @@ class KeyedKind(SingleKind):
         table = existing_table(job, environment)
         tombstones = find_tombstones(job_of(job, KeyedSpec).table, job.name, environment)
 
-        def rules(tombstones: Table) -> NameRules:
+        def rules(tombstones: DeltaLog) -> NameRules:
             """Tombstones are committed before their batch, so its positions decide about them too."""
             of_data = data_rules(table)
             return NameRules(of_data.of_slice, by_version(tombstones), of_data.of_replay)
@@ -153,7 +153,7 @@ class KeyedKind(SingleKind):
         return keyed_frame(spark, path, decode_layout(marked), request.keys)
 
 
-def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:
+def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> DeltaLog:
     """The table with at least the job's columns: those of the key first, for which every reader has statistics."""
     columns, policy = row_columns(job, spark)
     _refuse_reserved(columns, f"the job {job.name}")
@@ -188,7 +188,7 @@ def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:
             )
 
 
-def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:
+def _refuse_other_keys(table: DeltaLog, spec: KeyedSpec) -> None:
     stored = table.handle.metadata().configuration.get(LAYOUT_PROPERTY)
     if stored == encode_layout(spec.layout):
         return
@@ -200,7 +200,7 @@ def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:
     )
 
 
-def _small_chunks(spec: KeyedSpec, table: Table, target_bytes: int, effort: Effort) -> Iterator[FileGroup]:
+def _small_chunks(spec: KeyedSpec, table: DeltaLog, target_bytes: int, effort: CompactionLimits) -> Iterator[FileGroup]:
     """Small chunks of one bucket, neighbours in their keys, up to the rows of a chunk or the bytes of the target."""
     rows: Limit[ActiveFile] = Limit(lambda file: file.rows or 0, spec.chunk_rows, firm=True)
     column = spec.layout.row_keys[0]

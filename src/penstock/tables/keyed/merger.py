@@ -13,7 +13,7 @@ from penstock.errors import InvariantError
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
 from penstock.staging.dealing import run_each
@@ -44,7 +44,7 @@ class Merge:
     def __init__(
         self,
         job: JobSpec[KeyedSpec],
-        data: Table,
+        data: DeltaLog,
         tombstones: Tombstones,
         spark: SparkSession,
         runs: Sequence[StagedFile],

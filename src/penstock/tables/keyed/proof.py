@@ -22,7 +22,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
@@ -63,7 +63,7 @@ class Evidence:
     job: JobSpec[KeyedSpec]
     subject: Subject
     facts: TableFacts
-    tombstones: Table | None
+    tombstones: DeltaLog | None
 
 
 def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Proof:
@@ -95,7 +95,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     return prove(evidence.subject, depth, open_log, [rows], log_checks)
 
 
-def _foreign_faults(table: Table) -> Iterator[str]:
+def _foreign_faults(table: DeltaLog) -> Iterator[str]:
     """What another writer did to the files of a table."""
     foreign = [file.path for file in table.active_files() if content_of(file.path) is None]
     if foreign:
@@ -104,7 +104,7 @@ def _foreign_faults(table: Table) -> Iterator[str]:
         yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
 
 
-def _content_faults(spec: KeyedSpec, table: Table, *, of_keys: bool) -> Iterator[str]:
+def _content_faults(spec: KeyedSpec, table: DeltaLog, *, of_keys: bool) -> Iterator[str]:
     """What is wrong with the rows of a table, or of tombstones, which may have a key several times."""
     store, layout = chunk_store(spec, table), spec.layout
     for bucket, files in files_by_bucket(table.active_files(tuple(store.schema.names))).items():
@@ -140,7 +140,7 @@ KNOWN, LOST, LOADED = "known", "lost", "loaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPlaces:
     """The offsets that the table has read, and which of them the log still has."""
 
     slices: tuple[Slice, ...]
@@ -168,7 +168,7 @@ class Places:
         return pl.col(order_columns(layout)[-2]) < pl.lit(self.lost["end"].max(), pl.Int64)
 
 
-def places_of(facts: TableFacts, job: str, log: Log, bounds_of: Mapping[Partition, Bounds]) -> Places:
+def places_of(facts: TableFacts, job: str, log: Log, bounds_of: Mapping[Partition, Bounds]) -> RowPlaces:
     numbers = facts.table.transactions()
     slices: list[Slice] = []
     lost: list[tuple[int, int, int]] = []
@@ -188,7 +188,7 @@ def places_of(facts: TableFacts, job: str, log: Log, bounds_of: Mapping[Partitio
                 ends = sequences(pa.array([start, end - 1]), generations_of(numbers, job, partition)).to_pylist()
                 lost.append((tiebreak, ends[0], ends[1] + 1))
     frame = pl.DataFrame(lost, dict.fromkeys(("tiebreak", "start", "end"), pl.Int64), orient="row")
-    return Places(tuple(slices), frame.sort("start"))
+    return RowPlaces(tuple(slices), frame.sort("start"))
 
 
 FAULTS: Mapping[str, str] = {
@@ -271,7 +271,7 @@ def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[Stag
 
 
 def _compared(
-    evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: Places, with_values: bool
+    evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: RowPlaces, with_values: bool
 ) -> Iterator[pl.DataFrame]:
     """Bucket by bucket the keys of records and rows, each with its verdict."""
     spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
@@ -348,7 +348,7 @@ def _rows(store: ChunkStore, files: Iterable[ActiveFile], has_values: bool) -> p
     return pl.concat(frames)
 
 
-def _dead(store: ChunkStore, tombstones: Table | None, spec: KeyedSpec, files: Iterable[ActiveFile]) -> pl.DataFrame:
+def _dead(store: ChunkStore, tombstones: DeltaLog | None, spec: KeyedSpec, files: Iterable[ActiveFile]) -> pl.DataFrame:
     """The newest tombstone of each key of a bucket."""
     empty = _keyed(store.layout, store.schema.empty_table())
     if tombstones is None or not files:

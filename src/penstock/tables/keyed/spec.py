@@ -12,8 +12,8 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.faults import KeyPath, nearest, shown
-from penstock.job.reader import Reader
-from penstock.job.rows import Output, complete_rows
+from penstock.job.reader import SpecReader
+from penstock.job.rows import OutputColumns, complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.job.values import Duration, Key, Part, Positive
@@ -76,7 +76,7 @@ class KeyedSection(KindSection[KeyedSpec]):
 
     spec = KeyedSpec
 
-    def complete(self, job: JobSpec[KeyedSpec], reader: Reader) -> JobSpec[KeyedSpec]:
+    def complete(self, job: JobSpec[KeyedSpec], reader: SpecReader) -> JobSpec[KeyedSpec]:
         job, output = complete_rows(job, reader)
         _check_keys(job.table.layout, output, reader)
         layout = job.table.layout
@@ -96,7 +96,7 @@ class KeyedSection(KindSection[KeyedSpec]):
         return replace(job, table=replace(job.table, properties=properties, filter_tombstones=stated is not None))
 
 
-def _check_keys(layout: Layout, output: Output, reader: Reader) -> None:
+def _check_keys(layout: Layout, output: OutputColumns, reader: SpecReader) -> None:
     if reader.states(*AT, "row_keys") and not layout.row_keys:
         reader.note((*AT, "row_keys"), "names no column")
     names: set[str] = set()
@@ -113,7 +113,7 @@ def _check_keys(layout: Layout, output: Output, reader: Reader) -> None:
             reader.note(AT, f"the job has a column {name}, which keyed tables keep for themselves", "rename it")
 
 
-def _check_column(name: str, output: Output, at: KeyPath, reader: Reader) -> None:
+def _check_column(name: str, output: OutputColumns, at: KeyPath, reader: SpecReader) -> None:
     if not output.has(name):
         computed = "keys are columns: compute it under `columns`" if "(" in name else ""
         reader.note(at, f"the table has no column {shown(name)}", computed or nearest(name, output.types))

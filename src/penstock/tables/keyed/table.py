@@ -19,7 +19,7 @@ from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.job.expressions import fields as fields_of
 from penstock.job.spec import JobSpec, TombstonePolicy
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.quarantine.replay import StagedRun, run_change, run_number
@@ -58,7 +58,7 @@ class KeyedTable(SingleTable):
 
     divisible = False
 
-    def __init__(self, job: JobSpec[KeyedSpec], data: Table, environment: Environment, log: Log) -> None:
+    def __init__(self, job: JobSpec[KeyedSpec], data: DeltaLog, environment: Environment, log: Log) -> None:
         super().__init__(job, data, environment)
         self.spec = job.table
         self.tombstones = Tombstones(job, data)

@@ -23,7 +23,7 @@ from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Change, Table, find_table, open_or_create
+from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, files_number
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, file_schema, fresh
@@ -35,13 +35,13 @@ DELETED_AT = "deleted_at"
 class Tombstones:
     """The deleted keys of one table; the table of them is created with the first one."""
 
-    def __init__(self, job: JobSpec[KeyedSpec], data: Table) -> None:
+    def __init__(self, job: JobSpec[KeyedSpec], data: DeltaLog) -> None:
         self._job = job
         self._data = data
         self._environment = data.environment
-        self._table: Table | None = None
+        self._table: DeltaLog | None = None
 
-    def table(self) -> Table | None:
+    def table(self) -> DeltaLog | None:
         """The table of tombstones; an error if it is not the one that commits of the data table have written to."""
         if self._table is None:
             spec = self._job.table
@@ -91,7 +91,7 @@ class Tombstones:
             assert table is not None
             self._expire_bucket(table, bucket, files)
 
-    def _expire_bucket(self, table: Table, bucket: int, files: tuple[ActiveFile, ...]) -> None:
+    def _expire_bucket(self, table: DeltaLog, bucket: int, files: tuple[ActiveFile, ...]) -> None:
         store, version_max = chunk_store(self._job.table, table), table.version + VERSIONS_TO_LAND_MAX
         tombstones = pl.concat([read_tombstones(store, file.path) for file in files])
         oldest = self._environment.now() - self._job.table.tombstone_retention_seconds
@@ -107,7 +107,7 @@ class Tombstones:
 
         table.swap(decide)
 
-    def _created(self, schema: pa.Schema) -> Table:
+    def _created(self, schema: pa.Schema) -> DeltaLog:
         table = self.table()
         if table is None:
             columns = tombstone_schema(self._job.table.layout, file_schema(schema))
@@ -127,11 +127,11 @@ def deleted_key(job: str) -> str:
     return f"{job}#deleted_ms"
 
 
-def find_tombstones(spec: KeyedSpec, job: str, environment: Environment) -> Table | None:
+def find_tombstones(spec: KeyedSpec, job: str, environment: Environment) -> DeltaLog | None:
     return find_table(_place(spec), job, environment)
 
 
-def tombstones_faults(spec: KeyedSpec, data: Table, tombstones: Table | None) -> Iterator[str]:
+def tombstones_faults(spec: KeyedSpec, data: DeltaLog, tombstones: DeltaLog | None) -> Iterator[str]:
     """Why a table of tombstones, opened after the data, is not the one that deletes within the retention are in."""
     actual = None if tombstones is None else fingerprint(tombstones.id)
     oldest_ms = (data.environment.now() - spec.tombstone_retention_seconds) * 1000
@@ -147,7 +147,7 @@ def _place(spec: KeyedSpec) -> TablePlace:
     return TablePlace(spec.tombstones_path, spec.storage_options, partition_by=(BUCKET,))
 
 
-def _change(table: Table, added: Sequence[StagedFile], removed: Sequence[ActiveFile], kind: str) -> Change:
+def _change(table: DeltaLog, added: Sequence[StagedFile], removed: Sequence[ActiveFile], kind: str) -> Change:
     actions: list[AddAction | RemoveAction] = [table.remove_action(file) for file in removed]
     actions += [table.add_action(file) for file in added]
     return Change(actions, files_number(table, added, removed), Provenance(kind=kind, job=table.job).metadata)

@@ -131,7 +131,7 @@ class _BucketsClose:
         self._flow = flow
         self._buckets = buckets
         self._schema = read_schema(flow.aggregates)
-        self._numbering = Numbering()
+        self._numbering = CloseNumbers()
         self._replaced: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
 
@@ -235,7 +235,7 @@ def _first_ms(keys: pl.DataFrame) -> int:
     return int(keys.select(pl.col("window_start").to_physical().min()).item()) // MILLI
 
 
-class Numbering:
+class CloseNumbers:
     """Numbers of the series of some rows of partials, from 0 on."""
 
     def __init__(self) -> None:

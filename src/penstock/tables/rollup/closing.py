@@ -25,12 +25,12 @@ from penstock.flow.points.series import BUCKETS
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import ClosedName, compacted_name, owner_tag
 from penstock.job.spec import JobSpec
-from penstock.lake.compaction import Effort, Merged
+from penstock.lake.compaction import CompactionLimits, Merged
 from penstock.lake.delta.compact import FileGroup, compact_groups, group_files
 from penstock.lake.delta.files import ActiveFile, check_staged, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
-from penstock.lake.delta.vacuum import Dead, Kept, NameRules, Verdict, by_version
+from penstock.lake.delta.table import Change, DeltaLog
+from penstock.lake.delta.vacuum import Dead, KeptReason, NameRules, Verdict, by_version
 from penstock.lake.reports import CompactReport
 from penstock.logs.log import Log
 from penstock.spark.failures import spark_errors
@@ -78,7 +78,7 @@ class Closing:
     """Does what is due with partials after they are committed."""
 
     def __init__(
-        self, job: JobSpec[RollupSpec], partials: Table, windows: Table, spark: SparkSession, log: Log
+        self, job: JobSpec[RollupSpec], partials: DeltaLog, windows: DeltaLog, spark: SparkSession, log: Log
     ) -> None:
         self._name = job.name
         self._spec = job.table
@@ -297,7 +297,7 @@ class Closing:
         self._environment.at_step("cleaned")
 
 
-def compact_partials(partials: Table, spec: RollupSpec, effort: Effort) -> CompactReport:
+def compact_partials(partials: DeltaLog, spec: RollupSpec, effort: CompactionLimits) -> CompactReport:
     """Merge small files of the same day and epoch: no close sees a difference. Positions and totals stay."""
     if effort.alike_min is not None:
         # An epoch gets few files, and none once the next close is begun.
@@ -308,7 +308,7 @@ def compact_partials(partials: Table, spec: RollupSpec, effort: Effort) -> Compa
 
 
 def _merge(
-    partials: Table, spec: RollupSpec, group: FileGroup, schema: pa.Schema, version_max: int
+    partials: DeltaLog, spec: RollupSpec, group: FileGroup, schema: pa.Schema, version_max: int
 ) -> Merged[ActiveFile]:
     """One sorted file with one row for each series and window, so that a range of buckets is a range of row groups."""
     options, storage = write_options(partials, PARTIALS_GROUP_ROWS_MAX), partials.storage()
@@ -323,13 +323,13 @@ def _merge(
     return Merged(group, stage_files(options, lambda: compacted_name(version_max, uuid.uuid4().hex), fitted))
 
 
-def windows_rules(windows: Table) -> NameRules:
+def windows_rules(windows: DeltaLog) -> NameRules:
     """Which files that no version names can be deleted (RULES C7): a close commits nothing after it is complete."""
     owner, closed = owner_tag(windows.job), number_of(windows, CLOSED)
 
     def of_close(name: ClosedName) -> Verdict:
         if name.owner != owner:
-            return Kept.OTHERS
-        return Dead.CLOSED if name.close <= closed else Kept.COMMITTABLE
+            return KeptReason.OTHERS
+        return Dead.CLOSED if name.close <= closed else KeptReason.COMMITTABLE
 
-    return NameRules(lambda _: Kept.UNKNOWN, by_version(windows), lambda _: Kept.UNKNOWN, of_close)
+    return NameRules(lambda _: KeptReason.UNKNOWN, by_version(windows), lambda _: KeptReason.UNKNOWN, of_close)

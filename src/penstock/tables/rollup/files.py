@@ -17,7 +17,7 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.storage import Storage
 from penstock.tables.rollup.aggregate import MILLI
 from penstock.tables.rollup.decide import PartialsFile
@@ -34,7 +34,7 @@ ValueBounds = Mapping[str, tuple[int, int]]
 """The least and the greatest value of chosen rows in columns of numbers, or of instants in microseconds."""
 
 
-def partials_files(partials: Table) -> tuple[PartialsFile, ...]:
+def partials_files(partials: DeltaLog) -> tuple[PartialsFile, ...]:
     """Every file of partials in the loaded version."""
     return tuple(map(_partials_file, partials.active_files(SPANNED)))
 
@@ -61,7 +61,7 @@ def _millis(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
-def write_options(table: Table, row_group_rows_max: int = WINDOWS_GROUP_ROWS_MAX) -> WriteOptions:
+def write_options(table: DeltaLog, row_group_rows_max: int = WINDOWS_GROUP_ROWS_MAX) -> WriteOptions:
     """For files of a table with all its columns."""
     place = table.spec
     return WriteOptions(

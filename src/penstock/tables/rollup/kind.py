@@ -11,7 +11,7 @@ from penstock.environment import Environment
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
@@ -82,5 +82,5 @@ class RollupKind(SingleKind):
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)
 
 
-def _windows_table(job: JobSpec, environment: Environment) -> Table:
+def _windows_table(job: JobSpec, environment: Environment) -> DeltaLog:
     return existing_table(replace(job, table=job_of(job, RollupSpec).table.windows_place), environment)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import UserError
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 
 LEAST_MS = -(2**52)
 """Before all event times."""
@@ -47,13 +47,13 @@ def number_key(job: str, name: str, of: str | int | None = None) -> str:
     return f"{job}#{name}" if of is None else f"{job}#{name}/{of}"
 
 
-def number_of(table: Table, name: str, of: str | int | None = None) -> int:
+def number_of(table: DeltaLog, name: str, of: str | int | None = None) -> int:
     """As of the loaded version; 0 where there is none."""
     return table.transaction(number_key(table.job, name, of)) or 0
 
 
 def keep_numbers(
-    table: Table, head: str, stated: Mapping[str, int], check: Callable[[], None] = lambda: None
+    table: DeltaLog, head: str, stated: Mapping[str, int], check: Callable[[], None] = lambda: None
 ) -> Mapping[str, int]:
     """Commit numbers that stay as they are, unless the table has some whose keys begin so; those that it has then.
 

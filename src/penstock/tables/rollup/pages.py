@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.publish.output import PublishPosition
 from penstock.tables.rollup.files import whole_rows, write_options
 
@@ -62,7 +62,7 @@ def rows_after(rows: pa.Table, position: PublishPosition) -> pa.Table:
     return rows.filter(later)
 
 
-def read_page(windows: Table, start: PublishPosition, closed: int, buckets: Collection[int], count: int) -> Page:
+def read_page(windows: DeltaLog, start: PublishPosition, closed: int, buckets: Collection[int], count: int) -> Page:
     """The first rows after a position of some of `count` publish buckets; closes go up to `closed`."""
     last = _last_close(windows, start.close, closed)
     page, truncated = windows.schema.empty_table(), False
@@ -83,7 +83,7 @@ def _first_rows(rows: pa.Table) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in ORDER]).slice(0, PAGE_ROWS_MAX)
 
 
-def _last_close(windows: Table, first: int, closed: int) -> int:
+def _last_close(windows: DeltaLog, first: int, closed: int) -> int:
     """The last of the closes that fit into a page by the statistics of their files; at least one is taken."""
     rows_until: Counter[int] = Counter()
     for file in windows.active_files(("close",)):
@@ -100,7 +100,7 @@ def _last_close(windows: Table, first: int, closed: int) -> int:
 
 
 def _rows(
-    windows: Table, start: PublishPosition, last: int, buckets: Collection[int], count: int
+    windows: DeltaLog, start: PublishPosition, last: int, buckets: Collection[int], count: int
 ) -> Iterator[pa.Table]:
     """The rows after a position, up to a close, in the columns of the table."""
     storage, options = windows.storage(), write_options(windows)

@@ -17,11 +17,17 @@ from penstock.events import Retrying
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.logs.log import Log
 from penstock.publish.formats import ENCODERS
 from penstock.publish.kafka import KafkaOutput
-from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition, encode_position
+from penstock.publish.output import (
+    RECORDS_PER_TRANSACTION,
+    PublishBucket,
+    PublishOutput,
+    PublishPosition,
+    encode_position,
+)
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
 from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
@@ -39,7 +45,7 @@ RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
 """The pause after a failure, at first and at most: an attempt to reach a cluster that is away holds up batches."""
 
-OpenOutput = Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], Output]
+OpenOutput = Callable[[JobSpec[RollupSpec], PublishSpec, PublishBucket, Environment], PublishOutput]
 OUTPUTS: dict[str, OpenOutput] = {
     "kafka": lambda job, spec, bucket, environment: KafkaOutput(spec, job.log, bucket, environment.at_step)
 }
@@ -55,12 +61,12 @@ class Publish:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Bucket:
     """A bucket that this process publishes, under the claim of its partition."""
 
     bucket: PublishBucket
     token: int
-    output: Output
+    output: PublishOutput
     position: PublishPosition | None = None
     """None: not open."""
     fenced_at: float | None = None
@@ -69,7 +75,7 @@ class _Lane:
     """In a row."""
 
 
-def open_publishing(job: JobSpec[RollupSpec], windows: Table, log: Log) -> Publishing | None:
+def open_publishing(job: JobSpec[RollupSpec], windows: DeltaLog, log: Log) -> Publishing | None:
     """What publishes the windows of a job, if it asks for that."""
     spec = job.table.publish
     if spec is None:
@@ -89,7 +95,7 @@ class Publishing:
     """Publishes the closed windows of a job, bucket by bucket; each bucket belongs to a partition of the log."""
 
     def __init__(
-        self, job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, log: Log, open_output: OpenOutput
+        self, job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaLog, log: Log, open_output: OpenOutput
     ) -> None:
         self._job = job
         self._spec = spec
@@ -97,7 +103,7 @@ class Publishing:
         self._log = log
         self._environment = windows.environment
         self._open_output = open_output
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _Bucket] = {}
         self._page: Page | None = None
         self._look_at = 0.0
         self._pause_seconds = 0.0
@@ -150,7 +156,7 @@ class Publishing:
         closed = number_of(self._windows, CLOSED)
         return any(self._published(lane) < closed for lane in self._usable())
 
-    def _usable(self) -> list[_Lane]:
+    def _usable(self) -> list[_Bucket]:
         """The lanes, without those that were fenced a moment ago.
 
         A process that does not know yet that it lost its claim may open a bucket after its owner did. It closes the
@@ -167,14 +173,14 @@ class Publishing:
             for lane in lanes:
                 yield from self._advance(lane, page)
 
-    def _behind(self) -> list[_Lane]:
+    def _behind(self) -> list[_Bucket]:
         """The lanes with rows to publish; those that failed last time are tried once the others have none."""
         closed = number_of(self._windows, CLOSED)
         lanes = [lane for lane in self._usable() if self._start(lane).close <= closed]
         least = min((lane.failures for lane in lanes), default=0)
         return [lane for lane in lanes if lane.failures == least]
 
-    def _start(self, lane: _Lane) -> PublishPosition:
+    def _start(self, lane: _Bucket) -> PublishPosition:
         """Where a lane goes on, or may go on at the earliest if it is not open."""
         return lane.position or PublishPosition(self._published(lane) + 1)
 
@@ -188,7 +194,7 @@ class Publishing:
             page = self._page = read_page(self._windows, position, closed, list(self._lanes), self._spec.buckets)
         return page
 
-    def _advance(self, lane: _Lane, page: Page) -> Iterator[int]:
+    def _advance(self, lane: _Bucket, page: Page) -> Iterator[int]:
         """Publish the rows of one bucket up to the end of the page; how many, after each transaction."""
         try:
             position = self._opened(lane)
@@ -221,7 +227,7 @@ class Publishing:
             Retrying(reason=failure.primary, detail=failure.detail, pause_seconds=round(pause, 2))
         )
 
-    def _opened(self, lane: _Lane) -> PublishPosition:
+    def _opened(self, lane: _Bucket) -> PublishPosition:
         """Where to go on. `UserError` if the topic has lost a position that the table knows of."""
         if lane.position is not None:
             return lane.position
@@ -243,7 +249,7 @@ class Publishing:
         lane.position, lane.fenced_at = position, None
         return position
 
-    def _fence(self, lane: _Lane, error: FencedError) -> None:
+    def _fence(self, lane: _Bucket, error: FencedError) -> None:
         """Leave the bucket to the other producer; without claims no other one is expected, and the job stops."""
         lane.output.close()
         lane.fenced_at, lane.position = self._environment.now(), None
@@ -267,9 +273,9 @@ class Publishing:
                 table = str(fingerprint(self._windows.id))
                 bucket = PublishBucket(self._job.name, table, bucket_number, self._spec.buckets)
                 output = self._open_output(self._job, self._spec, bucket, self._environment)
-                self._lanes[bucket_number] = _Lane(bucket, token, output)
+                self._lanes[bucket_number] = _Bucket(bucket, token, output)
 
-    def _published(self, lane: _Lane) -> int:
+    def _published(self, lane: _Bucket) -> int:
         return number_of(self._windows, PUBLISHED, lane.bucket.number)
 
     def _note_published(self) -> None:

@@ -8,8 +8,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias, cast
 
-from penstock.job.faults import KeyPath, RefusedError, Secret, shown
-from penstock.job.reader import Reader
+from penstock.job.faults import InvalidValueError, KeyPath, Secret, shown
+from penstock.job.reader import SpecReader
 from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec, TombstonePolicy
 from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
@@ -50,7 +50,7 @@ def window(value: object) -> Window:
     seconds = any_duration(value)
     name = text(value).strip()
     if not WINDOW_SECONDS_MIN <= seconds <= WINDOW_SECONDS_MAX:
-        raise RefusedError(f"invalid window {shown(name)}", "from 1s to 366d")
+        raise InvalidValueError(f"invalid window {shown(name)}", "from 1s to 366d")
     return Window(name, round(seconds * 1000))
 
 
@@ -118,7 +118,7 @@ class RollupSection(KindSection[RollupSpec]):
     decoders = POINT_FORMATS
     unused = ("schema", "columns", "place", "drop", "sql")
 
-    def complete(self, job: JobSpec[RollupSpec], reader: Reader) -> JobSpec[RollupSpec]:
+    def complete(self, job: JobSpec[RollupSpec], reader: SpecReader) -> JobSpec[RollupSpec]:
         table = job.table
         if job.on.tombstone is TombstonePolicy.ROW:
             reader.note(
@@ -131,7 +131,7 @@ class RollupSection(KindSection[RollupSpec]):
         return job
 
 
-def _check_windows(windows: tuple[Window, ...], reader: Reader) -> None:
+def _check_windows(windows: tuple[Window, ...], reader: SpecReader) -> None:
     at: KeyPath = (*AT, "windows")
     if not windows:
         reader.note(at, "names no window")

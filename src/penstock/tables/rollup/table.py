@@ -16,7 +16,7 @@ from penstock.errors import UserError
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, other_jobs
-from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition
@@ -32,7 +32,9 @@ from penstock.tables.single.table import SingleTable
 class RollupTable(SingleTable):
     """Batches land as partials; closing, publishing and cleaning are chores."""
 
-    def __init__(self, job: JobSpec[RollupSpec], data: Table, closing: Closing, publishing: Publishing | None) -> None:
+    def __init__(
+        self, job: JobSpec[RollupSpec], data: DeltaLog, closing: Closing, publishing: Publishing | None
+    ) -> None:
         super().__init__(partials_job(job), data, data.environment)
         self.stamps = {EPOCH: number_key(job.name, CLOSE)}
         self.closing = closing
@@ -92,7 +94,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     return RollupTable(job, partials, closing, open_publishing(job, windows, log))
 
 
-def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
+def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLog:
     """The table that carries the positions; its windows are those that it was created for."""
     place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
     table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
@@ -109,13 +111,13 @@ def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
     return table
 
 
-def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> Table:
+def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLog:
     """The table of closed windows."""
     schema = windows_schema(job.table.aggregates)
     return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
 
 
-def _refuse_other_jobs(table: Table) -> None:
+def _refuse_other_jobs(table: DeltaLog) -> None:
     """A close takes every file of the partials, so two jobs would count each other's points."""
     others = other_jobs(table.transactions(), table.job)
     if others:

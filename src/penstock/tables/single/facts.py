@@ -11,7 +11,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, state_of
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import provenance_of
-from penstock.lake.delta.table import Table, find_table
+from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
@@ -26,8 +26,8 @@ from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown
 class TableFacts:
     """A job's table and quarantine, with the state of the job in them."""
 
-    table: Table
-    quarantine: Table | None
+    table: DeltaLog
+    quarantine: DeltaLog | None
     incarnations: TopicIncarnations
     states: Mapping[Partition, DeltaPartition]
     slices: Slices
@@ -64,7 +64,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
     return None if table is None else read_facts(job, table)
 
 
-def read_facts(job: JobSpec, table: Table) -> TableFacts:
+def read_facts(job: JobSpec, table: DeltaLog) -> TableFacts:
     """The facts of a table with the positions of a job, as of its newest version.
 
     The quarantine is loaded before the version of the data that counts: it can only lag, and by how much is known.
@@ -91,7 +91,7 @@ def read_facts(job: JobSpec, table: Table) -> TableFacts:
     )
 
 
-def pending_files(table: Table, quarantine: Table | None, log: str = "") -> tuple[DataFile, ...]:
+def pending_files(table: DeltaLog, quarantine: DeltaLog | None, log: str = "") -> tuple[DataFile, ...]:
     """Quarantine files that commits to a log of the job list beyond the quarantine's own positions (RULES Q1)."""
     slices = unappended_slices(table, quarantine, log)
     return tuple(DataFile(file.path, file.rows, file.size_bytes) for piece in slices for file in piece.files)

@@ -13,7 +13,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import other_readers
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import provenance_of
-from penstock.lake.delta.table import Table, find_table, open_table
+from penstock.lake.delta.table import DeltaLog, find_table, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Log, Partition
@@ -35,7 +35,7 @@ class SingleTable:
     stamps: Mapping[str, str] = MappingProxyType({})
     """As in a proposal."""
 
-    def __init__(self, job: JobSpec, data: Table, environment: Environment) -> None:
+    def __init__(self, job: JobSpec, data: DeltaLog, environment: Environment) -> None:
         self.job = job
         self.data = data
         self.environment = environment
@@ -143,7 +143,7 @@ class SingleKind:
         return None if data is None else Listings(data.quarantine_url, listed_marks(data), run_number(data))
 
 
-def existing_table(job: JobSpec, environment: Environment) -> Table:
+def existing_table(job: JobSpec, environment: Environment) -> DeltaLog:
     """The job's table; a `UserError` if it is missing."""
     try:
         return open_table(job.table, job.name, environment)

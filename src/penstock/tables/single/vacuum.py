@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Table, find_table
+from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delete_dead
 from penstock.lake.reports import VacuumReport
 from penstock.quarantine.table import listed_marks, quarantine_rules
 
-TableRules = tuple[Table, Callable[[Table], NameRules]]
+TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]
 """A further table of the job, with the rules for its files."""
 
 
-def vacuum(table: Table, *, dry_run: bool = False, beside: Sequence[TableRules] = ()) -> VacuumReport:
+def vacuum(table: DeltaLog, *, dry_run: bool = False, beside: Sequence[TableRules] = ()) -> VacuumReport:
     """Delete dead files of a table, of its quarantine, and of further tables."""
     place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
     quarantine = find_table(place, table.job, table.environment)
 
-    def of_quarantine(opened: Table) -> NameRules:
+    def of_quarantine(opened: DeltaLog) -> NameRules:
         """They follow the version of the job's table that was loaded last."""
         positions = table.transactions()
         return quarantine_rules(

@@ -18,7 +18,7 @@ from penstock.flow.write.manifest import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import field_key
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
@@ -41,7 +41,7 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
     return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
 
 
-def add_fields(table: Table, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
+def add_fields(table: DeltaLog, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
     """Add columns for new fields of records; fields that cannot be columns are reported and left out.
 
     Returns whether the table has other columns than before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from penstock.claims.admin.history import HistoryReader, JudgedRecord, Verdict
+from penstock.claims.admin.history import HistoryReader, JudgedRecord, RecordVerdict
 from penstock.claims.protocol.records import (
     ClaimingPartition,
     ClaimRequest,
@@ -39,9 +39,9 @@ def test_every_record_is_listed_with_its_verdict() -> None:
     assert [type(record.record) for record in records[:2]] == [JoiningGroup, JoiningGroup]
     claimed, refused, released = records[2:]
     assert (claimed.offset, claimed.at, claimed.record) == (2, 1002.0, log.records[2])
-    assert (claimed.verdict, claimed.reason) == (Verdict.APPLIED, "")
-    assert (refused.verdict, refused.reason) == (Verdict.REFUSED, "the partitions changed meanwhile")
-    assert (released.verdict, released.record) == (Verdict.APPLIED, log.records[4])
+    assert (claimed.verdict, claimed.reason) == (RecordVerdict.APPLIED, "")
+    assert (refused.verdict, refused.reason) == (RecordVerdict.REFUSED, "the partitions changed meanwhile")
+    assert (released.verdict, released.record) == (RecordVerdict.APPLIED, log.records[4])
 
 
 def test_heartbeats_are_listed_only_if_they_are_refused() -> None:
@@ -51,7 +51,7 @@ def test_heartbeats_are_listed_only_if_they_are_refused() -> None:
     [joined, refused] = read(log)
     assert isinstance(joined.record, JoiningGroup)
     assert isinstance(refused.record, Heartbeat)
-    assert (refused.verdict, refused.reason) == (Verdict.REFUSED, "the sender is not a member")
+    assert (refused.verdict, refused.reason) == (RecordVerdict.REFUSED, "the sender is not a member")
 
 
 def test_a_claim_names_the_partitions_that_it_did_not_get() -> None:
@@ -59,7 +59,7 @@ def test_a_claim_names_the_partitions_that_it_did_not_get() -> None:
     log.claim(ANNA, web(0))
     log.say(ClaimingPartition, BERT, requests=(ClaimRequest(web(0), 0), ClaimRequest(web(1), 0)))
     last = read(log)[-1]
-    assert (last.verdict, last.reason) == (Verdict.APPLIED, f"not granted: {web(0)}")
+    assert (last.verdict, last.reason) == (RecordVerdict.APPLIED, f"not granted: {web(0)}")
 
 
 def test_verdicts_of_a_log_without_its_beginning_begin_with_the_oldest_snapshot() -> None:
@@ -71,23 +71,23 @@ def test_verdicts_of_a_log_without_its_beginning_begin_with_the_oldest_snapshot(
     log.claim(BERT)
     log.claim(CLEO)
     claimed, released, again, refused = read(log, 2, newer, old)
-    assert claimed.verdict is Verdict.UNKNOWN
-    assert [released.verdict, again.verdict] == [Verdict.APPLIED, Verdict.APPLIED]
-    assert (refused.verdict, refused.reason) == (Verdict.REFUSED, "the sender is not a member")
+    assert claimed.verdict is RecordVerdict.UNKNOWN
+    assert [released.verdict, again.verdict] == [RecordVerdict.APPLIED, RecordVerdict.APPLIED]
+    assert (refused.verdict, refused.reason) == (RecordVerdict.REFUSED, "the sender is not a member")
     assert old.state.claim(WEB).held_by(ANNA), "the snapshot itself is not changed"
 
 
 def test_without_a_snapshot_no_verdict_is_invented() -> None:
     log = Log(ANNA)
     log.claim(ANNA)
-    assert [item.verdict for item in read(log, 1)] == [Verdict.UNKNOWN]
+    assert [item.verdict for item in read(log, 1)] == [RecordVerdict.UNKNOWN]
 
 
 def test_foreign_record_is_reported() -> None:
     reader = HistoryReader(0)
     reader.read(0, 5.0, None, "not a record of Penstock")
     reader.read(1, 6.0, None)
-    assert reader.records == [JudgedRecord(0, 5.0, None, Verdict.FOREIGN, "not a record of Penstock")]
+    assert reader.records == [JudgedRecord(0, 5.0, None, RecordVerdict.FOREIGN, "not a record of Penstock")]
     assert (reader.count, reader.known) == (2, False)
 
 

@@ -13,18 +13,18 @@ from penstock.claims.protocol.records import (
     ClaimingPartition,
     FreeingPartition,
     Heartbeat,
+    MemberId,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
     Seeking,
-    Who,
 )
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, GroupJoined
 from penstock.logs.log import Partition
 from tests.support.coordination import GROUP, INTERVAL, web
 from tests.unit.claims.member.room import Attendant, Room
 
-ADMIN = Who("admin", "x")
+ADMIN = MemberId("admin", "x")
 
 
 def pause(room: Room, for_seconds: float | None = None) -> None:

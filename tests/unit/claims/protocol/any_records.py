@@ -12,9 +12,9 @@ from penstock.claims.protocol.records import (
     TEXT_CHARACTERS_MAX,
     Beat,
     ClaimRequest,
+    MemberId,
     Record,
-    Wanted,
-    Who,
+    RequestedTopic,
 )
 from penstock.logs.log import Partition
 
@@ -30,14 +30,14 @@ _BEATS = st.builds(Beat, _PARTITIONS, _NUMBERS, st.none() | _NUMBERS, _NUMBERS, 
 _SPANS = st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=3).map(tuple)
 _REQUESTS = st.builds(ClaimRequest, _PARTITIONS, _NUMBERS, _NUMBERS)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "who": st.builds(Who, texts(), texts()),
+    "who": st.builds(MemberId, texts(), texts()),
     "client_id": texts(),
     "pause_id": texts(),
     "reason": texts(),
     "partition": _PARTITIONS,
     "partitions": st.lists(_PARTITIONS, max_size=3).map(tuple),
     "heartbeat_seconds": _SECONDS,
-    "wants": st.lists(st.builds(Wanted, texts(), texts(), _SPANS), max_size=3).map(tuple),
+    "wants": st.lists(st.builds(RequestedTopic, texts(), texts(), _SPANS), max_size=3).map(tuple),
     "beats": st.lists(_BEATS, max_size=3).map(tuple),
     "requests": st.lists(_REQUESTS, max_size=3).map(tuple),
     "for_seconds": st.none() | _SECONDS,

@@ -22,19 +22,19 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
+    MemberId,
     Record,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
     Seeking,
-    Who,
     wants_of,
 )
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import ANNA, BERT, CLEO, INTERVAL, web
 
-LIVES = (ANNA, BERT, CLEO, Who("anna", "a2"))
+LIVES = (ANNA, BERT, CLEO, MemberId("anna", "a2"))
 PARTITIONS = (web(0), web(1))
 WORDS_MAX = 120
 
@@ -47,7 +47,7 @@ class Word:
     """
 
     kind: type[Record]
-    who: Who
+    who: MemberId
     partition: Partition
     behind: int
     number: int
@@ -60,8 +60,8 @@ class Step:
 
     offset: int
     record: Record
-    before: Group
-    after: Group
+    before: GroupState
+    after: GroupState
     refusal: str | None
 
     def claims(self, partition: Partition) -> tuple[Claim, Claim]:
@@ -72,7 +72,7 @@ class Step:
 class _View:
     """What a speaker knows when it speaks."""
 
-    state: Group
+    state: GroupState
     word: Word
 
     @property
@@ -85,7 +85,7 @@ class _View:
         return None if member is None else member.last
 
     @property
-    def speaker(self) -> Who:
+    def speaker(self) -> MemberId:
         owner = self.claim.owner if self.word.kind in _OF_OWNERS else None
         return (owner or self.word.who) if self.word.apt else self.word.who
 
@@ -173,7 +173,7 @@ def talk_of(seed: int) -> list[Word]:
 
 def spoken(talk: list[Word]) -> list[Step]:
     """The log that this talk becomes, folded; two members have joined before."""
-    states = [Group()]
+    states = [GroupState()]
     steps = []
     joins = [Word(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
     for offset, word in enumerate([*joins, *talk]):

@@ -32,13 +32,13 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
+    MemberId,
     Record,
     ReleaseGroup,
     ReleasingPartition,
+    RequestedTopic,
     ResumingGroup,
     Seeking,
-    Wanted,
-    Who,
     wants_of,
 )
 from penstock.logs.log import Partition
@@ -47,9 +47,9 @@ from tests.unit.claims.protocol.any_records import records, texts
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2"
 GROUP = "shop"
 WEB = Partition("web", "kQ2x", 3)
-SAID: dict[str, Any] = {"who": Who("anna", "5f3a"), "seq": 7}
+SAID: dict[str, Any] = {"who": MemberId("anna", "5f3a"), "seq": 7}
 BEATS = (Beat(WEB, 9, 1000, 25, 1), Beat(Partition("web", "kQ2x", 4), 2))
-WANTS = (Wanted("hot", "Zz-1", ((0, 1),)), Wanted("web", "kQ2x", ((0, 4), (7, 8))))
+WANTS = (RequestedTopic("hot", "Zz-1", ((0, 1),)), RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))))
 
 
 RELEASED: list[Record] = [
@@ -116,7 +116,9 @@ def test_a_record_survives_the_wire(record: Record, partitions: int) -> None:
 
 @given(texts(), texts(), texts())
 def test_no_text_runs_into_its_neighbour(client_id: str, nonce: str, topic: str) -> None:
-    record = ClaimingMessages(who=Who(client_id, nonce), seq=1, partition=Partition(topic, nonce, 0), token=1, end=1)
+    record = ClaimingMessages(
+        who=MemberId(client_id, nonce), seq=1, partition=Partition(topic, nonce, 0), token=1, end=1
+    )
     assert decode(encode(record, topic, 1), topic)[0] == record
 
 
@@ -126,14 +128,14 @@ def test_no_text_runs_into_its_neighbour(client_id: str, nonce: str, topic: str)
     ids=["slash", "only slash", "newline", "nul", "unicode", "empty", "json", "line separator", "longest"],
 )
 def test_p5_any_text_is_a_client_id_a_group_and_a_topic(text: str) -> None:
-    record = ClaimingPartition(who=Who(text, text), seq=1, requests=(ClaimRequest(Partition(text, text, 0)),))
+    record = ClaimingPartition(who=MemberId(text, text), seq=1, requests=(ClaimRequest(Partition(text, text, 0)),))
     assert decode(encode(record, text, 1), text)[0] == record
 
 
 def test_requested_spans_are_independent_of_order() -> None:
     numbers = [7, 0, 2, 1, 3, 2]
     assert wants_of(Partition("web", "kQ2x", number) for number in numbers) == (
-        Wanted("web", "kQ2x", ((0, 4), (7, 8))),
+        RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))),
     )
 
 
@@ -160,7 +162,7 @@ def test_p5_an_invalid_id_is_refused_by_its_reader(text: str) -> None:
 @pytest.mark.parametrize("text", [TOO_LONG, "\ud800"], ids=["one over", "lone surrogate"])
 def test_p5_an_invalid_id_is_refused_by_its_sender(text: str) -> None:
     with pytest.raises(MalformedError):
-        encode(LeavingGroup(who=Who(text, "n"), seq=1), GROUP, 1)
+        encode(LeavingGroup(who=MemberId(text, "n"), seq=1), GROUP, 1)
 
 
 BAD_NUMBERS = [-1, -(2**63), NUMBER_MAX + 1, 2**200, 1.0, 1.5, True, False, "1", [1], {}]

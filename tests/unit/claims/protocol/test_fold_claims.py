@@ -17,16 +17,16 @@ from penstock.claims.protocol.records import (
     FreeingPartition,
     Heartbeat,
     LeavingGroup,
+    MemberId,
     ReleaseGroup,
     ReleasingPartition,
     Seeking,
-    Who,
 )
 from penstock.claims.protocol.state import Claim
 from tests.support.coordination import ANNA, BERT, CLEO, WEB, Log, web
 
-ANNA_AGAIN = Who("anna", "a2")
-ADMIN = Who("admin", "x")
+ANNA_AGAIN = MemberId("anna", "a2")
+ADMIN = MemberId("admin", "x")
 
 
 def annas(position: int | None = None) -> Log:
@@ -45,7 +45,7 @@ def held(log: Log, **content: Any) -> bool:
     return claim == wanted
 
 
-def silence(log: Log, who: Who) -> None:
+def silence(log: Log, who: MemberId) -> None:
     """Everybody agrees that a member is dead."""
     last = log.state.members[who.client_id].last
     assert log.say(ForgettingMember, CLEO, client_id=who.client_id, if_last=last) is None
@@ -173,7 +173,7 @@ def test_m2_a_heartbeat_of_the_present_token_always_renews() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_a_heartbeat_of_another_member_renews_nothing(who: Who, token: int) -> None:
+def test_a_heartbeat_of_another_member_renews_nothing(who: MemberId, token: int) -> None:
     log = annas(position=7)
     before = log.claim_of()
     log.beat(who, token, 100)
@@ -213,7 +213,7 @@ def test_a_release_does_not_lower_the_position() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_only_the_owner_releases_a_partition(who: Who, token: int) -> None:
+def test_only_the_owner_releases_a_partition(who: MemberId, token: int) -> None:
     log = annas()
     assert log.release(who, token) is not None
     assert log.claim_of().held_by(ANNA)
@@ -273,7 +273,7 @@ def test_every_member_may_seek_in_a_free_partition() -> None:
 
 
 @pytest.mark.parametrize(("who", "if_token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
-def test_no_member_seeks_in_partitions_of_another(who: Who, if_token: int) -> None:
+def test_no_member_seeks_in_partitions_of_another(who: MemberId, if_token: int) -> None:
     log = annas(position=7)
     assert log.say(Seeking, who, partition=WEB, if_token=if_token, position=0) is not None
     assert log.claim_of().position == 7
@@ -327,7 +327,7 @@ def test_processed_messages_are_not_claimed() -> None:
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA_AGAIN, 1)])
-def test_messages_are_claimed_by_one_member(who: Who, token: int) -> None:
+def test_messages_are_claimed_by_one_member(who: MemberId, token: int) -> None:
     assert annas().say(ClaimingMessages, who, partition=WEB, token=token, end=10) is not None
 
 

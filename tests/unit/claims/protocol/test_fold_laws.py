@@ -22,7 +22,7 @@ from penstock.claims.protocol.records import (
     Seeking,
     partitions_of,
 )
-from penstock.claims.protocol.state import Group, MemberState
+from penstock.claims.protocol.state import GroupState, MemberState
 from penstock.logs.log import Partition
 from tests.support.coordination import GROUP
 from tests.unit.claims.protocol.talk import PARTITIONS, WORDS_MAX, Step, Word, spoken, talk_of, talks
@@ -44,7 +44,7 @@ def test_every_reader_agrees_at_every_prefix_under_any_clock(talk: list[Word], r
 @given(talks(), st.integers(0, WORDS_MAX))
 def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(talk: list[Word], cut: int) -> None:
     steps = spoken(talk)
-    state = steps[cut].before.copy() if cut < len(steps) else Group()
+    state = steps[cut].before.copy() if cut < len(steps) else GroupState()
     for step in steps[cut:]:
         record = decode(encode(step.record, GROUP, 1), GROUP)[0]
         refusal = apply(state, step.offset, record, float(step.offset))

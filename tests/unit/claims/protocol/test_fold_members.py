@@ -7,15 +7,15 @@ from penstock.claims.protocol.records import (
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
+    MemberId,
     ReleaseGroup,
     ResumingGroup,
-    Who,
     wants_of,
 )
 from penstock.claims.protocol.state import MemberState, Pause
 from tests.support.coordination import ANNA, BERT, INTERVAL, WEB, Log, web
 
-ANNA_AGAIN = Who("anna", "a2")
+ANNA_AGAIN = MemberId("anna", "a2")
 WANTS = wants_of([WEB])
 
 
@@ -25,7 +25,7 @@ def joined() -> Log:
     return log
 
 
-def join(log: Log, who: Who, if_last: int | None, **content: object) -> str | None:
+def join(log: Log, who: MemberId, if_last: int | None, **content: object) -> str | None:
     said = {"heartbeat_seconds": INTERVAL, "wants": WANTS, **content}
     return log.say(JoiningGroup, who, if_last=if_last, **said)
 
@@ -61,7 +61,7 @@ def test_a_new_process_replaces_a_silent_one_and_its_claims_are_free() -> None:
 def test_of_two_newcomers_the_first_in_the_log_gets_the_client_id() -> None:
     log = joined()
     assert join(log, ANNA_AGAIN, 1) is None
-    assert join(log, Who("anna", "a3"), 1) is not None
+    assert join(log, MemberId("anna", "a3"), 1) is not None
     assert log.state.members["anna"].who == ANNA_AGAIN
 
 
@@ -162,7 +162,7 @@ def test_a_target_is_computed_once_for_each_change() -> None:
 def test_a_target_about_an_older_change_is_refused() -> None:
     log = joined()
     changed = log.state.changed
-    log.join(Who("cleo", "c1"))
+    log.join(MemberId("cleo", "c1"))
     assert log.state.changed != changed
     assert log.balance() is None
 
@@ -217,6 +217,6 @@ def test_a_pause_is_resumed_once() -> None:
 def test_a_refused_foreign_record_only_advances_the_position() -> None:
     log = joined()
     before = log.state.copy()
-    log.say(LeavingGroup, Who("nobody", "n"))
+    log.say(LeavingGroup, MemberId("nobody", "n"))
     before.next_offset += 1
     assert log.state == before

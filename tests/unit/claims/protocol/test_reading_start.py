@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.claims.protocol.snapshots import RECREATED, ReadingStart, Snapshot, reading_start
-from penstock.claims.protocol.state import Group, MemberState
+from penstock.claims.protocol.state import GroupState, MemberState
 from tests.support.coordination import ANNA
 
 PRESENT = {"anna": MemberState(ANNA, 0)}
@@ -11,7 +11,7 @@ ABSENT = {"anna": MemberState(ANNA, 0, present=False)}
 
 
 def at(offset: int, topic_id: str = "t", members: dict[str, MemberState] = PRESENT) -> Snapshot:
-    return Snapshot(topic_id, "shop", 1.0, Group(offset, members=dict(members)))
+    return Snapshot(topic_id, "shop", 1.0, GroupState(offset, members=dict(members)))
 
 
 def start(snapshots: list[Snapshot], first: int, end: int, misfits: tuple[int, ...] = ()) -> ReadingStart:

@@ -13,18 +13,18 @@ from msgspec.structs import replace
 
 from penstock.claims.protocol.codec import MalformedError, UnknownVersionError, encode
 from penstock.claims.protocol.fold import FOLD_VERSION, apply
-from penstock.claims.protocol.records import LeavingGroup, Wanted, Who
+from penstock.claims.protocol.records import LeavingGroup, MemberId, RequestedTopic
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
-from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
+from penstock.claims.protocol.state import Claim, GroupState, MemberState, Pause
 from penstock.logs.log import Partition
 from tests.unit.claims.protocol.talk import Word, spoken, talks
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2" / "Snapshot.json"
-ANNA, BERT = Who("anna", "5f3a"), Who("bert", "77b0")
+ANNA, BERT = MemberId("anna", "5f3a"), MemberId("bert", "77b0")
 WEB = Partition("web", "kQ2x", 3)
 HOT = Partition("hot", "Zz-1", 0)
 
-SHOP = Group(
+SHOP = GroupState(
     next_offset=42,
     claims={
         WEB: Claim(token=9, owner=ANNA, held=True, last=41, position=1000, claimed=1200, lag=25, seeks=2),
@@ -39,7 +39,7 @@ SHOP = Group(
         ),
     },
     members={
-        "anna": MemberState(ANNA, 41, True, (Wanted("web", "kQ2x", ((0, 4),)),)),
+        "anna": MemberState(ANNA, 41, True, (RequestedTopic("web", "kQ2x", ((0, 4),)),)),
         "bert": MemberState(BERT, 12, present=False),
     },
     pauses={"p-1": Pause("anna", 1700000000.5, "Wartung über Nacht"), "p-2": Pause("bert", None, "")},
@@ -56,7 +56,7 @@ def changed(**content: Any) -> bytes:
 
 
 def at(offset: int, group: str = "shop") -> bytes:
-    return encode_snapshot(Snapshot("t", group, 1.0, Group(offset)))
+    return encode_snapshot(Snapshot("t", group, 1.0, GroupState(offset)))
 
 
 # version 2 is what is on disk already
@@ -86,7 +86,7 @@ def test_reading_from_a_snapshot_gives_the_same_state(talk: list[Word], cut: int
 
 def test_no_position_differs_from_position_zero() -> None:
     for position in (None, 0):
-        group = Group(1, claims={WEB: Claim(token=1, owner=ANNA, held=True, last=0, position=position)})
+        group = GroupState(1, claims={WEB: Claim(token=1, owner=ANNA, held=True, last=0, position=position)})
         restored = decode_snapshot(encode_snapshot(replace(RELEASED, state=group)), "shop").state
         assert restored.claim(WEB).position == position
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.protocol.records import Who, wants_of
-from penstock.claims.protocol.state import Claim, Group, MemberState
+from penstock.claims.protocol.records import MemberId, wants_of
+from penstock.claims.protocol.state import Claim, GroupState, MemberState
 from penstock.claims.protocol.target import balance
 from penstock.logs.log import Partition
 
@@ -19,11 +19,11 @@ def parts(count: int, topic: str = "t") -> list[Partition]:
 
 
 def member(name: str, wants: Sequence[Partition]) -> MemberState:
-    return MemberState(Who(name, "1"), 0, True, wants_of(wants))
+    return MemberState(MemberId(name, "1"), 0, True, wants_of(wants))
 
 
-def group(*members: MemberState) -> Group:
-    return Group(members={item.who.client_id: item for item in members})
+def group(*members: MemberState) -> GroupState:
+    return GroupState(members={item.who.client_id: item for item in members})
 
 
 def counts(target: dict[str, tuple[Partition, ...]]) -> dict[str, int]:
@@ -64,7 +64,7 @@ def test_the_share_of_a_lost_member_is_spread_and_nothing_else_moves() -> None:
 
 def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
     state = group(member("anna", parts(4)), member("bert", parts(4)))
-    state.claims = {part: Claim(1, Who("bert", "1"), True) for part in parts(4)[:2]}
+    state.claims = {part: Claim(1, MemberId("bert", "1"), True) for part in parts(4)[:2]}
     assert set(balance(state)["bert"]) == set(parts(4)[:2])
 
 

@@ -14,14 +14,14 @@ from penstock.claims.protocol.records import (
     ClaimingPartition,
     ClaimRequest,
     ForgettingMember,
+    MemberId,
     Record,
-    Who,
 )
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from tests.support.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
 
 INTERVAL = 60.0
-SECOND_ANNA = Who("anna", "a2")
+SECOND_ANNA = MemberId("anna", "a2")
 
 
 def annas(position: int | None = None) -> Log:
@@ -31,13 +31,15 @@ def annas(position: int | None = None) -> Log:
     return log
 
 
-def taken_over(log: Log, by: Who = BERT) -> None:
+def taken_over(log: Log, by: MemberId = BERT) -> None:
     """Anna is silent; everybody agrees, and another member claims what she held."""
     assert log.say(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
     assert log.claim(by) is None
 
 
-def view_of(records: list[Record], read_at: list[float], appended_at: list[float]) -> tuple[GroupView, list[Group]]:
+def view_of(
+    records: list[Record], read_at: list[float], appended_at: list[float]
+) -> tuple[GroupView, list[GroupState]]:
     """A reader that reads each record at its own time, and what it saw behind each."""
     view = GroupView(GROUP, INTERVAL)
     seen = []

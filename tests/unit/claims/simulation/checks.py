@@ -12,20 +12,20 @@ from penstock.claims.protocol.records import (
     ForgettingMember,
     FreeingPartition,
     JoiningGroup,
+    MemberId,
     Record,
     ReleaseGroup,
     ResumingGroup,
     Seeking,
-    Who,
 )
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.coordination_log import Entry
 from tests.unit.claims.simulation.model_table import ViolationError
 from tests.unit.claims.simulation.processes import Process
 
-ADMIN = Who("admin", "admin")
+ADMIN = MemberId("admin", "admin")
 
 
 class Checks:
@@ -34,13 +34,13 @@ class Checks:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.takeovers = 0
-        self.quiet: frozenset[Who] | None = None
+        self.quiet: frozenset[MemberId] | None = None
         """Processes that nothing befalls: none of them may be taken for dead. None while everything is allowed."""
         self._fair = True
         """Whether the target shares equally: not where a partition was freed."""
         self._forced_at: dict[Partition, float] = {}
         self._lost_at = float("-inf")
-        self._intervals: dict[Who, float] = {}
+        self._intervals: dict[MemberId, float] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
 
     def fail(self, what: str) -> None:
@@ -53,7 +53,7 @@ class Checks:
 
     # at every record
 
-    def step(self, entry: Entry, old: Group, refusal: str | None, now: float, stepped_at: float) -> None:
+    def step(self, entry: Entry, old: GroupState, refusal: str | None, now: float, stepped_at: float) -> None:
         record, new = entry.record, entry.behind
         for partition, claim in new.claims.items():
             if old.claim(partition) is not claim:
@@ -76,7 +76,7 @@ class Checks:
             case ResumingGroup():
                 self._resumed(record, now, stepped_at)
 
-    def _claim(self, partition: Partition, one: Claim, other: Claim, record: Record, new: Group) -> None:
+    def _claim(self, partition: Partition, one: Claim, other: Claim, record: Record, new: GroupState) -> None:
         if other.token < one.token or (other.owner != one.owner and other.token == one.token):
             self.fail(f"{partition}: token {one.token} of {one.owner}, then {other.token} of {other.owner}")
         sought = isinstance(record, Seeking | FreeingPartition)
@@ -88,13 +88,13 @@ class Checks:
             self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
         self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
 
-    def _joined(self, record: JoiningGroup, new: Group) -> None:
+    def _joined(self, record: JoiningGroup, new: GroupState) -> None:
         ours = self._intervals[record.who] = record.heartbeat_seconds
         for member in new.members.values():
             if member.present and self._intervals[member.who] != ours:
                 self.fail(f"{record.who} joined with {ours} s beside {member.who} with {self._intervals[member.who]} s")
 
-    def _forgotten(self, record: ForgettingMember, old: Group, now: float) -> None:
+    def _forgotten(self, record: ForgettingMember, old: GroupState, now: float) -> None:
         member = old.members[record.client_id]
         if member.present and self.quiet is not None and member.who in self.quiet:
             self.fail(f"{member.who} lives, and was taken for dead at {now} by {record.who}")

@@ -8,7 +8,7 @@ from penstock.claims.protocol.codec import decode, encode
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import GroupState
 from tests.support.coordination import GROUP
 
 PLACES = 8
@@ -25,7 +25,7 @@ class Entry:
     appended_at: float
     epoch: int
     visible_at: float
-    behind: Group
+    behind: GroupState
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class CoordinationLog:
         return f"id-{self.topic_number}"
 
     @property
-    def state(self) -> Group:
+    def state(self) -> GroupState:
         """What somebody sees who has read everything."""
-        return self.entries[-1].behind if self.entries else Group()
+        return self.entries[-1].behind if self.entries else GroupState()
 
     def end(self, now: float) -> int:
         """Where the log ends for readers: what is not yet with every replica is not visible."""

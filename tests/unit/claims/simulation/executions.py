@@ -18,7 +18,7 @@ from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOpti
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.claims.protocol.records import FreeingPartition, Record, ReleasingPartition, Seeking
-from penstock.claims.protocol.state import Claim, Group
+from penstock.claims.protocol.state import Claim, GroupState
 from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.events import Event
 from penstock.job.spec import StartAt
@@ -88,7 +88,7 @@ class ConsumerTrade(PlainTrade):
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
         self._consumers: dict[Process, Consumer] = {}
         self._streams: set[tuple[Process, int, Partition, int]] = set()
-        self._state = Group()
+        self._state = GroupState()
         self._growing = True
         self._accepted = self._marked = 0
 
@@ -207,7 +207,7 @@ class ConsumerTrade(PlainTrade):
             if beat.seeks == self._state.claim(beat.partition).seeks and (beat.position or 0) != stream.acks.position:
                 self._fail(f"{beat.partition} is released at {beat.position}, {stream.acks.position} is reached")
 
-    def appended(self, record: Record, refusal: str | None, after: Group) -> None:
+    def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
         before, self._state = self._state, after
         if refusal is not None:
             return
@@ -230,7 +230,7 @@ class ConsumerTrade(PlainTrade):
 
     def lost(self) -> None:
         """Tokens and positions are lost: the group begins where `start` says, and `latest` skips what was there."""
-        self._state = Group()
+        self._state = GroupState()
         for lane in self._lanes.values():
             lane.base_token = 0
             if self._options.start_moves:
@@ -246,7 +246,7 @@ class ConsumerTrade(PlainTrade):
         self._marked = self._accepted
         self._growing = False
 
-    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+    def check_progress(self, partitions: Sequence[Partition], state: GroupState) -> None:
         for partition in partitions:
             lane, claim = self._lanes[partition], state.claim(partition)
             if max(claim.position or 0, lane.base) < lane.end:

@@ -13,13 +13,13 @@ from typing import Protocol, cast
 from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.journal import Journal, JournalEntry
 from penstock.claims.member.membership import MemberOptions
-from penstock.claims.member.outbox import Verdict
+from penstock.claims.member.outbox import SendResult
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import Session
 from penstock.claims.member.topics import CoordinationTopic
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import GroupState
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.log import Partition
@@ -224,7 +224,7 @@ class SimulatedAgent(Agent):
         if self._participant is not None and self._session is not None:
             self._session.send(self._participant, records)
 
-    def _read_back(self, verdicts: Sequence[Future[Verdict]], deadline: float) -> list[Verdict]:
+    def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
         """Nobody waits in the simulation: whether a record arrived shows in a later round."""
         raise OutcomeUnknownError("the records are under way")
 
@@ -260,7 +260,7 @@ class Trade(Protocol):
         """A process sends a record."""
         ...
 
-    def appended(self, record: Record, refusal: str | None, after: Group) -> None:
+    def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
         """A record is in the log."""
         ...
 
@@ -276,7 +276,7 @@ class Trade(Protocol):
         """From here on everything must move."""
         ...
 
-    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+    def check_progress(self, partitions: Sequence[Partition], state: GroupState) -> None:
         """Raise if something of these partitions did not move since the mark, or is missing."""
         ...
 
@@ -305,7 +305,7 @@ class PlainTrade:
     def sent(self, process: Process, record: Record) -> None:
         """It is not in the log yet."""
 
-    def appended(self, record: Record, refusal: str | None, after: Group) -> None:
+    def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
         """The work says what it needs."""
 
     def lost(self) -> None:

@@ -13,7 +13,7 @@ from penstock.claims.protocol.records import (
     Record,
     Seeking,
 )
-from penstock.claims.protocol.state import Group
+from penstock.claims.protocol.state import GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import INTERVAL
 from tests.unit.claims.simulation.executions import ConsumerTrade
@@ -75,7 +75,7 @@ class TableTrade(PlainTrade):
     def mark(self) -> None:
         self._reached = dict(self.table.written)
 
-    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+    def check_progress(self, partitions: Sequence[Partition], state: GroupState) -> None:
         idle = [
             partition
             for partition in partitions
@@ -151,7 +151,7 @@ class OnceTrade(PlainTrade):
     def some_position(self, partition: Partition) -> int:
         return self.rng.randint(0, max(self.executed[partition], default=0))
 
-    def appended(self, record: Record, refusal: str | None, after: Group) -> None:
+    def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
         """What is behind a seek may be executed again; what an older owner executes was before it.
 
         Also the last owner is an older one, if nobody holds the partition.
@@ -168,7 +168,7 @@ class OnceTrade(PlainTrade):
     def mark(self) -> None:
         self._marked = self.accepted
 
-    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+    def check_progress(self, partitions: Sequence[Partition], state: GroupState) -> None:
         if partitions and self.accepted <= self._marked:
             raise ViolationError(f"seed {self.seed}: nothing is executed after the calm")
         for partition in partitions:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.flow.points.decoder import PointsDecoder
-from penstock.flow.points.metrics import Remembered
+from penstock.flow.points.metrics import BoundedCache
 from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, Policies
 from tests.support.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
@@ -300,7 +300,7 @@ def test_memory_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) ->
         seen.append(text)
         return text.upper()
 
-    memory = Remembered(upper)
+    memory = BoundedCache(upper)
     assert [memory[text] for text in ["a", "b", "a", "x" * 2000, "x" * 2000]] == ["A", "B", "A", "X" * 2000, "X" * 2000]
     assert seen == ["a", "b", "x" * 2000, "x" * 2000]
     for number in range(20):

@@ -21,14 +21,14 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import Share, decode_report
 from penstock.job.spec import JobSpec
-from penstock.lake.compaction import Effort
+from penstock.lake.compaction import CompactionLimits
 from penstock.logs.log import Partition, Slice
-from penstock.logs.memory import MemoryLog
 from penstock.tables.export.export import Export
 from penstock.tables.export.upkeep import compact
 from penstock.tables.export.writer import fanout_flow
 from penstock.verify import Check, Sample, VerifyReport, verify
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
+from tests.support.memory_log import MemoryLog
 from tests.support.pipes import crash_at
 from tests.support.quarantine_url import export_quarantine
 
@@ -148,7 +148,9 @@ class Lake:
         return self.root.open(Environment(sleep=lambda _: None, at_step=crash_at(step)))
 
     def compact(self, table: Export | None = None) -> None:
-        report = compact(table or self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=Effort())
+        report = compact(
+            table or self.root.open(), COMPACT_BYTES, all_days=True, progress=None, effort=CompactionLimits()
+        )
         assert report.files_removed and not report.failed
 
     def verify(self, values: bool = False, deep: bool = True) -> VerifyReport:

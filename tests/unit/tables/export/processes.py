@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.environment import Environment
 from penstock.failpoints import AtStep
-from penstock.lake.compaction import EVERYTHING, Effort
+from penstock.lake.compaction import EVERYTHING, CompactionLimits
 from penstock.lake.reports import CompactReport
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.upkeep import compact
@@ -50,7 +50,11 @@ def restarted(root: ExportRoot) -> ExportRoot:
 
 
 def compacted(
-    table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, effort: Effort = EVERYTHING
+    table: ExportTable,
+    target_bytes: int | None = None,
+    *,
+    all_days: bool = False,
+    effort: CompactionLimits = EVERYTHING,
 ) -> CompactReport:
     """A compaction with the size of the job file."""
     wanted = target_bytes or table.job.flush.min_bytes_per_file

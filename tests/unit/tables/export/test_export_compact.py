@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.maintenance import compact as compact_command
 from penstock.errors import UserError
-from penstock.lake.compaction import Effort
+from penstock.lake.compaction import CompactionLimits
 from penstock.storage import open_storage
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
@@ -83,12 +83,12 @@ def test_a_complete_day_becomes_one_file_per_type_across_partitions(tmp_path: Pa
 
 def test_a_bounded_compaction_merges_one_group_and_reports_that_more_remain(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    assert compacted(root.table, effort=Effort(alike_min=7)).files_removed == 0, (
+    assert compacted(root.table, effort=CompactionLimits(alike_min=7)).files_removed == 0, (
         "six files of a type have the same size"
     )
-    report = compacted(root.open(), effort=Effort(alike_min=6, bytes_max=1))
+    report = compacted(root.open(), effort=CompactionLimits(alike_min=6, bytes_max=1))
     assert (report.files_removed, report.files_added, report.left) == (6, 1, 1)
-    assert compacted(root.open(), effort=Effort(alike_min=6)).left == 0
+    assert compacted(root.open(), effort=CompactionLimits(alike_min=6)).left == 0
     assert rows_in(root.lake) == root.expected
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.lake.delta.keys import field_key
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.state import lag_numbers
 from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
+from tests.support.memory_log import MemoryLog
 from tests.support.pipes import CrashError
 from tests.unit.tables.export.damaged_root import (
     BAD,

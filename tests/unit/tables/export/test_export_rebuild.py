@@ -20,7 +20,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import job_of
-from penstock.lake.compaction import Effort
+from penstock.lake.compaction import CompactionLimits
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
@@ -178,7 +178,7 @@ def doubts(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -
 
 
 def compact(root: ExportRoot, all_days: bool = True) -> None:
-    report = compaction.compact(root.open(), 10**9, all_days=all_days, progress=None, effort=Effort())
+    report = compaction.compact(root.open(), 10**9, all_days=all_days, progress=None, effort=CompactionLimits())
     assert report.files_added and not report.failed
 
 
@@ -444,7 +444,7 @@ def test_each_record_is_there_once_after_any_history_before_the_loss(tmp_path: P
             told.catch_up(partition, lags[0], chance.randint(behind + 1, ends[partition]))
             continue
         if plain and chance.random() < 0.15:
-            compaction.compact(told.root.open(), 10**9, all_days=True, progress=None, effort=Effort())
+            compaction.compact(told.root.open(), 10**9, all_days=True, progress=None, effort=CompactionLimits())
             told.root.table = told.root.open()
             continue
         start, ends[partition] = ends[partition], ends[partition] + chance.randint(2, 12)

@@ -22,11 +22,10 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
 from penstock.lake.delta.files import active_files
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
-from penstock.logs.memory import MemoryLog
 from penstock.tables.kind import View
 from penstock.tables.rollup.closing import Closing
 from penstock.tables.rollup.decide import BeginClose, Due
@@ -35,6 +34,7 @@ from penstock.tables.rollup.schema import EPOCH, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 from penstock.tables.rollup.table import open_partials, open_windows_table
 from tests.scenarios.local_spark import local_session
+from tests.support.memory_log import MemoryLog
 
 TOKEN = 1
 CHORES_MAX = 1000
@@ -218,7 +218,7 @@ class RollupLake:
         return sum(row["count"] for row in table_rows(self.partials))
 
 
-def table_rows(table: Table) -> Iterable[dict[str, Any]]:
+def table_rows(table: DeltaLog) -> Iterable[dict[str, Any]]:
     for file in active_files(table.handle):
         values = dict(zip(table.spec.partition_by, (scalar.as_py() for scalar in file.scalars), strict=True))
         for row in pq.ParquetFile(f"{table.spec.path}/{file.path}").read().to_pylist():

@@ -11,7 +11,7 @@ from penstock.errors import TransientError, UserError
 from penstock.lake.compaction import EVERYTHING
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
-from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
+from penstock.lake.delta.vacuum import Dead, KeptReason, ListedTable
 from penstock.tables.rollup import aggregate, close_task, closing
 from penstock.tables.rollup.closing import WindowsRewrittenError, compact_partials, windows_rules
 from penstock.tables.rollup.decide import BeginClose, Clean
@@ -217,8 +217,8 @@ def test_vacuum_takes_a_staged_file_of_a_close_only_once_the_close_is_complete(t
     lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
     fail_at(lake, "close_staged")
     result = ListedTable.of(lake.windows).classify(windows_rules)
-    assert not result.dead and result.kept[Kept.COMMITTABLE] == 1
+    assert not result.dead and result.kept[KeptReason.COMMITTABLE] == 1
     lake.work()
     result = ListedTable.of(lake.windows).classify(windows_rules)
     assert [reason for _, reason in result.dead] == [Dead.CLOSED]
-    assert result.kept[Kept.ACTIVE] == 1
+    assert result.kept[KeptReason.ACTIVE] == 1

@@ -8,7 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.close_task import Numbering
+from penstock.tables.rollup.close_task import CloseNumbers
 
 SERIES = st.tuples(st.sampled_from(["cpu", "cpu.a", "a", "é"]), st.sampled_from(["{}", '{"a":"1"}', '{"a":"2"}']))
 ROWS = st.lists(SERIES, max_size=12)
@@ -22,7 +22,7 @@ def frame(series: list[tuple[str, str]], first_count: int = 0) -> pl.DataFrame:
 
 @given(st.lists(ROWS, max_size=4))
 def test_every_row_keeps_its_series_after_any_history(several: list[list[tuple[str, str]]]) -> None:
-    numbering = Numbering()
+    numbering = CloseNumbers()
     numbered = [numbering.numbered(frame(rows, 100 * index)) for index, rows in enumerate(several)]
     ordered = numbering.ordered()
     for index, (rows, found) in enumerate(zip(several, numbered, strict=True)):
@@ -36,7 +36,7 @@ def test_every_row_keeps_its_series_after_any_history(several: list[list[tuple[s
 
 @given(ROWS)
 def test_places_follow_metric_and_series(rows: list[tuple[str, str]]) -> None:
-    numbering = Numbering()
+    numbering = CloseNumbers()
     numbers = numbering.numbered(frame(rows))["series"]
     expected = sorted({(metric, metric + tags) for metric, tags in rows})
     places = numbering.ordered().places(numbers).to_list()

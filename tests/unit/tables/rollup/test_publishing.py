@@ -17,7 +17,7 @@ from penstock.errors import TransientError
 from penstock.events import Retrying
 from penstock.job.spec import ClaimsSpec
 from penstock.lake.delta.files import active_files
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Partition
 from penstock.publish.output import PublishPosition
 from penstock.publish.spec import PublishSpec
@@ -86,8 +86,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if act in ("read", "open_reader") and not path.startswith("_delta_log"):
             paths.append(path)
 
-    storage = Table.storage
-    monkeypatch.setattr(Table, "storage", lambda table: WatchedStorage(storage(table), watch))
+    storage = DeltaLog.storage
+    monkeypatch.setattr(DeltaLog, "storage", lambda table: WatchedStorage(storage(table), watch))
     return paths
 
 

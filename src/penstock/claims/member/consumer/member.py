@@ -15,7 +15,7 @@ from penstock.claims.member.agent import Agent, CoordinationOptions, default_cli
 from penstock.claims.member.consumer.acks import LostClaimError
 from penstock.claims.member.consumer.start_offsets import IN_FLIGHT_MAX, Delivery, DeliveryOptions, StartOffsets
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
-from penstock.claims.member.consumer.streams import Reader, Work
+from penstock.claims.member.consumer.streams import StreamReader, Work
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell, logger, unfailing
 from penstock.errors import PenstockError, UserError
@@ -62,7 +62,7 @@ class Member:
             self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), options, tell
         )
         self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, options, tell)
-        self._reader = Reader(spec, group)
+        self._reader = StreamReader(spec, group)
         self._tell = tell
         self._deliveries = Deliveries(self._agent, self._supervisor, options.at_most_once)
         self._polling = threading.Lock()

@@ -83,7 +83,7 @@ class Topics(Protocol):
 
 
 @dataclass(slots=True)
-class _Doubt:
+class _UnexpectedAnswer:
     """A position that the log says it does not have: believed once it has said so for a while.
 
     A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
@@ -110,7 +110,7 @@ class StartOffsets:
         self._options = options
         self._tell = tell
         self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
-        self._doubts: dict[Partition, _Doubt] = {}
+        self._doubts: dict[Partition, _UnexpectedAnswer] = {}
         self._known: frozenset[Partition] = frozenset()
         self._begun: frozenset[str] | None = None
 
@@ -228,7 +228,7 @@ class StartOffsets:
         error = PositionOutOfRangeError(partition, position, bounds)
         now, doubt = self._agent.now(), self._doubts.get(partition)
         if doubt is None or (doubt.token, doubt.position) != (claim.token, position):
-            self._doubts[partition] = _Doubt(claim.token, position, now, now)
+            self._doubts[partition] = _UnexpectedAnswer(claim.token, position, now, now)
             self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
         doubt.asked_at = now

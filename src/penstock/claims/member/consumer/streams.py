@@ -124,7 +124,7 @@ class Stream:
             yield work
 
 
-class Reader:
+class StreamReader:
     """The Kafka consumer, used by one thread at a time; what it fetches goes to the streams it follows."""
 
     def __init__(self, spec: KafkaLogSpec, group: str) -> None:

@@ -49,7 +49,7 @@ Mark = Callable[[Rows, str], None]
 """Takes the numbers of rows whose value does not fit its column, and the reason."""
 
 
-class Reader:
+class JsonReader:
     """Reads records as columns of a schema.
 
     A `wide` one also reads decimals with too many digits, and marks them. `unexpected` is what Arrow does with fields

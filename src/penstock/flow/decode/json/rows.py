@@ -25,7 +25,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.exact import GIVEN_TWICE, LONG_ZEROS, ODD_NUMBER, TINY_EXPONENT, exact_fault
 from penstock.flow.decode.json.new_fields import Known, in_columns, in_record, known_fields
-from penstock.flow.decode.json.reader import ZERO_DECIMAL, MapTexts, Reader, Rows, map_texts, texts_decoder, whole
+from penstock.flow.decode.json.reader import ZERO_DECIMAL, JsonReader, MapTexts, Rows, map_texts, texts_decoder, whole
 from penstock.flow.decode.json.screen import UNKNOWN_FIELD, refused, screen_for
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, parse_object, too_deep
 from penstock.flow.decode.misfit import MisfitError, clipped
@@ -99,7 +99,7 @@ class JsonDecoder:
         self._has_maps = any(pa.types.is_map(kind) for kind in self.schema.types)
         # The keys of maps are fields to Arrow: where there are maps, it neither refuses nor infers other fields.
         unexpected = "error" if self._known_only and not self._has_maps else "ignore"
-        self._narrow, self._wide = (Reader(self.schema, wide=wide, unexpected=unexpected) for wide in (False, True))
+        self._narrow, self._wide = (JsonReader(self.schema, wide=wide, unexpected=unexpected) for wide in (False, True))
         # Hints of earlier batches about what will fail. They never change a result.
         self._expects_misfits = False
         self._expects_odd_numbers = False
@@ -213,7 +213,7 @@ class JsonDecoder:
                     raise
         return map_texts(self.schema, texts, known_only=False), True
 
-    def _table(self, reader: Reader, texts: pa.Array, screened: bool) -> tuple[pa.Table, bool]:
+    def _table(self, reader: JsonReader, texts: pa.Array, screened: bool) -> tuple[pa.Table, bool]:
         """What Arrow reads, and whether it inferred new fields."""
         if self._adds and not self._has_maps:
             # Values that conflict outside the schema fail the inference, but not the records.

@@ -31,23 +31,23 @@ _OFFSET_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class ByteSpans:
     """Where values lie in memory: address 0 stands for null, a length of 0 for an empty one."""
 
     addresses: Addresses
     lengths: Numbers
 
-    def __getitem__(self, rows: slice) -> Spans:
-        return Spans(self.addresses[rows], self.lengths[rows])
+    def __getitem__(self, rows: slice) -> ByteSpans:
+        return ByteSpans(self.addresses[rows], self.lengths[rows])
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class KafkaRecords:
     """Records of one partition in the order of their offsets; their bytes have to stay where they are."""
 
     offsets: Numbers
-    values: Spans
-    keys: Spans
+    values: ByteSpans
+    keys: ByteSpans
     time_kinds: npt.NDArray[np.int32]
     """0: there is none."""
     times_ms: Numbers
@@ -56,12 +56,12 @@ class Records:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def __getitem__(self, rows: slice) -> Records:
+    def __getitem__(self, rows: slice) -> KafkaRecords:
         spans = self.values[rows], self.keys[rows]
-        return Records(self.offsets[rows], *spans, self.time_kinds[rows], self.times_ms[rows], self.headers[rows])
+        return KafkaRecords(self.offsets[rows], *spans, self.time_kinds[rows], self.times_ms[rows], self.headers[rows])
 
 
-def arrow_batches(piece: Piece, records: Records, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def arrow_batches(piece: Piece, records: KafkaRecords, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """The records in the columns of `RECORD_SCHEMA`, their values in batches of so many bytes."""
     count = len(records)
     if count > 1 and int(records.values.lengths.sum()) + _OFFSET_BYTES * count > bytes_max:
@@ -80,7 +80,7 @@ def arrow_batches(piece: Piece, records: Records, bytes_max: int) -> Iterator[pa
     yield pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
-def binary_array(spans: Spans) -> pa.Array:
+def binary_array(spans: ByteSpans) -> pa.Array:
     """A copy of the values."""
     present = spans.addresses != 0
     if not present.any():

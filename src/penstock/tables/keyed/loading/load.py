@@ -26,7 +26,7 @@ from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.staging.dealing import run_each
 from penstock.tables.keyed.files import chunk_store
 from penstock.tables.keyed.layout import HIDDEN
@@ -89,7 +89,7 @@ class Loader:
     """One load into a table."""
 
     job: JobSpec[KeyedSpec]
-    data: Table
+    data: DeltaLog
     spark: SparkSession
     mode: SaveMode
 

@@ -19,7 +19,7 @@ from penstock.errors import InvariantError
 from penstock.flow.points.decoder import PointsDecoder
 from penstock.flow.rows import in_parts
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import Table, find_table
+from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
@@ -177,7 +177,7 @@ def _points_of_log(
                 yield points.join(decoder.series.frame(), on="series")
 
 
-def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table, open_log: OpenLog) -> Check:
+def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaLog, open_log: OpenLog) -> Check:
     """Compare closed windows with the topic: each row is there once, and nothing else of the job.
 
     Rows are encoded once more and joined with the committed records on key and value, in passes over the series so
@@ -249,7 +249,7 @@ def _compared(rows: pl.DataFrame, records: pl.DataFrame) -> dict[str, int]:
 
 
 def _published_rows(
-    windows: Table, spec: PublishSpec, published: Mapping[int, int], chosen: Chosen
+    windows: DeltaLog, spec: PublishSpec, published: Mapping[int, int], chosen: Chosen
 ) -> Iterator[pl.DataFrame]:
     """The rows of the table as their records would be now; `published`: by bucket, the last close that is published.
 

@@ -20,7 +20,7 @@ from penstock.flow.points.series import BUCKETS, bucket_numbers
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.provenance import commits_of
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import DeltaLog
 from penstock.proof.findings import Check, Unproven
 from penstock.proof.frame import shown
 from penstock.publish.formats import json_texts
@@ -89,7 +89,7 @@ class Inputs:
     job: JobSpec[RollupSpec]
     facts: TableFacts
     """Of the partials."""
-    windows: Table
+    windows: DeltaLog
     files: Sequence[PartialsFile]
     """Of the partials."""
     closes: CloseState

@@ -10,8 +10,8 @@ from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOpti
 from penstock.claims.member.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.logs.log import Partition
-from penstock.logs.memory import MemoryLog
 from tests.support.group_in_memory import INTERVAL, Fetched, MemoryGroup
+from tests.support.memory_log import MemoryLog
 
 WEB = Partition("web", "id-of-web", 0)
 RECORDS = 10

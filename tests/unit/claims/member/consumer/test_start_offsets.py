@@ -21,8 +21,8 @@ from penstock.errors import OutcomeUnknownError
 from penstock.events import Event, ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
-from penstock.logs.memory import MemoryLog
 from tests.support.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
+from tests.support.memory_log import MemoryLog
 
 ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
 LATEST = DeliveryOptions(start=StartAt.LATEST)

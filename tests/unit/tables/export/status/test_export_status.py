@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logs.memory import MemoryLog
 from penstock.tables.export.status import TypeAlert, day_answers, export_status
 from tests.support.export_root import MONDAY, filled
+from tests.support.memory_log import MemoryLog
 
 
 @pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
