@@ -72,7 +72,7 @@ def test_the_protocol_page_names_every_failpoint() -> None:
 
 def test_links_between_pages_lead_to_files_and_headings_that_exist() -> None:
     broken = []
-    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("adr/*.md")]:
         for target, anchor in LINK.findall(page.read_text()):
             if "://" in target:
                 continue
