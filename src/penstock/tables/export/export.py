@@ -309,7 +309,10 @@ class Export(ExportTable):
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
         steady = [part for part in parts if part.partition not in landed.moved]
-        # Others are planned again; if another process holds the partition, that slice is refused.
+        if moved := [part for part in parts if part.partition in landed.moved]:
+            # Planned again, unless the job has moved on too: then another process holds the partition.
+            self.logs.job_log.refresh()
+            refused = (*refused, *self.commits.refusals(moved))
         outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)

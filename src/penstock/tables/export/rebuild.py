@@ -22,6 +22,7 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, Ranges, StagedFile
+from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import DAY_FOLDER, StartAt
 from penstock.lake.delta.keys import (
     field_key,
@@ -52,11 +53,12 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
     intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
     doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
-    files = [entry for entry in visible_files(logs, "") if not logs.is_plain or _is_named(entry.path)]
+    files = [entry for entry in visible_files(logs, "") if _is_named(entry.path)] if logs.is_plain else []
     files.sort(key=lambda entry: entry.path)
     with_files = {entry.path.split("/")[0] for entry in files}
     if not logs.is_plain:
-        with_files &= logs.export.types.keys()
+        storage = logs.storage
+        with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
     if intact:
         restore = away if logs.is_plain else "restore its _delta_log"
         doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
