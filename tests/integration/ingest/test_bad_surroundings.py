@@ -113,7 +113,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
         assert process.exit_code() == TransientError.exit_code
         failed = {item["job"]: item for item in process.rest() if item["event"] == "job failed"}
         assert f"Kafka at {nobody_listens} does not answer" in process.errors
-        assert "hint: is the broker up" in process.errors
+        assert "hint: check that the broker is up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]
     assert {name: each["error"] for name, each in failed.items()} == {
         "away": "TransientError",

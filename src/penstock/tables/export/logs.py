@@ -184,12 +184,16 @@ class ExportLogs:
         job, on = self.job, self.job.on
         policies = (on.bad_record, on.tombstone, on.new_column)
         kind = replace(self.export.types[name], rotation=None)
-        return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
+        return fingerprint(repr((job.decode, kind, self._route(), self.export.days, job.columns, policies)))
 
     def routing(self) -> int:
         """Stands for what decides which type a record is of, whatever the order in the job file."""
         values = sorted((name, sorted(spec.values)) for name, spec in self.export.types.items())
-        return fingerprint(repr((self.export.route, values, self.job.on.tombstone, self.job.decode.payload)))
+        return fingerprint(repr((self._route(), values, self.job.on.tombstone, self.job.decode.payload)))
+
+    def _route(self) -> tuple[object, ...]:
+        """The whole route: the path is not part of its repr, because it may come from a reference."""
+        return self.export.route, *self.export.route.path
 
     # columns
 

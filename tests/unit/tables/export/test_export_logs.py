@@ -95,6 +95,26 @@ def test_other_routes_are_refused_while_records_wait_for_a_type(tmp_path: Path, 
     assert logs_of(changed).state().routing == logs_of(changed).routing() != logs_of(root.job_path).routing()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("by: field(type)", "by: field(at)"),
+        ("event_time: at", "event_time: kafka.timestamp"),
+        ("decode: json", "decode: json\non: {tombstone: quarantine}"),
+        ("decode: json", "decode: json\ncolumns: {kind: lower(type)}"),
+    ],
+)
+def test_e5_settings_that_decide_which_records_are_rows_change_the_hash_of_a_type(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    root = filled(tmp_path)
+    text = root.job_path.read_text()
+    assert before in text
+    changed = root.job_path.with_name("changed.yaml")
+    changed.write_text(text.replace(before, after))
+    assert logs_of(changed).settings_of("click") != logs_of(root.job_path).settings_of("click")
+
+
 def test_reordering_types_in_the_job_file_keeps_the_route(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lines = root.job_path.read_text().splitlines()
