@@ -51,7 +51,15 @@ def script() -> str:
         jobs.append(f"{folder}/{match[1]}")
         before += [f"cd {folder}", *lines[:run], "cd .."]
         after += [f"cd {folder}", *lines[run + 1 :], "cd .."]
-    return "\n".join(["set -e -m", *before, f"penstock run {' '.join(jobs)} --once", *after])
+    return "\n".join(
+        [
+            "set -e -m",
+            "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT",
+            *before,
+            f"penstock run {' '.join(jobs)} --once",
+            *after,
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
