@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 _LOOK_SECONDS = 0.1
 
 

@@ -61,7 +61,7 @@ class Consuming:
         self._topic = topic
         self._stopping = threading.Event()
         self._held: frozenset[int] = frozenset()
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -73,7 +73,7 @@ class Consuming:
         self._stopping.set()
         self._thread.join(_END_SECONDS_MAX)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         self._consumer.subscribe([self._topic])
         while not self._stopping.is_set():
             self._consumer.poll(_POLL_SECONDS)
@@ -86,7 +86,7 @@ def claiming(group: str, heartbeat_seconds: float, partitions: Sequence[Partitio
 
     def recruit(number: int, bootstrap: str) -> Agent:
         agent = Agent(KafkaLogSpec(bootstrap), MemberOptions(group, client_id(number), heartbeat_seconds))
-        agent.want(partitions, {})
+        agent.request(partitions, {})
         return agent
 
     return recruit

@@ -72,7 +72,7 @@ def main(bootstrap: str, topic: str, client_id: str, heartbeat_seconds: str, pat
             delivery="at_least_once" if group == AT_LEAST_ONCE else "at_most_once",
             heartbeat_seconds=float(heartbeat_seconds),
             coordination=COORDINATION,
-            tell=_ignore,
+            listener=_ignore,
         )
         for group in (AT_LEAST_ONCE, AT_MOST_ONCE)
     }

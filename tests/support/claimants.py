@@ -53,7 +53,7 @@ class Crew:
     """The members of one group in one coordination topic; whoever is left is closed at the end of the test."""
 
     bootstrap: str
-    wanted: tuple[Partition, ...]
+    requested: tuple[Partition, ...]
     topic: str = field(default_factory=lambda: f"coordination-{uuid.uuid4().hex[:12]}")
     group: str = "shop"
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
@@ -75,19 +75,19 @@ class Crew:
         listener: Callable[[Event], None] = lambda event: None,
     ) -> Agent:
         """Start a member; a former one of that client id stays as it is."""
-        heard = self.events.setdefault(client_id, [])
+        events = self.events.setdefault(client_id, [])
 
-        def tell(event: Event) -> None:
-            heard.append((event.name, event.facts()))
+        def record(event: Event) -> None:
+            events.append((event.name, event.facts()))
             listener(event)
 
         agent = Agent(
             self.spec,
             MemberOptions(self.group, client_id, heartbeat_seconds),
             CoordinationOptions(self.topic, places, tables_remember),
-            tell,
+            record,
         )
-        agent.want(self.wanted, floors or {})
+        agent.request(self.requested, floors or {})
         agent.start()
         self.agents[client_id] = agent
         return agent
@@ -158,7 +158,7 @@ class Crew:
 def other_process(crew: Crew, client_id: str) -> Iterator[Forked]:
     """A member in a process of its own, that holds something already; it can be killed like any process."""
     process = Forked(
-        "tests.support.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.wanted))]
+        "tests.support.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.requested))]
     )
     try:
         assert json.loads(process.stdout.readline())["held"] > 0

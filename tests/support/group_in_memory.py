@@ -38,7 +38,7 @@ class MemoryGroup:
     def join(self, client_id: str, partitions: Sequence[Partition], **options: Any) -> MemoryAgent:
         """A member that has joined; others hear of it at once."""
         agent = MemoryAgent(self, MemberOptions(GROUP, client_id, INTERVAL, **options))
-        agent.want(partitions, {})
+        agent.request(partitions, {})
         self.agents.append(agent)
         self.turn()
         return agent
@@ -85,7 +85,7 @@ class MemorySession:
         return SimpleNamespace(topic=SimpleNamespace(partitions=PLACES))
 
     def send(self, participant: Participant, records: Iterable[Record]) -> None:
-        if not self.agent.deaf:
+        if not self.agent.disconnected:
             self.agent.group.append(records)
 
 
@@ -96,7 +96,7 @@ class MemoryAgent(Agent):
         super().__init__(KafkaLogSpec("nowhere:9092"), member, now=lambda: group.now)
         self.group = group
         self._read = 0
-        self.deaf = False
+        self.disconnected = False
         """Cut off from the log: it neither reads nor is it heard."""
         nonce = f"{member.client_id}-{len(group.agents)}"
         self._participant = Participant(member, nonce, GroupView(GROUP, INTERVAL))
@@ -107,7 +107,7 @@ class MemoryAgent(Agent):
     def turn(self) -> bool:
         """Read, decide, speak; whether there was anything to say."""
         assert self._participant is not None
-        if self.deaf:
+        if self.disconnected:
             return False
         self._hear(self._participant)
         records = self._participant.decide(self.group.now)
@@ -122,7 +122,7 @@ class MemoryAgent(Agent):
 
     def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
         self.group.turn()
-        if self.deaf:
+        if self.disconnected:
             # Time passes while a caller waits for what does not come.
             self.group.now = max(self.group.now, deadline)
         return super()._read_back(verdicts, deadline)

@@ -71,7 +71,7 @@ class Members:
 
     def join(self, client_id: str | None = None, **options: Any) -> Member:
         """A member that has started; its short heartbeat gives a busy broker little time to answer its first call."""
-        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _ignore, **options}
+        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "listener": _ignore, **options}
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             member = Member(

@@ -145,7 +145,7 @@ def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_reten
 
 
 def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -> None:
-    other = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
+    other = Crew(crew.bootstrap, crew.requested, crew.topic, "kitchen")
     try:
         zoe = other.join("zoe")
         wait_until(lambda: other.shared(COUNT))

@@ -59,7 +59,7 @@ def test_one_to_three_to_one_members_share_without_pauses(crew: Crew) -> None:
 def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
-    anna.want(hits_up_to(3), {})
+    anna.request(hits_up_to(3), {})
     wait_until(lambda: set(anna.held()) == set(hits_up_to(3)))
 
 
@@ -137,9 +137,9 @@ def test_the_position_of_a_held_partition_reaches_every_member(crew: Crew) -> No
 def test_every_record_is_shown_with_its_verdict(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
-    accepted = anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
+    accepted = anna.send(Seeking, hits(0), if_token=1, position=7, reason="")
     assert accepted.refusal is None
-    refused = anna.say(Seeking, hits(0), if_token=9, position=7, reason="")
+    refused = anna.send(Seeking, hits(0), if_token=9, position=7, reason="")
     assert refused.refusal is not None
     assert refused.offset > accepted.offset
 
@@ -148,7 +148,7 @@ def test_an_invalid_record_is_refused_for_its_sender_without_effect_on_others(cr
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     with pytest.raises(ValueError):
-        anna.say(Seeking, hits(0), if_token=1, position=-7, reason="")
+        anna.send(Seeking, hits(0), if_token=1, position=-7, reason="")
     assert crew.shared(12)
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_sent_or_held_before_the_group_is_joined() -> None:
     anna = Agent(KafkaLogSpec("localhost:1"), MemberOptions("shop", "anna"))
     assert anna.held() == {}
     with pytest.raises(TransientError):
-        anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
+        anna.send(Seeking, hits(0), if_token=1, position=7, reason="")
 
 
 # who may not become a member at all

@@ -242,11 +242,11 @@ def test_at_most_once_nothing_is_listed_where_everything_was_done(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=3)
-    wanted = produce(name, numbers(300))
+    requested = produce(name, numbers(300))
     with Members(bootstrap, name) as members:
         first = members.alone("anna", delivery="at_most_once", in_flight_max=50)
         result = worked(first, 300)
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(requested)
         first.close()
         produce(name, ["new"], partition=0)
         second = members.join("bert", delivery="at_most_once")

@@ -71,7 +71,7 @@ def test_start_up_reads_little_of_a_long_history(crew: Crew) -> None:
     assert end(crew) > 2000
     assert bert.startup_records < 2 * SNAPSHOT_EVERY_RECORDS
     with bert.looking() as participant:
-        assert all(participant.view.claim(item).token >= held[item] for item in crew.wanted)
+        assert all(participant.view.claim(item).token >= held[item] for item in crew.requested)
 
 
 def test_of_several_members_one_writes_the_snapshot(crew: Crew) -> None:
@@ -103,11 +103,11 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
 
 
 def test_a_new_group_starts_on_an_old_topic_whose_first_records_were_deleted(crew: Crew, topic: Topics) -> None:
-    described = Crew(crew.bootstrap, crew.wanted, crew.topic)
+    described = Crew(crew.bootstrap, crew.requested, crew.topic)
     described.join("first")
     wait_until(lambda: described.shared(6))
     described.close()
-    other = Crew(crew.bootstrap, crew.wanted, crew.topic, "another group")
+    other = Crew(crew.bootstrap, crew.requested, crew.topic, "another group")
     for place in range(described.described().partitions):
         topic.cut(crew.topic, described.place_end(place), place)
     zoe = other.join("zoe")
@@ -127,8 +127,8 @@ def test_m7_lost_history_without_a_snapshot_stops_a_starting_member(crew: Crew, 
     crew.agents.pop("bert")
 
     # What the hint says: with another topic it goes on above the tokens of the tables.
-    again = Crew(crew.bootstrap, crew.wanted, f"{crew.topic}_2", crew.group)
-    cleo = again.join("cleo", floors=dict.fromkeys(crew.wanted, 5))
+    again = Crew(crew.bootstrap, crew.requested, f"{crew.topic}_2", crew.group)
+    cleo = again.join("cleo", floors=dict.fromkeys(crew.requested, 5))
     wait_until(lambda: len(cleo.held()) == 6)
     assert set(cleo.held().values()) == {6}
     again.close()
@@ -193,6 +193,6 @@ def test_a_recreated_coordination_topic_is_not_a_loss_where_tables_keep_tokens(c
     wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     topic.delete(crew.topic)
-    cleo = crew.join("cleo", floors=dict.fromkeys(crew.wanted, 1))
+    cleo = crew.join("cleo", floors=dict.fromkeys(crew.requested, 1))
     wait_until(lambda: crew.shared(6))
     assert set(cleo.held().values()) == {2}

@@ -57,11 +57,11 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=4)
-    wanted = produce(name, [f"m{number}" for number in range(400)])
+    requested = produce(name, [f"m{number}" for number in range(400)])
     with Members(bootstrap, name) as members:
         member = members.alone()
         result = worked(member, 400)
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(requested)
         for number in range(4):
             offsets = [work.offset for work in result if work.partition.number == number]
             assert offsets == sorted(offsets)
@@ -69,16 +69,16 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
 
 
 def test_d8_a_failing_listener_does_not_stop_records(bootstrap: str, topic: Topics, produce: Produce) -> None:
-    name, heard = topic(), set[str]()
+    name, event_names = topic(), set[str]()
     produce(name, ["one", "two"])
 
-    def tell(event: Event) -> None:
-        heard.add(event.name)
+    def listener(event: Event) -> None:
+        event_names.add(event.name)
         raise RuntimeError("a fault of the listener's own")
 
     with Members(bootstrap, name) as members:
-        assert len(worked(members.join(tell=tell), 2)) == 2
-    assert {"claim won", "reading begins"} <= heard
+        assert len(worked(members.join(listener=listener), 2)) == 2
+    assert {"claim won", "reading begins"} <= event_names
 
 
 def test_a_record_carries_key_value_headers_and_time_and_a_tombstone_has_no_value(
@@ -318,7 +318,7 @@ def test_an_unresponsive_consumer_is_replaced_and_every_record_is_read_once(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=2)
-    wanted = produce(name, [str(number) for number in range(400)])
+    requested = produce(name, [str(number) for number in range(400)])
     with Members(bootstrap, name) as members:
         member = members.alone(in_flight_max=50)
         under_way = member.poll(30.0, count_max=30)
@@ -327,4 +327,4 @@ def test_an_unresponsive_consumer_is_replaced_and_every_record_is_read_once(
             member.done(work)
         result = under_way + worked(member, 400 - len(under_way))
         assert not member._supervisor.stuck
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(requested)

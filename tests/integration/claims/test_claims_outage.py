@@ -13,7 +13,7 @@ import pytest
 
 from penstock.claims import LostClaimError, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
-from penstock.claims.member.session import UNHEARD_INTERVALS_MAX
+from penstock.claims.member.session import UNREAD_INTERVALS_MAX
 from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
@@ -61,9 +61,9 @@ def test_p17_without_a_broker_nothing_is_held_and_afterwards_members_continue(cr
     assert wait_until(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS + LATE_SECONDS
     wait_until(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
     with pytest.raises(OutcomeUnknownError):
-        anna.say(Seeking, partition, if_token=token, position=1, reason="")
+        anna.send(Seeking, partition, if_token=token, position=1, reason="")
     # Longer than members wait before they replace their Kafka clients.
-    time.sleep(UNHEARD_INTERVALS_MAX * HEARTBEAT_SECONDS)
+    time.sleep(UNREAD_INTERVALS_MAX * HEARTBEAT_SECONDS)
     assert crew.shared(0, 0)
 
     fragile.restart()
@@ -116,7 +116,7 @@ def test_commands_arrive_once_a_paused_broker_resumes(crew: Crew, fragile: Clust
         reader.catch_up()
         freeing = reader.outbox.record_of(FreeingPartition, partition=partition, if_token=token + 1, reason="test")
         with paused(fragile):
-            said = pool.submit(reader.say, freeing)
+            said = pool.submit(reader.append, freeing)
             time.sleep(2 * HEARTBEAT_SECONDS)
         [refusal] = said.result()
     assert refusal is not None

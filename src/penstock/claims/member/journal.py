@@ -38,7 +38,7 @@ _CLOSE_SECONDS_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One offset of the log. `record` is None where it holds no record of the group; `fault` says why, if it is odd."""
+    """One offset of the log. `record` is None where it holds no record of the group; `fault` is why, if unexpected."""
 
     offset: int
     appended_at: float
@@ -278,7 +278,7 @@ class Journal:
         except KafkaException as error:
             raise self._error(error) from None
         if watermark_offsets is None:
-            raise TransientError(f"the broker did not say in time where {topic} starts and ends")
+            raise TransientError(f"the broker did not report in time where {topic} starts and ends")
         return int(watermark_offsets[0]), int(watermark_offsets[1])
 
     def _read(self, topic: str, place: int, start: int, end: int) -> list[Message]:

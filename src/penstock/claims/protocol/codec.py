@@ -32,9 +32,9 @@ class MalformedError(ValueError):
 class UnknownVersionError(UserError):
     """Another version of Penstock writes to this group, or wrote to this topic."""
 
-    def __init__(self, found: str, group: str, older: bool = False) -> None:
+    def __init__(self, content: str, group: str, older: bool = False) -> None:
         super().__init__(
-            f"the coordination log of group {group} holds {found}, this version of Penstock knows version {VERSION}",
+            f"the coordination log of group {group} holds {content}, this version of Penstock knows version {VERSION}",
             detail="reading on could lead to a different state than in the other processes of the group",
             hint="stop every process of the older version, and name a new coordination topic: `claims.topic`"
             if older

@@ -62,14 +62,14 @@ class GroupView:
         self._appended: dict[str, float] = {}
 
     def snapshot(self, topic_id: str) -> Snapshot:
-        left = {key: ends - self._passed for key, ends in self._pause_ends.items() if key in self.state.pauses}
-        return Snapshot(topic_id, self.group, self.broker_at, self.state, self._epoch, left)
+        remaining = {key: ends - self._passed for key, ends in self._pause_ends.items() if key in self.state.pauses}
+        return Snapshot(topic_id, self.group, self.broker_at, self.state, self._epoch, remaining)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
         self.state = snapshot.state
         self.broker_at, self._epoch = snapshot.appended_at, snapshot.epoch
-        for pause_id, left in snapshot.pauses_left.items():
-            self._note_pause(pause_id, left)
+        for pause_id, remaining in snapshot.pauses_left.items():
+            self._note_pause(pause_id, remaining)
         self._heard = dict.fromkeys(self.state.members, now)
         self._appended = dict.fromkeys(self.state.members, snapshot.appended_at)
         self._note_changes(None, now)
@@ -157,7 +157,7 @@ class GroupView:
         return [member for key, member in members.items() if member.present and not self.suspected(key, now)]
 
     def silence_seconds(self, client_id: str, now: float) -> float:
-        """How long a member was not heard; 0 where it never was."""
+        """How long ago the last record of a member was read; 0 if none was."""
         return now - self._heard.get(client_id, now)
 
     def suspected(self, client_id: str, now: float) -> bool:

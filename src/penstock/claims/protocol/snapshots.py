@@ -1,4 +1,4 @@
-"""Snapshots: the fold of a group, written beside its log so that start-up reads little (RULES M7).
+"""Snapshots: the fold of a group, written alongside its log so that start-up reads little (RULES M7).
 
 As the fold is pure, any member may write one, and reading the log from there gives the same state. A reader starts from
 the snapshot that fits the log, or learns what of the log is lost.
@@ -110,12 +110,12 @@ class LostHistoryError(UserError):
             detail="who owns which partition, and how far it is, cannot be known from what is left",
             hint="stop every process of the group and name a new coordination topic in all of them: `claims.topic` "
             "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
-            "library begins where `start` says",
+            "library begins at `start`",
         )
 
 
 class ReadingStart(Struct, frozen=True):
-    """A reader begins with `snapshot` (None: with nothing) at `offset`; `fault` says what of the history is lost."""
+    """A reader begins with `snapshot` (None: with nothing) at `offset`; `fault` is what of the history is lost."""
 
     snapshot: Snapshot | None
     offset: int
@@ -148,5 +148,5 @@ def reading_start(
     offset = newest.state.next_offset
     if offset < first and any(member.present for member in newest.state.members.values()):
         return ReadingStart(None, first, f"no snapshot covers the deleted records {offset} to {first - 1}")
-    # A group without members has said nothing since its last snapshot.
+    # A group without members has appended nothing since its last snapshot.
     return ReadingStart(newest, max(first, offset))

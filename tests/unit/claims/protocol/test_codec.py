@@ -39,7 +39,7 @@ from penstock.claims.protocol.records import (
     RequestedTopic,
     ResumingGroup,
     Seeking,
-    wants_of,
+    requested_topics,
 )
 from penstock.logs.log import Partition
 from tests.unit.claims.protocol.any_records import records, texts
@@ -134,7 +134,7 @@ def test_p5_any_text_is_a_client_id_a_group_and_a_topic(text: str) -> None:
 
 def test_requested_spans_are_independent_of_order() -> None:
     numbers = [7, 0, 2, 1, 3, 2]
-    assert wants_of(Partition("web", "kQ2x", number) for number in numbers) == (
+    assert requested_topics(Partition("web", "kQ2x", number) for number in numbers) == (
         RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.protocol.records import MemberId, wants_of
+from penstock.claims.protocol.records import MemberId, requested_topics
 from penstock.claims.protocol.state import Claim, GroupState, MemberState
 from penstock.claims.protocol.target import balance
 from penstock.logs.log import Partition
@@ -19,7 +19,7 @@ def parts(count: int, topic: str = "t") -> list[Partition]:
 
 
 def member(name: str, wants: Sequence[Partition]) -> MemberState:
-    return MemberState(MemberId(name, "1"), 0, True, wants_of(wants))
+    return MemberState(MemberId(name, "1"), 0, True, requested_topics(wants))
 
 
 def group(*members: MemberState) -> GroupState:

@@ -33,7 +33,7 @@ def annas(position: int | None = None) -> Log:
 
 def taken_over(log: Log, by: MemberId = BERT) -> None:
     """Anna is silent; everybody agrees, and another member claims what she held."""
-    assert log.say(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
+    assert log.append(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
     assert log.claim(by) is None
 
 
@@ -107,7 +107,7 @@ def contested() -> list[Record]:
     """A log with a claim, a silence, a take-over, a lost race and words of the dead."""
     log = annas(5)
     taken_over(log)
-    log.say(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
+    log.append(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
     log.beat(ANNA, 1, 50)
     log.release(ANNA, 1, 1)
     log.beat(BERT, 2, 6)
@@ -165,7 +165,7 @@ def test_p4_a_second_process_does_not_join_next_to_a_live_one() -> None:
 
 def test_p11_a_release_after_a_lost_race_changes_nothing() -> None:
     log = annas()
-    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
+    log.append(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
     assert log.release(BERT, 1) is not None
     assert log.release(BERT, 0) is not None
     assert log.claim_of().held_by(ANNA)
@@ -174,8 +174,8 @@ def test_p11_a_release_after_a_lost_race_changes_nothing() -> None:
 def test_p11_a_claim_whose_acknowledgement_was_lost_is_known_by_reading() -> None:
     log = Log()
     claim = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
-    assert log.hear(claim) is None
-    assert log.hear(replace(claim, seq=2)) is not None, "sent once more because nobody answered"
+    assert log.append_record(claim) is None
+    assert log.append_record(replace(claim, seq=2)) is not None, "sent once more because nobody answered"
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3)
 
 
@@ -184,7 +184,7 @@ def test_p11_a_claim_that_arrives_late_takes_nothing_that_changed_meanwhile() ->
     late = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
     log.claim(BERT)
     log.release(BERT, 1)
-    assert log.hear(late) is not None, "free again is not the same as never claimed"
+    assert log.append_record(late) is not None, "free again is not the same as never claimed"
 
 
 def test_p13_position_0_is_a_position_and_none_is_not() -> None:
@@ -201,7 +201,7 @@ def test_p13_position_0_is_a_position_and_none_is_not() -> None:
 
 def test_p13_a_loss_before_any_position_begins_at_the_beginning() -> None:
     log = annas(None)
-    log.say(ClaimingMessages, ANNA, partition=WEB, token=1, end=3)
+    log.append(ClaimingMessages, ANNA, partition=WEB, token=1, end=3)
     taken_over(log)
     assert log.claim_of().given_up == ((0, 3),)
 

@@ -112,7 +112,7 @@ class Drills:
         new = [Partition("new", "i-new", number) for number in range(self._rng.randint(1, 3))]
         self._world.partitions = sorted([*self._world.partitions, *new])
         for client_id, wanted in list(self._world.lists.items()):
-            self._world.want([client_id], sorted([*wanted, *new]))
+            self._world.request([client_id], sorted([*wanted, *new]))
         self._recovers("a new topic", HANDOVER_INTERVALS_MAX, set(self._world.living()))
 
     # what must hold

@@ -133,7 +133,7 @@ class Misfortunes:
 
     def _other_list(self) -> None:
         chosen = self._rng.sample(sorted(self._world.lists), self._rng.randint(1, len(self._world.lists)))
-        self._world.want(chosen, self._world.some_list())
+        self._world.request(chosen, self._world.some_list())
 
     def _grow(self) -> None:
         """A topic has one partition more, and all that want it see that."""
@@ -146,7 +146,7 @@ class Misfortunes:
             self._world.partitions = sorted([*self._world.partitions, new])
             for client_id, wanted in list(self._world.lists.items()):
                 if topic[0] in {each.topic for each in wanted}:
-                    self._world.want([client_id], sorted([*wanted, new]))
+                    self._world.request([client_id], sorted([*wanted, new]))
 
     def _stranger(self) -> None:
         """A process that was configured otherwise than the group."""

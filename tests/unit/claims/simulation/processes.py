@@ -207,7 +207,7 @@ class SimulatedAgent(Agent):
         self.journal = SimulatedJournal(self._network, self._process)
         session = SimulatedSession(cast(Journal, self.journal), self._spec, self.now)
         participant = self._catch_up(session)
-        participant.want(*self._wanted)
+        participant.request(*self._requested)
         participant.begin(self.now())
         self._participant, self._session = participant, session
 
@@ -220,7 +220,7 @@ class SimulatedAgent(Agent):
         """The membership is over without a word: its clients failed."""
         self._participant = self._session = None
 
-    def send(self, records: Sequence[Record]) -> None:
+    def send_records(self, records: Sequence[Record]) -> None:
         if self._participant is not None and self._session is not None:
             self._session.send(self._participant, records)
 

@@ -28,12 +28,12 @@ CALM_INTERVALS = 12
 work that ends (1), shares (2), and two more."""
 
 
-def simulate(seed: int, *, trade: str | None = None, careless: bool = False, deaf: bool = False) -> Outcome:
+def simulate(seed: int, *, trade: str | None = None, careless: bool = False, disconnected: bool = False) -> Outcome:
     """One run; raises `ViolationError` where a promise is broken.
 
     The switches break something on purpose: a table that takes everything, a reader that misses records.
     """
-    world = World(seed, trade, careless, deaf)
+    world = World(seed, trade, careless, disconnected)
     misfortunes = Misfortunes(world)
     with _virtual_looks():
         while world.now < HOSTILE_INTERVALS * INTERVAL:

@@ -80,10 +80,12 @@ def test_a_seed_replays_record_for_record(trade: str) -> None:
 # the checks can fail
 
 
-def violations(count: int, trade: str | None = None, *, careless: bool = False, deaf: bool = False) -> Iterator[str]:
+def violations(
+    count: int, trade: str | None = None, *, careless: bool = False, disconnected: bool = False
+) -> Iterator[str]:
     for seed in range(count):
         try:
-            simulate(seed, trade=trade, careless=careless, deaf=deaf)
+            simulate(seed, trade=trade, careless=careless, disconnected=disconnected)
         except ViolationError as violation:
             yield str(violation)
 
@@ -105,6 +107,6 @@ def test_records_acknowledged_before_execution_are_shown_to_be_missing() -> None
 
 
 def test_a_reader_that_misses_records_is_shown_to_disagree() -> None:
-    result = list(violations(5, deaf=True))
+    result = list(violations(5, disconnected=True))
     assert len(result) == 5
     assert all("disagrees" in item for item in result)

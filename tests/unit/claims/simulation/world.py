@@ -55,13 +55,13 @@ class Outcome:
 class World:
     """One group and everything around it, all chance from one seed."""
 
-    def __init__(self, seed: int, trade: str | None, careless: bool, deaf: bool) -> None:
+    def __init__(self, seed: int, trade: str | None, careless: bool, disconnected: bool) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.now = 0.0
         self.step_seconds = STEP
         self.hostile = True
-        self._deaf = deaf
+        self._deaf = disconnected
         topics = [self.rng.randint(1, 4) for _ in range(self.rng.randint(1, 3))]
         self.partitions = [
             Partition(f"t{topic}", f"i{topic}", number) for topic, size in enumerate(topics) for number in range(size)
@@ -136,14 +136,14 @@ class World:
 
     def _turn(self, process: Process) -> None:
         agent, works = process.agent, process.hung_until <= self.now
-        agent.want(process.wanted, {item: self.trade.floor(item) for item in process.wanted})
+        agent.request(process.wanted, {item: self.trade.floor(item) for item in process.wanted})
         if works:
-            agent.sign_of_life()
+            agent.working()
         try:
             agent.turn()
             self._check_agreement(process)
             if works:
-                agent.send(self.trade.work(process, self.now, self.hostile))
+                agent.send_records(self.trade.work(process, self.now, self.hostile))
         except (TransientError, OutcomeUnknownError):
             agent.interrupt()
         except PenstockError as error:
@@ -179,7 +179,7 @@ class World:
         self.processes.append(process)
         return process
 
-    def want(self, client_ids: Sequence[str], partitions: list[Partition]) -> None:
+    def request(self, client_ids: Sequence[str], partitions: list[Partition]) -> None:
         """The topic lists of members change while they run."""
         for client_id in client_ids:
             self.lists[client_id] = partitions

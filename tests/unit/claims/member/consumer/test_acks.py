@@ -126,14 +126,14 @@ def test_p16_finishing_a_record_of_another_claim_is_refused(token: int) -> None:
 
 def test_i6_a_poison_record_stops_delivery_after_the_bound() -> None:
     full = delivered(0, 1, 2, in_flight_max=3)
-    assert full.room == 0
+    assert full.capacity == 0
     full.done(1, TOKEN)
     full.done(2, TOKEN)
-    assert (full.room, full.undone) == (0, 1)
+    assert (full.capacity, full.undone) == (0, 1)
     with pytest.raises(ValueError):
         full.deliver(3)
     full.done(0, TOKEN)
-    assert full.room == 3
+    assert full.capacity == 3
 
 
 def test_records_are_handed_out_in_the_order_of_the_log() -> None:

@@ -46,8 +46,8 @@ class Broker:
         return self.log.partitions()
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        wanted = tuple(partitions)
-        return {**self.log.bounds(wanted), **{item: self.wrong[item] for item in wanted if item in self.wrong}}
+        requested = tuple(partitions)
+        return {**self.log.bounds(requested), **{item: self.wrong[item] for item in requested if item in self.wrong}}
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -76,7 +76,7 @@ class Group:
         agent, starts = self.join("anna", options)
         self.coordination.pass_seconds(INTERVAL)
         [token] = agent.held().values()
-        assert agent.say(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
+        assert agent.send(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
         return agent, starts
 
     def wait_for_start(self, agent: MemoryAgent, starts: StartOffsets, intervals: float = 10) -> dict[Partition, int]:
@@ -111,7 +111,7 @@ def test_p1_latest_is_fixed_for_every_partition_of_the_topic_when_its_group_begi
     """Also for those that nobody holds yet: what arrives there from then on is delivered."""
     group = Group(ZERO, ONE, records=5)
     anna, annas = group.join("anna", LATEST)
-    anna.want([ZERO], {})
+    anna.request([ZERO], {})
     group.coordination.pass_seconds(INTERVAL)
     assert annas.find(anna.held()) == {ZERO: 5}
     group.log.append(ONE, b"new")
