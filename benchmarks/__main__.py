@@ -131,7 +131,7 @@ def wal(
     folder: Annotated[Path | None, typer.Option(help="On which disk (default: temporary files).")] = None,
     json: Json = False,
 ) -> None:
-    """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
+    """Acknowledged appends of a WAL, compared with the disk's own rate of fsyncs."""
     rates = [asdict(item) for item in bench_wal(seconds, _say, folder)]
     _print_rows({"bench": "wal", "rates": rates}, "rates", json)
 

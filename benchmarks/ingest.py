@@ -43,7 +43,7 @@ def penstock(spark: SparkSession, bootstrap: str, folder: Path) -> None:
 def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """The way of a good Spark engineer: one streaming query, everything that is there, fetch settings as ours.
 
-    What `from_json` cannot read becomes null, without a word of why: that is its mode PERMISSIVE.
+    What `from_json` cannot read becomes null without a reason: that is its mode PERMISSIVE.
     """
     rows = (
         sides.kafka_source(spark, bootstrap)

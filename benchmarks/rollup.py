@@ -71,7 +71,7 @@ def our_job(bootstrap: str, topic: str, table: str) -> str:
 
 
 def outcome(table: Path) -> dict[str, Any]:
-    """What a table of windows says, whatever the order of its rows, files and tags: a digest and two counts."""
+    """The content of a table of windows, independent of the order of rows, files and tags: a digest and two counts."""
     tag = pl.concat_str(pl.element().struct.field("key"), pl.element().struct.field("value"), separator="=")
     columns = (
         "metric",

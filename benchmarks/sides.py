@@ -106,10 +106,10 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, report: Report, **ext
                 outcomes.append(measured.get("outcome", {}))
                 report(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    ours, theirs = (median([Spent(item["wall_s"], item["cpu_s"]) for item in found]) for found in runs.values())
-    memory = {side: max(round(each["memory_bytes"] / MIB) for each in found) for side, found in runs.items()}
+    ours, theirs = (median([Spent(item["wall_s"], item["cpu_s"]) for item in side]) for side in runs.values())
+    memory = {side: max(round(run["memory_bytes"] / MIB) for run in of_side) for side, of_side in runs.items()}
     further = [run.get("further", {}) for run in runs["penstock"]]
-    medians = {name: round(statistics.median(each[name] for each in further), 3) for name in further[0]}
+    medians = {name: round(statistics.median(run[name] for run in further), 3) for name in further[0]}
     shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians, **extra}
     return BenchResult(of.bench, of.records, ours, of.baseline_name, theirs, shown)
 
@@ -143,10 +143,10 @@ def measure_side(of: Comparison, side: str, bootstrap: str, folder: Path) -> dic
     return {**asdict(spent), "memory_bytes": memory.peak_bytes, **result}
 
 
-def check_rows(side: str, found: int, expected: int) -> None:
+def check_rows(side: str, rows: int, expected: int) -> None:
     """End the process of a side that has not written everything once."""
-    if found != expected:
-        raise SystemExit(f"{side} wrote {found} rows of {expected}")
+    if rows != expected:
+        raise SystemExit(f"{side} wrote {rows} rows of {expected}")
 
 
 def written_job(folder: Path, text: str) -> JobSpec:

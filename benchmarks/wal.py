@@ -1,4 +1,4 @@
-"""How many appends a WAL acknowledges per second, beside how often the disk itself can fsync."""
+"""How many appends a WAL acknowledges per second, compared with how often the disk itself can fsync."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bench_wal(seconds: float, report: Report, folder: Path | None = None) -> lis
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """A server in a process of its own; it says where once it answers."""
+    """A server in a process of its own; it prints its address once it answers."""
     command = [sys.executable, "-m", "penstock.cli", "wal", "serve", "--folder", str(folder), "--listen", "127.0.0.1:0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

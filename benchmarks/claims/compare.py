@@ -52,7 +52,7 @@ _DATA_TOPIC = "bench_claims"
 
 @dataclass(frozen=True, slots=True)
 class ClaimsBench:
-    """How many members share how many partitions, and how often each says that it lives."""
+    """How many members share how many partitions, and how often each sends a heartbeat."""
 
     members: int = 50
     partitions: int = 1000
@@ -161,7 +161,7 @@ class _Crew(Threads[Agent]):
 
     def wait_fair(self, partitions: int, *newcomers: Agent) -> None:
         members = [*self.members, *newcomers]
-        # First by the word of one member: to ask each of them all the time would slow them down.
+        # First as one member sees it: to ask each of them all the time would slow them down.
         wait_until(lambda: len(held := self._counts()) == len(members) and fair(held.values(), partitions), UNFAIR)
         wait_until(lambda: fair([len(member.held()) for member in members], partitions), UNFAIR)
 

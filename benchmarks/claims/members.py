@@ -54,7 +54,7 @@ class Consuming:
                 "group.id": "bench-baseline",
                 "group.protocol": "consumer",
                 "enable.auto.commit": False,
-                # An empty topic is read on both sides of the comparison by nobody: ask it seldom.
+                # Neither side of the comparison reads the empty topic: poll it seldom.
                 "fetch.wait.max.ms": 5000,
             }
         )
@@ -142,7 +142,7 @@ class Threads(Generic[M]):
 
 
 class Processes:
-    """Processes that wait for the brokers' address, then live as members and say how much they hold."""
+    """Processes that wait for the brokers' address, then run as members and report how much they hold."""
 
     def __init__(self, count: int, recruit: Recruit[Member]) -> None:
         context = multiprocessing.get_context("fork")
@@ -166,7 +166,7 @@ class Processes:
             start.send(bootstrap)
         wait_until(lambda: fair(self._held[:], partitions), UNFAIR)
         spent = meter.spent()
-        # To say what they hold would be a good part of what they do at rest.
+        # Reporting what they hold would be a good part of their work at rest.
         self._shared.set()
         return spent
 

@@ -1,6 +1,6 @@
 """`bench claims --virtual`: what the protocol costs its members, without a broker and in virtual time.
 
-Every member decodes and folds every record, as it does from Kafka; time passes in steps and nobody waits. So groups
+Every member decodes and folds every record, as it does from Kafka; time passes in steps without waiting. So groups
 can be measured that are too large for the machine.
 """
 

@@ -24,7 +24,7 @@ PAUSE_SECONDS_MIN = 0.2
 
 
 class Pauses:
-    """Tells how long a held partition could not be worked on, though its claim was never lost."""
+    """Measures how long a held partition could not be worked on, though its claim was never lost."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class Pauses:
 
 
 def _ignore(event: Event) -> None:
-    """The file says what counts."""
+    """Only the file counts."""
 
 
 def work(member: Member, group: str, file: int, stop: threading.Event) -> None:

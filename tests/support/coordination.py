@@ -1,4 +1,4 @@
-"""What the tests of claims share: names, and the log of a group in memory that folds what is said to it."""
+"""What the tests of claims share: names, and the log of a group in memory that folds what is appended to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def web(number: int) -> Partition:
 
 
 class Log:
-    """One group: the state behind everything said so far. Anna, Bert and Cleo are members from the beginning."""
+    """One group: the state after everything appended so far. Anna, Bert and Cleo are members from the beginning."""
 
     def __init__(self, *members: MemberId) -> None:
         self.state = GroupState()
@@ -57,21 +57,21 @@ class Log:
         return self.append_record(kind(who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
 
     def join(self, who: MemberId, **content: Any) -> str | None:
-        """Join by somebody who has read everything."""
+        """Join, by a process that has read everything."""
         before = self.state.members.get(who.client_id)
-        content_of_join = {
+        joining = {
             "if_last": None if before is None else before.last,
             "heartbeat_seconds": INTERVAL,
             "wants": requested_topics([WEB]),
             **content,
         }
-        return self.append(JoiningGroup, who, **content_of_join)
+        return self.append(JoiningGroup, who, **joining)
 
     def balance(self, who: MemberId = ANNA) -> str | None:
         return self.append(BalancingGroup, who, if_changed=self.state.changed)
 
     def claim(self, who: MemberId, *partitions: Partition, floor: int = 0) -> str | None:
-        """Claim partitions by somebody who has read everything."""
+        """Claim partitions, by a process that has read everything."""
         requests = tuple(
             ClaimRequest(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,)
         )

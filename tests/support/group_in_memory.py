@@ -1,4 +1,4 @@
-"""A group in virtual time: real agents and folds without threads and broker; time passes when the test says so."""
+"""A group in virtual time: real agents and folds without threads and broker; time passes only in the test's calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryGroup:
         self.agents: list[MemoryAgent] = []
 
     def join(self, client_id: str, partitions: Sequence[Partition], **options: Any) -> MemoryAgent:
-        """A member that has joined; others hear of it at once."""
+        """A member that has joined; the others have read that."""
         agent = MemoryAgent(self, MemberOptions(GROUP, client_id, INTERVAL, **options))
         agent.request(partitions, {})
         self.agents.append(agent)
@@ -55,7 +55,7 @@ class MemoryGroup:
         self.log += [(record, self.now) for record in records]
 
     def turn(self) -> None:
-        """Everybody reads, decides and speaks, until nobody has anything to say."""
+        """All members read, decide and send, until none has anything to send."""
         while sum(agent.turn() for agent in self.agents):
             pass
 
@@ -67,7 +67,7 @@ class MemoryGroup:
             self.turn()
 
     def claim(self, partition: Partition) -> Claim:
-        """The claim as somebody sees it who reads everything now."""
+        """The claim in the view of a reader that reads everything now."""
         view = GroupView(GROUP, INTERVAL)
         for offset, (record, appended_at) in enumerate(self.log):
             view.read(offset, record, self.now, appended_at, EPOCH)
@@ -97,7 +97,7 @@ class MemoryAgent(Agent):
         self.group = group
         self._read = 0
         self.disconnected = False
-        """Cut off from the log: it neither reads nor is it heard."""
+        """Cut off from the log: it neither reads nor sends."""
         nonce = f"{member.client_id}-{len(group.agents)}"
         self._participant = Participant(member, nonce, GroupView(GROUP, INTERVAL))
         self._session = cast("Session", MemorySession(self))
@@ -105,7 +105,7 @@ class MemoryAgent(Agent):
         self._participant.begin(group.now)
 
     def turn(self) -> bool:
-        """Read, decide, speak; whether there was anything to say."""
+        """Read, decide, send; returns whether there was anything to send."""
         assert self._participant is not None
         if self.disconnected:
             return False

@@ -56,8 +56,8 @@ def worked(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Wor
     return result
 
 
-def places(found: Iterable[Work]) -> list[Place]:
-    return sorted((work.partition.number, work.offset) for work in found)
+def places(works: Iterable[Work]) -> list[Place]:
+    return sorted((work.partition.number, work.offset) for work in works)
 
 
 class Members:
@@ -102,7 +102,7 @@ class Members:
             log.close()
 
     def claim(self, number: int = 0) -> Claim:
-        """What the log says of a partition of the first topic."""
+        """The claim of a partition of the first topic in the log."""
         [partition] = [item for item in self.partitions() if (item.topic, item.number) == (self.topics[0], number)]
         with LogReader(self.coordinated()) as reader:
             reader.catch_up()
@@ -122,4 +122,4 @@ class Members:
 
 
 def _ignore(event: Event) -> None:
-    """Tests look at what holds, not at what is told."""
+    """Tests look at the state, not at events."""

@@ -117,21 +117,21 @@ def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
     assert anna.held()[hits(1)] == 1
 
 
-# what an application says
+# records that an application sends
 
 
 def test_the_position_of_a_held_partition_reaches_every_member(crew: Crew) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
     wait_until(lambda: crew.shared(6, 6))
-    mine = next(iter(anna.held()))
-    anna.progress(mine, 1000, 25)
+    partition = next(iter(anna.held()))
+    anna.progress(partition, 1000, 25)
 
-    def seen() -> bool:
+    def position_shown() -> bool:
         with bert.looking() as participant:
-            claim = participant.view.claim(mine)
+            claim = participant.view.claim(partition)
             return (claim.position, claim.lag) == (1000, 25)
 
-    wait_until(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
+    wait_until(position_shown, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
 
 
 def test_every_record_is_shown_with_its_verdict(crew: Crew) -> None:

@@ -34,7 +34,7 @@ def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_wor
     try:
         wait_until(lambda: works() == 1 and len(other.held()) == 1)
         [(partition, token)] = claims.agent.held().items()
-        # Its agent lives on, and would renew the claim for ever.
+        # Its agent still runs, and would renew the claim for ever.
         wait_until(lambda: len(other.held()) == 2)
         assert not claims.keeps(partition, token)
         assert [item for item in events if isinstance(item, WorkHangs)]
@@ -65,7 +65,7 @@ def test_m1_a_claim_below_the_tables_token_is_let_go_and_claimed_again_above_it(
     partition = crew.requested[0]
     wait_until(lambda: crew.shared(2))
     assert claims.held(crew.requested, {})[partition] == 1
-    # The table says 7: somebody owned it under a coordination topic that is gone.
+    # The table has token 7: a process owned the partition under a coordination topic that is gone.
     claims.held(crew.requested, {partition: 7})
     claims.renounce(partition)
     wait_until(lambda: claims.held(crew.requested, {partition: 7}).get(partition) == 8)

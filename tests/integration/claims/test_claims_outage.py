@@ -1,4 +1,4 @@
-"""A broker that goes away and comes back under running members: nobody works without a lease, and all go on after."""
+"""A broker stops and restarts under running members: none works without a lease, and all go on afterwards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_p17_without_a_broker_nothing_is_held_and_afterwards_members_continue(cr
     [partition, token] = next(iter(anna.held().items()))
 
     fragile.kill()
-    # A heartbeat that did not arrive renews nothing: the lease ends before anybody may suspect us.
+    # A heartbeat that did not arrive renews nothing: the lease ends before another member may suspect us.
     assert wait_until(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS + LATE_SECONDS
     wait_until(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
     with pytest.raises(OutcomeUnknownError):
@@ -70,7 +70,7 @@ def test_p17_without_a_broker_nothing_is_held_and_afterwards_members_continue(cr
     wait_until(lambda: crew.shared(3, 3))
     assert crew.held() == before
     assert "claim lost" not in crew.names("anna") + crew.names("bert")
-    # It stays so: whoever was deaf does not take the others for dead.
+    # It stays so: a member that was disconnected does not declare the others gone.
     time.sleep(2 * HEARTBEAT_SECONDS)
     assert crew.held() == before
 
@@ -97,7 +97,7 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
             wait_until(lambda: member.positions() == {})
             finish(before[3:5])
         wait_until(lambda: len(member.positions()) == 1)
-        assert list(member.held().values()) == [token], "the claim was ours all the time, and is read anew"
+        assert list(member.held().values()) == [token], "the claim was ours all the time, and is read again"
         finish(before[5:])
         assert done == {0, 1, 2}
 
@@ -116,9 +116,9 @@ def test_commands_arrive_once_a_paused_broker_resumes(crew: Crew, fragile: Clust
         reader.catch_up()
         freeing = reader.outbox.record_of(FreeingPartition, partition=partition, if_token=token + 1, reason="test")
         with paused(fragile):
-            said = pool.submit(reader.append, freeing)
+            appending = pool.submit(reader.append, freeing)
             time.sleep(2 * HEARTBEAT_SECONDS)
-        [refusal] = said.result()
+        [refusal] = appending.result()
     assert refusal is not None
 
 

@@ -1,4 +1,4 @@
-"""The coordination topic: made right, refused if wrong, and what happens when somebody lays hands on it."""
+"""The coordination topic: created with the right settings, refused with wrong ones, and changed by an administrator."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_unde
     first = crew.described()
 
     topic.delete(crew.topic)
-    # Whoever works writes its token to its table: that is the floor that the next life of the topic begins at.
+    # The owner writes its token to its table: that is the floor at which the recreated topic begins.
     for agent in (anna, bert):
         agent.request(crew.requested, before)
     wait_until(lambda: crew.shared(3, 3) and min({**anna.held(), **bert.held()}.values()) > 11)

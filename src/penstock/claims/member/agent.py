@@ -147,12 +147,10 @@ class Agent:
 
         ValueError for a record that every reader would refuse as malformed.
         """
-        [verdict] = self.send_each(kind, [(partition, content)])
+        [verdict] = self.send_all(kind, [(partition, content)])
         return verdict
 
-    def send_each(
-        self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]
-    ) -> list[SendResult]:
+    def send_all(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[SendResult]:
         """The same about several partitions at once."""
         # A seek is sent once, at the start; records of other kinds accompany every piece of work.
         self._awaited |= kind is not Seeking

@@ -50,7 +50,7 @@ def test_m3_a_second_live_process_with_one_client_id_is_refused() -> None:
 
 
 def test_m3_a_silent_process_is_replaced_once_its_gate_is_closed() -> None:
-    """Not earlier: the old process may work for 1.75 intervals after its last word."""
+    """Not earlier: the old process may work for 1.75 intervals after its last record."""
     group = VirtualGroup()
     first = group.start("anna", "1")
     group.run(2)
@@ -62,11 +62,11 @@ def test_m3_a_silent_process_is_replaced_once_its_gate_is_closed() -> None:
         group.run(0.1)
     assert 2 * INTERVAL < group.now - silent_since < 2.5 * INTERVAL
     assert group.held(first) == []
-    assert len(group.held(second)) == 4, "with the claims of its former life"
+    assert len(group.held(second)) == 4, "with the claims of its former incarnation"
 
 
 def test_m3_a_process_that_was_dead_for_long_is_replaced_after_one_interval_instead_of_two() -> None:
-    """The broker's clock says how long it was silent before; the last interval is listened to, as clocks may step."""
+    """The broker's clock shows how long it was silent before; the last interval is watched, as clocks may step."""
     group = VirtualGroup()
     first = group.start("anna", "1")
     group.run(2)
@@ -140,7 +140,7 @@ def test_m3_of_two_newcomers_with_one_client_id_one_is_refused() -> None:
     pair = [group.start("anna", "1"), group.start("anna", "2")]
     group.run(3)
     assert sorted(type(item.error).__name__ for item in pair) == ["DuplicateClientError", "NoneType"]
-    living = next(each for each in pair if each.error is None)
+    living = next(process for process in pair if process.error is None)
     assert len(group.held(living)) == 4
 
 
@@ -169,7 +169,7 @@ def test_a_restarted_process_takes_its_claims_back_and_others_keep_theirs() -> N
     assert group.owners() == before
     assert group.held(bert) == of_bert
     assert len(group.held(second)) == 3
-    assert all(group.claim(each).owner == second.participant.who for each in group.held(second))
+    assert all(group.claim(partition).owner == second.participant.who for partition in group.held(second))
 
 
 def test_a_process_cut_off_from_the_log_joins_once_it_can_write() -> None:
@@ -305,7 +305,7 @@ def test_a_leaving_member_frees_everything_at_once() -> None:
     assert group.owners().count("bert") == 0
     assert group.held(bert) == []
     group.run(1)
-    assert group.held(anna) == group.partitions, "nobody waits for a silence"
+    assert group.held(anna) == group.partitions, "no process waits for a silence"
 
 
 def test_claims_that_are_on_their_way_when_a_member_leaves_hold_nothing_up() -> None:
@@ -390,7 +390,7 @@ def test_a_join_in_flight_at_close_leaves_no_member() -> None:
 
 
 def test_a_release_that_was_sent_is_not_called_off() -> None:
-    """It may be read at any time: who works on would work beside the next owner."""
+    """It may be read at any time: a process that works on would work alongside the next owner."""
     group = VirtualGroup(partitions=2)
     group.start("aaa", requested=[Partition("other", "id-of-other", 0)])
     anna = group.start("anna")
@@ -407,10 +407,10 @@ def test_a_release_that_was_sent_is_not_called_off() -> None:
                 stalled += records
             else:
                 group.append(records)
-    [released] = partitions_of(next(each for each in stalled if isinstance(each, ReleasingPartition)))
+    [released] = partitions_of(next(record for record in stalled if isinstance(record, ReleasingPartition)))
     group.leave(cleo)
     group.run(1)
     assert released not in group.held(anna)
     group.append(stalled)
     group.run(2)
-    assert group.held(anna) == group.partitions, "once its own release was read it is claimed anew"
+    assert group.held(anna) == group.partitions, "once its own release was read it is claimed again"

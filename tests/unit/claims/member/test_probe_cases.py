@@ -96,7 +96,7 @@ def test_a_won_claim_that_an_unclean_election_cuts_off_is_won_again_above_the_ta
     anna = group.start("anna")
     group.run(2)
     assert anna.participant.held(group.now)[partition] == 1
-    # The broker comes back with an older log: the claim and everything behind it is gone for whoever reads it now.
+    # The broker comes back with an older log: the claim and everything after it is gone for new readers.
     cut = next(offset for offset, (record, _) in enumerate(group.log) if isinstance(record, ClaimingPartition))
     del group.log[cut:]
     anna.asleep = True

@@ -58,9 +58,9 @@ def test_a_new_member_gets_its_share_within_two_intervals_while_the_others_conti
     cleo = group.start("cleo")
     group.run(2)
     assert len(group.held(cleo)) == 4
-    for each in first:
-        assert len(group.held(each)) == 4
-        assert set(group.held(each)) < held[each.participant.who.client_id], "what it keeps, it kept"
+    for process in first:
+        assert len(group.held(process)) == 4
+        assert set(group.held(process)) < held[process.participant.who.client_id], "what it keeps, it kept"
     assert len(group.records_of(ReleasingPartition)) == 2, "one record of each releases what is above its share"
 
 
@@ -170,7 +170,7 @@ def test_m4_in_a_pause_all_members_release_and_none_claims() -> None:
     group.run(4)
     pause(group)
     group.read_log(anna)
-    assert group.held(anna) == [], "work stops at the word"
+    assert group.held(anna) == [], "work stops when the pause is read"
     group.run(1)
     assert group.owners() == [None] * 4
     claims = len(group.records_of(ClaimingPartition))
@@ -265,10 +265,10 @@ def test_a_partition_freed_by_an_administrator_goes_to_another_member_first() ->
     group = VirtualGroup(partitions=2)
     anna, bert = group.start("anna"), group.start("bert")
     group.run(4)
-    [mine] = group.held(anna)
-    group.append_record(FreeingPartition(who=ADMIN, seq=1, partition=mine, if_token=group.claim(mine).token))
+    [partition] = group.held(anna)
+    group.append_record(FreeingPartition(who=ADMIN, seq=1, partition=partition, if_token=group.claim(partition).token))
     group.run(1)
-    assert mine in group.held(bert)
+    assert partition in group.held(bert)
 
 
 # claims that come late (ghosts)
@@ -319,7 +319,7 @@ def test_p11_a_claim_sent_twice_without_acknowledgement_is_one_claim() -> None:
     assert group.claim(web(0)).token == 1
 
 
-# what a member tells
+# what a member reports
 
 
 def test_a_member_reports_claims_won_lost_and_released() -> None:
@@ -358,9 +358,9 @@ def test_a_heartbeat_holds_only_changes() -> None:
     anna.participant.holdings.progress(web(1), 5)
     before = len(group.records_of(Heartbeat))
     group.run(6)
-    said = [len(record.beats) for record in group.records_of(Heartbeat)[before:]]
-    assert said.count(1) == 1
-    assert sum(said) == 1
+    beat_counts = [len(record.beats) for record in group.records_of(Heartbeat)[before:]]
+    assert beat_counts.count(1) == 1
+    assert sum(beat_counts) == 1
 
 
 def test_an_owners_seek_back_is_not_undone_by_its_next_heartbeat() -> None:

@@ -12,7 +12,7 @@ from tests.unit.claims.member.virtual_group import VirtualGroup, VirtualProcess
 
 
 class QuietJournal:
-    """A log to which nobody appends; keeps for how long the client was to wait."""
+    """A log to which nothing is appended; keeps for how long the client was to wait."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -26,7 +26,7 @@ class QuietJournal:
 
 
 class Waiting:
-    """One member of a room that looks at its log, and how it waited for it."""
+    """One member of a group that polls its log, and how long it waited."""
 
     def __init__(self, group: VirtualGroup, process: VirtualProcess) -> None:
         self._participant = process.participant
@@ -46,7 +46,7 @@ def test_a_member_sleeps_once_its_group_has_been_quiet_for_an_interval() -> None
     member = Waiting(group, group.start("anna"))
     assert member.look() == (POLL_SECONDS, [])
     group.run(0.9)
-    # Not as soon as everything is shared: whoever joins next should not wait for it.
+    # Not as soon as everything is shared: the next member to join should not wait for it.
     assert member.look() == (POLL_SECONDS, [])
     group.run(0.2)
     assert member.look() == (0, [min(INTERVAL / 20, REST_SECONDS_MAX)])

@@ -1,4 +1,4 @@
-"""A room in which members speak in turn, over a log that everybody hears at once; time passes only when told to."""
+"""A group in virtual time: members take turns over a log in memory, and time passes only in `run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(slots=True)
 class VirtualProcess:
-    """One process in the room. Who is `asleep` neither reads nor speaks; `cut_off` reads and is not heard."""
+    """One process of the group; `asleep`: it neither reads nor sends; `cut_off`: it reads, and its records are lost."""
 
     participant: Participant
     asleep: bool = False
@@ -32,7 +32,7 @@ class VirtualProcess:
 
 
 class VirtualGroup:
-    """One group, its coordination log, and everybody in it."""
+    """One group, its coordination log, and its processes."""
 
     def __init__(self, partitions: Sequence[Partition] | int = 4) -> None:
         self.partitions = [web(number) for number in range(partitions)] if isinstance(partitions, int) else partitions
@@ -51,7 +51,7 @@ class VirtualGroup:
         heartbeat_seconds: float = INTERVAL,
         **options: Any,
     ) -> VirtualProcess:
-        """A process starts: it reads what there is and begins."""
+        """Start a process: it reads the log and begins."""
         member = MemberOptions(GROUP, client_id, heartbeat_seconds, **options)
         participant = Participant(member, nonce, GroupView(GROUP, heartbeat_seconds))
         participant.request(self.partitions if requested is None else requested, {})
@@ -68,7 +68,7 @@ class VirtualGroup:
         process.read = len(self.log)
 
     def step(self, process: VirtualProcess) -> None:
-        """Read, decide, speak; raises what ends the process."""
+        """Read, decide, send; raises what ends the process."""
         self.read_log(process)
         records = process.participant.decide(self.now)
         if process.cut_off:
@@ -80,7 +80,7 @@ class VirtualGroup:
         self.log += [(record, self.now + self.broker_skew) for record in records]
 
     def append_record(self, record: Record) -> None:
-        """Somebody from outside speaks."""
+        """Append a record of a process outside the group."""
         self.append([record])
 
     def run(self, intervals: float, step_seconds: float = 0.5) -> None:
@@ -100,10 +100,10 @@ class VirtualGroup:
         self.append(process.participant.leave(self.now))
         process.gone = True
 
-    # what is so
+    # state
 
     def view(self) -> GroupView:
-        """As somebody sees it who reads everything now."""
+        """The view of a reader that reads everything now."""
         view = GroupView(GROUP, INTERVAL)
         for offset, (record, appended_at) in enumerate(self.log):
             view.read(offset, record, self.now, appended_at)

@@ -1,4 +1,4 @@
-"""Any talk of any members: what several lives say from older and newer views of one log, sense and nonsense alike."""
+"""Random logs: records that several processes send from older and newer views of one log, valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ DRAFTS_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What somebody wants to say: `behind` records are not yet read by it, `number` is an offset or a choice.
+    """A record to be: its sender has not yet read the last `behind` records; `number` is an offset or a choice.
 
-    An `plausible` word is said by whoever may say it, where the speaker's view knows one.
+    A `plausible` draft is sent by the owner of the partition, where the kind of record needs one.
     """
 
     kind: type[Record]
@@ -56,7 +56,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record of the log, and the state before and behind it."""
+    """One record of the log, and the state before and after it."""
 
     offset: int
     record: Record
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a speaker knows when it speaks."""
+    """What the sender has read when it sends a draft."""
 
     state: GroupState
     draft: Draft
@@ -152,7 +152,7 @@ _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 
 
 def random_drafts() -> st.SearchStrategy[list[Draft]]:
-    """Long talks by a seed: drawn word by word they would rarely come far."""
+    """Long lists by a seed: hypothesis, drawing one draft at a time, would mostly draw short ones."""
     return st.integers(0, 2**32 - 1).map(drafts_of)
 
 
@@ -172,7 +172,7 @@ def drafts_of(seed: int) -> list[Draft]:
 
 
 def log_of(drafts: list[Draft]) -> list[Step]:
-    """The log that this talk becomes, folded; two members have joined before."""
+    """The log that these drafts become, folded; two members have joined before."""
     states = [GroupState()]
     steps = []
     joins = [Draft(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]

@@ -47,28 +47,28 @@ from tests.unit.claims.protocol.any_records import records, texts
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2"
 GROUP = "shop"
 WEB = Partition("web", "kQ2x", 3)
-SAID: dict[str, Any] = {"who": MemberId("anna", "5f3a"), "seq": 7}
+SENDER: dict[str, Any] = {"who": MemberId("anna", "5f3a"), "seq": 7}
 BEATS = (Beat(WEB, 9, 1000, 25, 1), Beat(Partition("web", "kQ2x", 4), 2))
-WANTS = (RequestedTopic("hot", "Zz-1", ((0, 1),)), RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))))
+TOPICS = (RequestedTopic("hot", "Zz-1", ((0, 1),)), RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))))
 
 
 RELEASED: list[Record] = [
-    JoiningGroup(**SAID, if_last=41, heartbeat_seconds=2.5, wants=WANTS),
-    LeavingGroup(**SAID, beats=BEATS),
-    ForgettingMember(**SAID, client_id="bert", if_last=12),
-    BalancingGroup(**SAID, if_changed=40),
-    Heartbeat(**SAID, wants=WANTS, beats=BEATS),
+    JoiningGroup(**SENDER, if_last=41, heartbeat_seconds=2.5, wants=TOPICS),
+    LeavingGroup(**SENDER, beats=BEATS),
+    ForgettingMember(**SENDER, client_id="bert", if_last=12),
+    BalancingGroup(**SENDER, if_changed=40),
+    Heartbeat(**SENDER, wants=TOPICS, beats=BEATS),
     ClaimingPartition(
-        **SAID,
+        **SENDER,
         requests=(ClaimRequest(WEB, 8, 6), ClaimRequest(Partition("hot", "Zz-1", 0))),
     ),
-    ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share"),
-    ClaimingMessages(**SAID, partition=WEB, token=9, if_seeks=1, end=2000),
-    Seeking(**SAID, partition=WEB, if_token=9, if_seeks=1, position=60, reason="the log was cut"),
-    FreeingPartition(**SAID, partition=WEB, if_token=9, position=3, reason="released by an administrator"),
-    ForgettingPartitions(**SAID, partitions=(WEB,)),
-    ReleaseGroup(**SAID, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
-    ResumingGroup(**SAID, pause_id="p-1"),
+    ReleasingPartition(**SENDER, beats=BEATS, reason="above the fair share"),
+    ClaimingMessages(**SENDER, partition=WEB, token=9, if_seeks=1, end=2000),
+    Seeking(**SENDER, partition=WEB, if_token=9, if_seeks=1, position=60, reason="the log was cut"),
+    FreeingPartition(**SENDER, partition=WEB, if_token=9, position=3, reason="released by an administrator"),
+    ForgettingPartitions(**SENDER, partitions=(WEB,)),
+    ReleaseGroup(**SENDER, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
+    ResumingGroup(**SENDER, pause_id="p-1"),
 ]
 MESSAGES = next(item for item in RELEASED if isinstance(item, ClaimingMessages))
 RELEASE = next(item for item in RELEASED if isinstance(item, ReleasingPartition))
@@ -106,7 +106,7 @@ def test_every_kind_has_a_golden_file() -> None:
     assert sorted(type(record).__name__ for record in RELEASED) == kinds
 
 
-# whatever is said arrives as it was said
+# records survive encoding and decoding unchanged
 
 
 @given(records(), st.integers(1, NUMBER_MAX))

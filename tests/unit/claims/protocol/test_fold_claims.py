@@ -39,10 +39,10 @@ def annas(position: int | None = None) -> Log:
 
 
 def held(log: Log, **content: Any) -> bool:
-    """Whether the claim is anna's under token 1, with this content besides."""
+    """Whether the claim is anna's under token 1, with this content."""
     claim = log.claim_of()
-    wanted = Claim(token=1, owner=ANNA, held=True, last=claim.last, **content)
-    return claim == wanted
+    expected = Claim(token=1, owner=ANNA, held=True, last=claim.last, **content)
+    return claim == expected
 
 
 def silence(log: Log, who: MemberId) -> None:
@@ -95,13 +95,13 @@ def test_a_silent_owner_loses_all_claims_by_one_record_that_names_its_last_heart
     assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=7, position=7)
 
 
-@pytest.mark.parametrize("word", ["heartbeat", "claim", "refused"])
-def test_any_record_of_a_silent_member_defeats_its_eviction(word: str) -> None:
+@pytest.mark.parametrize("kind", ["heartbeat", "claim", "refused"])
+def test_any_record_of_a_silent_member_defeats_its_eviction(kind: str) -> None:
     log = annas()
     last = log.state.members["anna"].last
-    if word == "heartbeat":
+    if kind == "heartbeat":
         log.append(Heartbeat, ANNA)
-    elif word == "claim":
+    elif kind == "claim":
         log.claim(ANNA, web(1))
     else:
         assert log.append(ReleasingPartition, ANNA, beats=(Beat(web(5), 9),)) is not None

@@ -1,4 +1,4 @@
-"""The laws of the fold: they hold whatever anybody says, from whatever view, in whatever order."""
+"""The laws of the fold: they hold for any records, sent from any view, in any order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_token_has_only_one_owner_ever(drafts: list[Draft]) -> None:
 
 
 def forgotten(step: Step, partition: Partition) -> bool:
-    """What is forgotten begins anew: nobody wants it any more, and tables keep their tokens."""
+    """A forgotten partition starts at token 0: no member requests it any more, and tables keep their tokens."""
     return isinstance(step.record, ForgettingPartitions) and partition not in step.after.claims
 
 
@@ -125,20 +125,20 @@ def test_a_position_falls_only_by_a_seek(drafts: list[Draft]) -> None:
 
 
 def _spans(member: MemberState) -> list[tuple[int, int]]:
-    """The numbers of the partitions that a member wants; all are of one topic."""
-    return [span for wanted in member.wants for span in wanted.spans]
+    """The numbers of the partitions that a member requests; all are of one topic."""
+    return [span for topic in member.wants for span in topic.spans]
 
 
 @given(random_drafts())
 def test_the_target_gives_every_requested_partition_to_one_present_member(drafts: list[Draft]) -> None:
     for step in log_of(drafts):
         if step.after.balanced == step.offset:
-            given_out = [each for partitions in step.after.target.values() for each in partitions]
+            given_out = [partition for partitions in step.after.target.values() for partition in partitions]
             spans = [span for member in step.after.members.values() if member.present for span in _spans(member)]
-            wanted = [
+            expected = [
                 partition for partition in PARTITIONS if any(start <= partition.number < end for start, end in spans)
             ]
-            assert sorted(given_out) == wanted
+            assert sorted(given_out) == expected
             assert all(step.after.members[client_id].present for client_id in step.after.target)
 
 
@@ -177,8 +177,8 @@ def test_at_most_once_no_offset_is_claimed_twice(drafts: list[Draft]) -> None:
 
 def test_the_simulation_reaches_every_kind_of_record() -> None:
     """The laws above hold in silence, too: here every kind is seen to be accepted and refused."""
-    heard = Counter(
+    counts = Counter(
         (type(step.record), step.refusal is None) for seed in range(300) for step in log_of(drafts_of(seed))
     )
-    assert [kind.__name__ for kind in get_args(Record) if heard[kind, True] < 10] == []
-    assert [kind.__name__ for kind in get_args(Record) if heard[kind, False] < 10 and kind is not ReleaseGroup] == []
+    assert [kind.__name__ for kind in get_args(Record) if counts[kind, True] < 10] == []
+    assert [kind.__name__ for kind in get_args(Record) if counts[kind, False] < 10 and kind is not ReleaseGroup] == []

@@ -1,4 +1,4 @@
-"""The fold of members and pauses: who has a client id, and when nobody may claim."""
+"""The fold of members and pauses: which process has a client id, and when no member may claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.claims.protocol.state import MemberState, Pause
 from tests.support.coordination import ANNA, BERT, INTERVAL, WEB, Log, web
 
 ANNA_AGAIN = MemberId("anna", "a2")
-WANTS = requested_topics([WEB])
+TOPICS = requested_topics([WEB])
 
 
 def joined() -> Log:
@@ -26,15 +26,15 @@ def joined() -> Log:
 
 
 def join(log: Log, who: MemberId, if_last: int | None, **content: object) -> str | None:
-    content_of_join = {"heartbeat_seconds": INTERVAL, "wants": WANTS, **content}
-    return log.append(JoiningGroup, who, if_last=if_last, **content_of_join)
+    joining = {"heartbeat_seconds": INTERVAL, "wants": TOPICS, **content}
+    return log.append(JoiningGroup, who, if_last=if_last, **joining)
 
 
 # members
 
 
 def test_a_new_client_id_joins() -> None:
-    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, WANTS)
+    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, TOPICS)
 
 
 def test_a_new_process_that_did_not_read_the_old_one_is_refused() -> None:
@@ -102,7 +102,7 @@ def test_a_member_that_left_is_not_brought_back_by_a_late_heartbeat() -> None:
 def test_a_heartbeat_takes_over_what_changed_and_keeps_the_rest() -> None:
     log = joined()
     assert log.append(Heartbeat, ANNA) is None
-    assert log.state.members["anna"] == MemberState(ANNA, 2, True, WANTS)
+    assert log.state.members["anna"] == MemberState(ANNA, 2, True, TOPICS)
     assert log.append(Heartbeat, ANNA, wants=requested_topics([web(1)])) is None
     assert log.state.members["anna"] == MemberState(ANNA, 3, True, requested_topics([web(1)]))
 
@@ -151,7 +151,7 @@ def test_a_target_is_computed_once_for_each_change() -> None:
     assert log.balance() is None
     assert list(log.state.target.values()) == [(WEB,)]
     assert log.balance() is not None, "nothing has changed"
-    log.append(Heartbeat, ANNA, wants=WANTS)
+    log.append(Heartbeat, ANNA, wants=TOPICS)
     assert not is_unbalanced(log), "the same again asks for nothing"
     log.append(Heartbeat, ANNA, wants=requested_topics([WEB, web(1)]))
     assert is_unbalanced(log)
@@ -217,6 +217,6 @@ def test_a_pause_is_resumed_once() -> None:
 def test_a_refused_foreign_record_only_advances_the_position() -> None:
     log = joined()
     before = log.state.copy()
-    log.append(LeavingGroup, MemberId("nobody", "n"))
+    log.append(LeavingGroup, MemberId("unknown", "n"))
     before.next_offset += 1
     assert log.state == before

@@ -39,7 +39,7 @@ def test_silence_counts_from_the_last_accepted_record() -> None:
     log.append(ForgettingMember, BERT, client_id="anna", if_last=0)
     view = view_of(log, [0.0, 0.0, 5.0, 90.0])
     assert view.silence_seconds("anna", 100.0) == 95.0
-    assert view.silence_seconds("bert", 100.0) == 10.0, "a refused word is a word"
+    assert view.silence_seconds("bert", 100.0) == 10.0, "a refused record counts too"
 
 
 def test_no_member_is_suspected_without_a_record() -> None:
@@ -110,10 +110,10 @@ def test_a_pause_has_the_same_length_under_every_leader_and_snapshot(kept_after:
     for _ in range(4):
         log.append(Heartbeat, ANNA)
     # 10 seconds by the first clock, 49 by the second, which shows quite another time, and then 2 more.
-    told = [(100.0, 1), (100.0, 1), (110.0, 1), (5000.0, 2), (5049.0, 2), (5051.0, 2)]
+    appends = [(100.0, 1), (100.0, 1), (110.0, 1), (5000.0, 2), (5049.0, 2), (5051.0, 2)]
     view = GroupView(GROUP, 10.0)
     over: list[bool] = []
-    for offset, (record, (appended_at, epoch)) in enumerate(zip(log.records, told, strict=True)):
+    for offset, (record, (appended_at, epoch)) in enumerate(zip(log.records, appends, strict=True)):
         view.read(offset, record, appended_at, appended_at, epoch)
         over.append(view.pause_is_over("p"))
         if offset == kept_after:

@@ -42,11 +42,11 @@ def view_of(
 ) -> tuple[GroupView, list[GroupState]]:
     """A reader that reads each record at its own time, and what it saw behind each."""
     view = GroupView(GROUP, INTERVAL)
-    seen = []
+    states = []
     for offset, record in enumerate(records):
         view.read(offset, record, read_at[offset], appended_at[offset])
-        seen.append(view.state.copy())
-    return view, seen
+        states.append(view.state.copy())
+    return view, states
 
 
 # upstream
@@ -56,7 +56,7 @@ def test_upstream_8_a_claim_is_beyond_suspicion_for_two_intervals() -> None:
     view, _ = view_of(annas().records, [0.0] * 4 + [1.0], [0.0] * 5)
     assert [view.suspected("anna", now) for now in (1.0, 62.0, 120.0, 121.0)] == [False] * 4
     assert view.suspected("anna", 121.5)
-    assert view.claim(WEB).held_by(ANNA), "suspicion takes nothing from anybody"
+    assert view.claim(WEB).held_by(ANNA), "suspicion alone releases nothing"
 
 
 def test_upstream_9_state_is_immutable() -> None:
@@ -104,7 +104,7 @@ def test_upstream_15_partitions_of_any_number_are_read_in_parallel() -> None:
 
 
 def contested() -> list[Record]:
-    """A log with a claim, a silence, a take-over, a lost race and words of the dead."""
+    """A log with a claim, a silence, a take-over, a lost race and late records of a replaced process."""
     log = annas(5)
     taken_over(log)
     log.append(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
@@ -129,7 +129,7 @@ def test_p1_a_reader_of_today_agrees_with_one_of_yesterday_at_every_place() -> N
 def test_p2_clocks_that_differ_change_no_state(skew: float) -> None:
     records = contested()
     _, straight = view_of(records, LIVE, LIVE)
-    _, skewed = view_of(records, [item + skew for item in LIVE], [each - skew for each in LIVE])
+    _, skewed = view_of(records, [item + skew for item in LIVE], [instant - skew for instant in LIVE])
     assert skewed == straight
 
 
@@ -175,7 +175,7 @@ def test_p11_a_claim_whose_acknowledgement_was_lost_is_known_by_reading() -> Non
     log = Log()
     claim = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
     assert log.append_record(claim) is None
-    assert log.append_record(replace(claim, seq=2)) is not None, "sent once more because nobody answered"
+    assert log.append_record(replace(claim, seq=2)) is not None, "sent once more because no answer came"
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3)
 
 

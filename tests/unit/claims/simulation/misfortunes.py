@@ -23,7 +23,7 @@ class Misfortunes:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
-        self._strangers = 0
+        self._other_heartbeats = 0
         self._pauses = 0
         self._of_processes: list[tuple[float, Callable[[Process], None]]] = [
             (0.004, self._nap),
@@ -44,7 +44,7 @@ class Misfortunes:
             (0.002, self._seek),
             (0.003, self._other_list),
             (0.001, self._grow),
-            (0.001, self._stranger),
+            (0.001, self._other_heartbeat),
             (0.003, self._retention),
             (0.001, self._loss),
         ]
@@ -90,7 +90,7 @@ class Misfortunes:
         self._crash(process)
 
     def _interrupt(self, process: Process) -> None:
-        """The process lives, and begins a new membership: its client to the coordination topic was renewed."""
+        """A running process begins a new membership: its client to the coordination topic was renewed."""
         process.agent.interrupt()
 
     def _hang(self, process: Process) -> None:
@@ -114,7 +114,7 @@ class Misfortunes:
         self._world.append(FreeingPartition(who=ADMIN, seq=0, partition=partition, if_token=token))
 
     def _seek(self) -> None:
-        """To an earlier or later position, of a partition that somebody holds or nobody; sometimes it is refused."""
+        """To an earlier or later position, of a partition with or without an owner; sometimes it is refused."""
         partition, token = self._any_claim()
         claim = self._world.log.state.claim(partition)
         position = self._world.trade.some_position(partition)
@@ -144,14 +144,14 @@ class Misfortunes:
         if number < 6:
             new = Partition(*topic, number)
             self._world.partitions = sorted([*self._world.partitions, new])
-            for client_id, wanted in list(self._world.lists.items()):
-                if topic[0] in {each.topic for each in wanted}:
-                    self._world.request([client_id], sorted([*wanted, new]))
+            for client_id, requested in list(self._world.lists.items()):
+                if topic[0] in {partition.topic for partition in requested}:
+                    self._world.request([client_id], sorted([*requested, new]))
 
-    def _stranger(self) -> None:
+    def _other_heartbeat(self) -> None:
         """A process that was configured otherwise than the group."""
-        self._strangers += 1
-        self._world.start(f"s{self._strangers}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
+        self._other_heartbeats += 1
+        self._world.start(f"s{self._other_heartbeats}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
 
     # brokers
 

@@ -61,16 +61,16 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One life of a member, with its own clock, its own slowness, and work under way."""
+    """One incarnation of a member, with its own clock, its own delays, and work in flight."""
 
     options: MemberOptions
-    wanted: Sequence[Partition]
+    requested: Sequence[Partition]
     monotonic: Callable[[float], float]
     read_max: int
     agent: SimulatedAgent = field(init=False)
     asleep_until: float = 0.0
     hung_until: float = 0.0
-    """Up to then its work shows no sign of life."""
+    """Up to then its work makes no progress."""
     mute_until: float = 0.0
     """Up to then nothing that it sends arrives."""
     error: PenstockError | None = None
@@ -212,12 +212,12 @@ class SimulatedAgent(Agent):
         self._participant, self._session = participant, session
 
     def leave(self) -> None:
-        """Leave cleanly; a process that lives joins again in its next round."""
+        """Leave cleanly; a running process joins again in its next round."""
         if self._participant is not None and self._session is not None:
             self._leave(self._session, self._participant)
 
     def interrupt(self) -> None:
-        """The membership is over without a word: its clients failed."""
+        """The membership ends without a record: its clients failed."""
         self._participant = self._session = None
 
     def send_records(self, records: Sequence[Record]) -> None:
@@ -225,7 +225,7 @@ class SimulatedAgent(Agent):
             self._session.send(self._participant, records)
 
     def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
-        """Nobody waits in the simulation: whether a record arrived shows in a later round."""
+        """The simulation does not wait: whether a record arrived shows in a later round."""
         raise OutcomeUnknownError("the records are under way")
 
 
@@ -237,7 +237,7 @@ class Trade(Protocol):
         ...
 
     def start(self, process: Process) -> None:
-        """A process begins its life."""
+        """A process starts."""
         ...
 
     def closing(self, process: Process) -> None:
@@ -306,7 +306,7 @@ class PlainTrade:
         """It is not in the log yet."""
 
     def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
-        """The work says what it needs."""
+        """The work requests its partitions."""
 
     def lost(self) -> None:
         """The work remembers what it needs."""

@@ -66,14 +66,16 @@ def _calm_down(world: World) -> None:
         world.restart()
     world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
     world.processes = [item for item in world.processes if item.client_id in world.lists]
-    world.settle()
+    world.stabilize()
     for process in world.processes:
         process.asleep_until = process.hung_until = process.mute_until = 0.0
         process.read_max = QUICK
     for pause_id in list(world.log.state.pauses):
         world.append(ResumingGroup(who=ADMIN, seq=0, pause_id=pause_id))
     world.run_for(CALM_INTERVALS - 4)
-    world.checks.quiet = frozenset(each.participant.who for each in world.living() if each.participant is not None)
+    world.checks.quiet = frozenset(
+        process.participant.who for process in world.living() if process.participant is not None
+    )
     world.run_for(4)
     _check_progress(world)
 

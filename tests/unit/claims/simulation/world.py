@@ -1,4 +1,4 @@
-"""Where a simulated group lives: time, network and processes. Nothing happens here by itself but what is asked for."""
+"""The environment of a simulated group: time, network and processes. Nothing happens here by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.claims.simulation.trades import TRADES
 
 STEP = 1.25
 QUICK = 1000
-"""As many records as anybody reads in one step."""
+"""As many records as a process reads in one step."""
 DELIVERY_SECONDS_MAX = 5.0
 """After so long a producer reports that a record could not be delivered; it may arrive all the same."""
 WORK_TIMEOUT_SECONDS = 3 * INTERVAL
@@ -85,11 +85,11 @@ class World:
         self.outcome = Outcome(self.trade)
         client_ids = [f"m{number}" for number in range(self.rng.randint(2, 4))]
         self.lists = {item: self.some_list() for item in client_ids}
-        self.outcome.lists = len({tuple(each) for each in self.lists.values()})
-        self.newcomers = [(self.rng.uniform(0, 3 * INTERVAL), each) for each in client_ids]
+        self.outcome.lists = len({tuple(partitions) for partitions in self.lists.values()})
+        self.newcomers = [(self.rng.uniform(0, 3 * INTERVAL), client_id) for client_id in client_ids]
 
     def some_list(self) -> list[Partition]:
-        """What a member wants: mostly everything, sometimes only some of the topics."""
+        """What a member requests: mostly everything, sometimes only some of the topics."""
         if self.rng.random() < 0.8:
             return self.partitions
         topics = sorted({partition.topic for partition in self.partitions})
@@ -136,7 +136,7 @@ class World:
 
     def _turn(self, process: Process) -> None:
         agent, works = process.agent, process.hung_until <= self.now
-        agent.request(process.wanted, {item: self.trade.floor(item) for item in process.wanted})
+        agent.request(process.requested, {item: self.trade.floor(item) for item in process.requested})
         if works:
             agent.working()
         try:
@@ -154,15 +154,15 @@ class World:
             self.checks.agreement(process.participant.view, self.log.entries[process.agent.journal.read - 1])
 
     def _end(self, process: Process, error: PenstockError) -> None:
-        """A process stops; whoever watches over it starts it again if its client id is not at work elsewhere."""
+        """A process stops; its supervisor starts it again if its client id is not in use elsewhere."""
         process.error = error
         name = type(error).__name__
         self.outcome.ended[name] = self.outcome.ended.get(name, 0) + 1
         expected = (DuplicateClientError, ReplacedError, DifferentHeartbeatError, LostHistoryError)
         if not isinstance(error, expected):
             self.checks.fail(f"{process.client_id} ended at {self.now}: {error!r}")
-        stranger = process.client_id not in self.lists
-        if not stranger and process.client_id not in [item.client_id for item in self.living()]:
+        temporary = process.client_id not in self.lists
+        if not temporary and process.client_id not in [item.client_id for item in self.living()]:
             self.newcomers.append((self.now + INTERVAL, process.client_id))
 
     # processes
@@ -185,7 +185,7 @@ class World:
             self.lists[client_id] = partitions
         for process in self.living():
             if process.client_id in client_ids:
-                process.wanted = partitions
+                process.requested = partitions
 
     def lose_log(self, recreated: bool) -> None:
         """The log is recreated or cut, and what was under way to it is lost.
@@ -241,28 +241,28 @@ class World:
         lost = any(record.who.client_id == process.client_id for _, _, record in self._reported)
         if self.out or lost or process.mute_until > self.now or any(at > self.now + STEP for at, _, _ in ours):
             return False
-        self._under_way = [each for each in self._under_way if each[1] is not process]
+        self._under_way = [sent for sent in self._under_way if sent[1] is not process]
         for _, _, record in ours:
             self.append(record, visible_at=self.now)
         return bool(ours)
 
-    def settle(self) -> None:
+    def stabilize(self) -> None:
         """What is late arrives now."""
         self._under_way = [(self.now, process, record) for _, process, record in self._under_way]
 
     def _deliver(self) -> None:
         if not self.out:
             due = [item for item in self._under_way if item[0] <= self.now]
-            self._under_way = [each for each in self._under_way if each[0] > self.now]
+            self._under_way = [sent for sent in self._under_way if sent[0] > self.now]
             for _, _, record in due:
                 self.append(record)
         for at, failed, record in self._reported:
             if at <= self.now:
                 failed(record)
-        self._reported = [each for each in self._reported if each[0] > self.now]
+        self._reported = [report for report in self._reported if report[0] > self.now]
 
     def append(self, record: Record, visible_at: float | None = None) -> str | None:
-        """A record is in the log: somebody from outside speaks, or what was under way arrives."""
+        """Append a record to the log: one of an administrator, or one that was in flight."""
         before = self.log.state
         soon = self.now + self.rng.choice((0.0, 0.0, self.step_seconds))
         entry, refusal = self.log.append(record, self.now, soon if visible_at is None else visible_at)

@@ -22,8 +22,6 @@ ANSWERS_MIN = 4
 LASTING_INTERVALS = 3
 """For how many heartbeat intervals, at least."""
 LASTING_SECONDS_MIN = 3.0
-
-
 IN_FLIGHT_MAX = 1000
 
 Delivery = Literal["at_least_once", "at_most_once"]
@@ -101,19 +99,14 @@ class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(
-        self,
-        agent: Agent,
-        log: Topics,
-        open_client: Callable[[], Topics],
-        options: DeliveryOptions,
-        listener: EventListener,
+        self, agent: Agent, log: Topics, reopen: Callable[[], Topics], options: DeliveryOptions, report: EventListener
     ) -> None:
-        """`open_client` opens another client, to check an unexpected answer."""
+        """`reopen` opens another client, to check an unexpected answer."""
         self._agent = agent
         self._log = log
-        self._open_client = open_client
+        self._reopen = reopen
         self._options = options
-        self._report = listener
+        self._report = report
         self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
         self._unexpected: dict[Partition, _UnexpectedAnswer] = {}
         self._known: frozenset[Partition] = frozenset()
@@ -158,12 +151,12 @@ class StartOffsets:
         return unexpected is not None and now - unexpected.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
-        doubted = [partition for partition in claims if partition in self._unexpected]
+        checked = [partition for partition in claims if partition in self._unexpected]
         bounds = dict(self._log.bounds([partition for partition in claims if partition not in self._unexpected]))
-        if doubted:
+        if checked:
             # Another client asks the present leaders of the partitions.
-            with closing(self._open_client()) as log:
-                bounds |= log.bounds(doubted)
+            with closing(self._reopen()) as log:
+                bounds |= log.bounds(checked)
         return bounds
 
     # without a position
@@ -216,7 +209,7 @@ class StartOffsets:
             (partition, {"if_token": claims[partition].token, "position": offset, "reason": reason})
             for partition, offset in starts.items()
         ]
-        verdicts = self._agent.send_each(Seeking, about)
+        verdicts = self._agent.send_all(Seeking, about)
         return {partition for partition, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
 
     # with a position
@@ -234,9 +227,7 @@ class StartOffsets:
         now, unexpected = self._agent.now(), self._unexpected.get(partition)
         if unexpected is None or (unexpected.token, unexpected.position) != (claim.token, position):
             self._unexpected[partition] = _UnexpectedAnswer(claim.token, position, now, now)
-            self._report(
-                ReadingInterrupted(reason=error.primary, detail="the broker is asked again before the member stops")
-            )
+            self._report(ReadingInterrupted(reason=error.primary, detail="the broker is asked again first"))
             return None
         unexpected.asked_at = now
         unexpected.answers += 1

@@ -214,7 +214,7 @@ class Deliveries:
         if about:
             # If it fails, the records stay in their queues; the log shows now or at the next poll what is claimed.
             with suppress(TransientError, OutcomeUnknownError):
-                self._agent.send_each(ClaimingMessages, about)
+                self._agent.send_all(ClaimingMessages, about)
 
     def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
         """Those of the streams whose next records are claimed by us in the log: no other member can claim them."""

@@ -1,4 +1,4 @@
-"""A claim that is in doubt for a while and then is ours again: the documented loop goes on, and nothing is lost."""
+"""A claim that is unconfirmed for a while and then is ours again: the documented loop goes on, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reading:
         return stream is not None
 
     def lose_the_broker(self) -> None:
-        """For longer than the lease, and nobody else is there to take over."""
+        """For longer than the lease, and no other process takes over."""
         self.agent.disconnected = True
         self.pass_seconds(3 * INTERVAL)
         assert self.supervisor.streams == {}
@@ -100,7 +100,7 @@ def test_a_record_made_by_hand_is_checked_against_the_present_stream() -> None:
 
 
 def test_work_done_under_a_doubtful_claim_is_reported_at_release() -> None:
-    """At most once it may be done then, as nobody else will do it: it is not lost."""
+    """At most once it may be done then, as no other process will do it: it is not lost."""
     member = Reading("at_most_once")
     works = member.hand_out(4)
     member.agent.disconnected = True

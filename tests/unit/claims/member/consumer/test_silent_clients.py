@@ -96,7 +96,7 @@ def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> No
         assert not stream.stuck()
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
     stream.hear_progress(300)
-    assert stream.stuck(), "it says the same as before"
+    assert stream.stuck(), "its position is the same as before"
 
 
 def test_progress_is_read_from_the_clients_statistics() -> None:
