@@ -46,7 +46,7 @@ STARTS = 5
 """How often start-up is measured; the median counts."""
 STEADY_INTERVALS = 2
 COMPILING_INTERVALS = 12
-"""How long everybody rests before the look: a broker that has just started compiles its code for about two minutes."""
+"""How long all members rest first: a broker that has just started compiles its code for about two minutes."""
 _DATA_TOPIC = "bench_claims"
 
 

@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(slots=True)
 class Timeline:
-    """The changes of owners of each partition, and who was taken for dead and when."""
+    """The changes of owners of each partition, and which member was declared gone when."""
 
     changes: dict[Partition, list[Change]] = field(default_factory=lambda: defaultdict(list))
     forgotten: list[tuple[float, str]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Timeline:
         ]
 
     def handovers(self) -> Iterator[tuple[float, float]]:
-        """When a living owner gave a partition away, and for how long it then had no owner."""
+        """When a live owner gave a partition away, and for how long it then had no owner."""
         for changes in self.changes.values():
             for one, other in pairwise(changes):
                 if one.client_id is None and one.by is not ForgettingMember:

@@ -43,7 +43,7 @@ GIVEN_UP_SHARE_MAX = 0.1
 ACTION_SECONDS = 4 * HEARTBEAT_SECONDS
 ACTIONS = ("kill", "kill", "kill", "sleep", "leave", "join", "restart")
 DRAIN_SECONDS_MAX = 180.0
-EVERYBODY = ""
+ALL_MEMBERS = ""
 
 
 @dataclass
@@ -109,14 +109,15 @@ class Chaos:
                 self.cluster.kill()
                 time.sleep(self.rng.uniform(0, 2) * HEARTBEAT_SECONDS)
                 self.cluster.restart()
-                self.excused.append((EVERYBODY, began_at, time.time() + 10 * HEARTBEAT_SECONDS))
+                self.excused.append((ALL_MEMBERS, began_at, time.time() + 10 * HEARTBEAT_SECONDS))
                 time.sleep(6 * HEARTBEAT_SECONDS)
         time.sleep(ACTION_SECONDS)
 
     def excuses(self, client_id: str, began_at: float, ended_at: float) -> bool:
         """Whether a process slept or was killed, or the broker was away, at some time between these two."""
         return any(
-            who in (client_id, EVERYBODY) and began_at <= end and ended_at >= begin for who, begin, end in self.excused
+            who in (client_id, ALL_MEMBERS) and began_at <= end and ended_at >= begin
+            for who, begin, end in self.excused
         )
 
 
@@ -267,9 +268,9 @@ def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, stable_at: fl
     handovers = [
         (at, seconds)
         for at, seconds in timeline.handovers()
-        if at > stable_at and not chaos.excuses(EVERYBODY, at, at + seconds)
+        if at > stable_at and not chaos.excuses(ALL_MEMBERS, at, at + seconds)
     ]
-    slept = [item for item in chaos.excused if item[0] != EVERYBODY]
+    slept = [item for item in chaos.excused if item[0] != ALL_MEMBERS]
     slow = [
         (round(at - stable_at), seconds)
         for at, seconds in handovers

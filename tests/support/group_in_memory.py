@@ -60,7 +60,7 @@ class MemoryGroup:
             pass
 
     def pass_seconds(self, seconds: float) -> None:
-        """Let time pass in small steps, in each of which everybody has its turns."""
+        """Let time pass in small steps, in each of which all members take their turns."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + STEP_SECONDS)

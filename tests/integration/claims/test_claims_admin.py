@@ -244,7 +244,7 @@ def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
     return [None if record.record is None else type(record.record) for record in records]
 
 
-def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
+def test_history_shows_the_takeover_from_a_killed_process(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         crew.join("anna")
         wait_until(lambda: crew.shared(COUNT // 2))
@@ -393,8 +393,8 @@ def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Age
     listed = runner.invoke(app, ["claims", "list", "--job", str(job)], catch_exceptions=False)
     assert "anna" in listed.stdout
     assert "hits/3" in listed.stdout
-    told_as_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
-    [claimed] = [line for line in told_as_text.stdout.splitlines() if "ClaimingPartition" in line]
+    output_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
+    [claimed] = [line for line in output_text.stdout.splitlines() if "ClaimingPartition" in line]
     assert "anna" in claimed and "hits/3" in claimed and claimed.endswith("applied")
 
 

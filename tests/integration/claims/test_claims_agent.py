@@ -23,7 +23,7 @@ def crew(bootstrap: str) -> Iterator[Crew]:
 
 
 def kept(before: Held, after: Held) -> bool:
-    """Whether whatever is held still is held under the same token."""
+    """Whether everything that is held still has the same token."""
     return all(before.get(partition, token) == token for partition, token in after.items())
 
 
@@ -56,7 +56,7 @@ def test_one_to_three_to_one_members_share_without_pauses(crew: Crew) -> None:
     assert "claim lost" not in crew.names("anna")
 
 
-def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
+def test_partitions_that_the_job_no_longer_has_are_released(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     anna.request(hits_up_to(3), {})
@@ -66,7 +66,7 @@ def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
 # who vanishes and who comes back
 
 
-def test_a_killed_process_is_followed_within_three_heartbeat_intervals(crew: Crew) -> None:
+def test_partitions_of_a_killed_process_are_taken_over_within_three_heartbeat_intervals(crew: Crew) -> None:
     anna = crew.join("anna")
     with other_process(crew, "bert") as process:
         wait_until(lambda: crew.shared(6))
@@ -176,5 +176,5 @@ def test_a_heartbeat_that_is_too_fast_is_refused() -> None:
         Agent(spec, MemberOptions("shop", "anna", HEARTBEAT_SECONDS_MIN / 2))
 
 
-def test_a_made_up_client_id_is_never_the_same() -> None:
+def test_generated_client_ids_are_unique() -> None:
     assert default_client_id() != default_client_id()

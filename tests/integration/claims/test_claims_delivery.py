@@ -146,7 +146,7 @@ def test_p15_p16_records_queued_under_a_lost_claim_are_not_delivered_and_deliver
         assert places(again) == [(0, offset) for offset in range(50)]
 
 
-def test_an_administrator_sends_a_running_group_back_and_it_does_everything_from_there_again(
+def test_after_an_administrators_seek_a_running_group_processes_everything_from_there_again(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """The removed upstream test of a rewind; its bug was that a later heartbeat undid it."""

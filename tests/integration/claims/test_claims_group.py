@@ -21,7 +21,7 @@ def crew(bootstrap: str) -> Iterator[Crew]:
     crew.close()
 
 
-def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_works_again(crew: Crew) -> None:
+def test_a_process_whose_work_hangs_releases_its_partitions_until_it_works_again(crew: Crew) -> None:
     events: list[Event] = []
     options = ClaimsSpec("hanging", HEARTBEAT_SECONDS, crew.topic, PLACES, work_timeout_seconds=3.0)
     claims = open_group(KafkaLogSpec(crew.bootstrap, group=crew.group), options, events.append)
@@ -60,7 +60,7 @@ def shown(claims: GroupClaims, partition: Partition) -> int | None:
         return participant.view.claim(partition).position
 
 
-def test_m1_a_claim_below_the_tables_token_is_let_go_and_claimed_again_above_it(crew: Crew) -> None:
+def test_m1_a_claim_below_the_tables_token_is_released_and_claimed_again_above_it(crew: Crew) -> None:
     claims = GroupClaims(crew.join("anna"))
     partition = crew.requested[0]
     wait_until(lambda: crew.shared(2))

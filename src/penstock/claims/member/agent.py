@@ -53,7 +53,7 @@ class Agent:
         work_timeout_seconds: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`work_timeout_seconds` without a `working` end the membership, up to the next one; None: never."""
+        """`work_timeout_seconds` without a call of `working` end the membership until the next call; None: never."""
         _check_member(member)
         self.member = member
         self.startup_seconds: float | None = None
@@ -129,7 +129,7 @@ class Agent:
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
         with self._lock:
             if position < 0 or lag < 0:
-                raise ValueError(f"no position and lag of a partition: {position}, {lag}")
+                raise ValueError(f"invalid position or lag of a partition: {position}, {lag}")
             if self._participant is not None:
                 self._participant.holdings.progress(partition, position, lag)
 
@@ -273,13 +273,13 @@ class Agent:
 
     def _leave(self, session: Session, participant: Participant) -> None:
         with self._lock:
-            farewell = participant.leave(self.now())
+            last_records = participant.leave(self.now())
             self._participant = self._session = None
-            session.send(participant, farewell)
+            session.send(participant, last_records)
         if session.journal.flush(self.member.heartbeat_seconds):
             self._report(LeftSilently(reason="the broker did not take the last records in time"))
             return
-        session.keep_last_snapshot(participant, farewell, self.member.heartbeat_seconds)
+        session.keep_last_snapshot(participant, last_records, self.member.heartbeat_seconds)
         session.journal.flush(self.member.heartbeat_seconds)
         self._report_all(session.events)
 

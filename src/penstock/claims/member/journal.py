@@ -187,7 +187,7 @@ class Journal:
         return [self._entry(message) for message in self._messages(seconds)]
 
     def _messages(self, seconds: float) -> list[Message]:
-        """Whatever is there, as soon as something is: waiting for more would only delay it."""
+        """All entries that are available, as soon as there is one: waiting for more would only delay it."""
         try:
             first = self._consumer.poll(seconds)
             result = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]

@@ -63,12 +63,12 @@ class DuplicateClientError(UserError):
 
 
 class DifferentHeartbeatError(UserError):
-    """The living members of the group have another heartbeat interval."""
+    """The live members of the group have another heartbeat interval."""
 
     def __init__(self, group: str, ours: float, theirs: float | None) -> None:
         super().__init__(
             f"group {group} runs with a heartbeat interval of {theirs} s, this process with {ours} s",
-            detail="members with different intervals would take each other for dead",
+            detail="members with different intervals would declare each other gone",
             hint="set the same `claims.heartbeat` in every process; to change it, stop all first",
         )
 
@@ -96,15 +96,15 @@ class Joining:
         self._outbox = outbox
         self._former_nonces = former_nonces
         self._begun_at = 0
-        self._knocked = False
+        self._probed = False
 
     def begin(self) -> None:
         """From here on a record of another process shows that it is alive."""
         self._begun_at = self._view.state.next_offset
-        self._knocked = False
+        self._probed = False
 
     def records(self, now: float, wants: tuple[RequestedTopic, ...]) -> list[Record]:
-        """What to send now to become a member; raises if a living process is in the way."""
+        """What to send now to become a member; raises if a live process is in the way."""
         if self._outbox.waiting(records.JoiningGroup):
             return []
         state, client_id = self._view.state, self._who.client_id
@@ -118,7 +118,7 @@ class Joining:
         if any(other.last >= self._begun_at for other in differing):
             raise DifferentHeartbeatError(self._options.group, interval, state.heartbeat_seconds)
         if any(not self._silent(member, now) for member in (*rivals, *differing)):
-            return self._knock()
+            return self._probe()
         if differing:
             return forgetting(self._outbox, differing)
         last = None if before is None else before.last
@@ -133,10 +133,10 @@ class Joining:
         interval = max(self._options.heartbeat_seconds, self._view.state.heartbeat_seconds or 0.0)
         return self._view.silence_seconds(member.who.client_id, now) > 2 * interval
 
-    def _knock(self) -> list[Record]:
+    def _probe(self) -> list[Record]:
         """A heartbeat that changes nothing; its append time shows how old the other records are."""
-        knocked, self._knocked = self._knocked, True
-        return [] if knocked else [self._outbox.record_of(records.Heartbeat)]
+        probed, self._probed = self._probed, True
+        return [] if probed else [self._outbox.record_of(records.Heartbeat)]
 
 
 def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:

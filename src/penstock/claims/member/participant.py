@@ -137,8 +137,8 @@ class Participant:
 
     def leave(self, now: float) -> list[Record]:
         """Release everything cleanly, so that others need not wait: claims on their way are refused from then on."""
-        spoke, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
-        if not spoke:
+        joined, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
+        if not joined:
             return []
         beats = self.holdings.all_beats()
         return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
@@ -155,7 +155,7 @@ class Participant:
             self.phase = Phase.LEFT
             raise ReplacedError(self.who.client_id)
         if member is None or not member.present:
-            # Taken for dead after a long silence, and all that we held is free.
+            # Declared gone after a long silence, and all that we held is free.
             self.phase = Phase.WATCHING
             self._joining.begin()
             return self._join(now)

@@ -76,7 +76,7 @@ def catch_up(journal: Journal, take: Callable[[list[JournalEntry]], None], start
         before, position = position, max(position, journal.position())
         moved_at = time.monotonic() if position != before else moved_at
         if time.monotonic() - moved_at > _CATCH_UP_SILENCE_SECONDS_MAX:
-            raise TransientError(f"coordination topic {journal.topic.name} does not give its records up to its end")
+            raise TransientError(f"coordination topic {journal.topic.name} could not be read to its end")
     return count
 
 
@@ -101,7 +101,7 @@ class Session:
     def begin(self, view: GroupView, tables_remember: bool) -> int:
         """Restore the snapshot that fits the log; returns the offset to read on from.
 
-        LostHistoryError if there is none; a recreated topic is no loss where tables remember tokens and positions.
+        LostHistoryError if there is none; a recreated topic is not a loss where tables remember tokens and positions.
         """
         start = start_of(self.journal)
         if start.fault and not (tables_remember and start.fault == RECREATED):
@@ -134,7 +134,7 @@ class Session:
             self.journal.append(record, participant.outbox.failed)
 
     def keep_pace(self, participant: Participant, awaited: bool) -> None:
-        """Read slowly once nothing changes, in a large group at once, as everybody reads every record.
+        """Read slowly once nothing changes, in a large group at once, as every member reads every record.
 
         Not where the work waits for its own records to come back (`awaited`): each would cost it a whole fetch.
         """
@@ -167,11 +167,11 @@ class Session:
             self._keep(participant)
         self._unkept, self._unkept_since = 0, None
 
-    def keep_last_snapshot(self, participant: Participant, farewell: list[Record], seconds: float) -> None:
+    def keep_last_snapshot(self, participant: Participant, last_records: list[Record], seconds: float) -> None:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
         others = [member for member in participant.view.live_members(self._now()) if member.who != participant.who]
-        if not farewell or others:
+        if not last_records or others:
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
             self.take(participant, self.journal.poll(POLL_SECONDS))

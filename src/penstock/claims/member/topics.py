@@ -93,7 +93,7 @@ def describe_topic(topics: KafkaTopics, name: str) -> CoordinationTopic:
     """The topic as it is now; MissingTopicError if the broker does not know it."""
     existing = _describe(topics, name)
     if name not in existing:
-        raise MissingTopicError(f"coordination topic {name} is not there")
+        raise MissingTopicError(f"coordination topic {name} does not exist")
     return existing[name]
 
 
@@ -132,7 +132,7 @@ def _check(topics: KafkaTopics, name: str, required: Mapping[str, str]) -> None:
         settings = topics.settings(name)
     except UserError as error:
         # Just created: another broker may not know it yet.
-        raise MissingTopicError(f"coordination topic {name} is not there", detail=error.primary) from None
+        raise MissingTopicError(f"coordination topic {name} does not exist", detail=error.primary) from None
     if settings is None:
         return
     faults = [

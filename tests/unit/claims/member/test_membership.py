@@ -1,4 +1,4 @@
-"""Joining, leaving and being replaced: one client id, one living process (RULES M3)."""
+"""Joining, leaving and being replaced: one client id, one live process (RULES M3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_m3_a_second_live_process_with_one_client_id_is_refused() -> None:
     assert second.error.client_id == "anna"
     assert first.error is None
     assert len(group.held(first)) == 4
-    assert not [record for record in group.records_of(JoiningGroup) if record.who.nonce == "2"], "it did not even speak"
+    assert not [record for record in group.records_of(JoiningGroup) if record.who.nonce == "2"], "it sent nothing"
 
 
 def test_m3_a_silent_process_is_replaced_once_its_gate_is_closed() -> None:
@@ -183,7 +183,7 @@ def test_a_process_cut_off_from_the_log_joins_once_it_can_write() -> None:
     assert len(group.held(anna)) == 4
 
 
-def test_a_join_that_was_thought_lost_and_came_late_counts() -> None:
+def test_a_join_that_arrives_late_is_accepted() -> None:
     group = VirtualGroup()
     anna = group.start("anna")
     anna.cut_off = True
@@ -219,7 +219,7 @@ def test_members_with_another_interval_are_refused_while_another_member_is_live(
     assert len(group.held(group.processes[0])) == 4
 
 
-def test_after_a_crash_of_all_members_the_terms_may_change() -> None:
+def test_after_a_crash_of_all_members_the_heartbeat_interval_may_change() -> None:
     group = VirtualGroup()
     anna = group.start("anna")
     group.run(2)
@@ -308,8 +308,8 @@ def test_a_leaving_member_frees_everything_at_once() -> None:
     assert group.held(anna) == group.partitions, "no process waits for a silence"
 
 
-def test_claims_that_are_on_their_way_when_a_member_leaves_hold_nothing_up() -> None:
-    """They come behind its farewell, or before it: either way others have the partitions at once."""
+def test_claims_in_flight_when_a_member_leaves_do_not_delay_others() -> None:
+    """They arrive before or after its last record: either way others have the partitions at once."""
     group = VirtualGroup()
     anna, bert = group.start("anna"), group.start("bert")
     group.run(0.1)
@@ -389,7 +389,7 @@ def test_a_join_in_flight_at_close_leaves_no_member() -> None:
         assert None not in group.owners()
 
 
-def test_a_release_that_was_sent_is_not_called_off() -> None:
+def test_a_release_that_was_sent_is_not_cancelled() -> None:
     """It may be read at any time: a process that works on would work alongside the next owner."""
     group = VirtualGroup(partitions=2)
     group.start("aaa", requested=[Partition("other", "id-of-other", 0)])

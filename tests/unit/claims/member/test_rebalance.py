@@ -102,7 +102,7 @@ def test_m1_a_claim_carries_the_token_of_its_table() -> None:
     assert anna.participant.held(group.now) == {web(0): 42, web(1): 1}
 
 
-def test_many_members_that_start_together_race_for_nothing() -> None:
+def test_members_that_start_together_do_not_race_for_partitions() -> None:
     """One target after the last join, one record of each that claims all its share, and nothing is given back."""
     group = VirtualGroup(partitions=200)
     for number in range(20):
@@ -114,7 +114,7 @@ def test_many_members_that_start_together_race_for_nothing() -> None:
     assert group.records_of(ReleasingPartition) == []
 
 
-def test_a_member_that_does_not_take_what_it_is_given_is_not_waited_for() -> None:
+def test_partitions_of_a_member_that_never_claims_them_go_to_another() -> None:
     group = VirtualGroup(partitions=8)
     group.start("anna")
     bert = group.start("bert")

@@ -52,7 +52,7 @@ def test_a_member_sleeps_once_its_group_has_been_quiet_for_an_interval() -> None
     assert member.look() == (0, [min(INTERVAL / 20, REST_SECONDS_MAX)])
 
 
-def test_a_group_that_changes_wakes_its_members_up() -> None:
+def test_a_change_in_the_group_wakes_its_members_up() -> None:
     group = VirtualGroup()
     member = Waiting(group, group.start("anna"))
     group.run(2)

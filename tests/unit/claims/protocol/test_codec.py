@@ -115,7 +115,7 @@ def test_a_record_survives_the_wire(record: Record, partitions: int) -> None:
 
 
 @given(texts(), texts(), texts())
-def test_no_text_runs_into_its_neighbour(client_id: str, nonce: str, topic: str) -> None:
+def test_adjacent_texts_are_decoded_separately(client_id: str, nonce: str, topic: str) -> None:
     record = ClaimingMessages(
         who=MemberId(client_id, nonce), seq=1, partition=Partition(topic, nonce, 0), token=1, end=1
     )
@@ -219,7 +219,7 @@ def test_a_heartbeat_with_a_bad_part_is_refused_as_a_whole(name: str, content: o
 
 
 @pytest.mark.parametrize("seconds", [True, "tomorrow", 2**53, 0, -1.5], ids=repr)
-def test_a_time_is_a_bounded_number(seconds: object) -> None:
+def test_an_invalid_time_is_refused(seconds: object) -> None:
     assert refused(changed(PAUSE, for_seconds=seconds))
 
 
@@ -305,6 +305,6 @@ def test_p6_a_truncated_record_is_ignored(record: Record) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_end_in_another_error(content: bytes) -> None:
+def test_any_bytes_raise_one_of_the_three_decode_errors(content: bytes) -> None:
     with pytest.raises((ForeignError, MalformedError, UnknownVersionError)):
         decode(content, GROUP)

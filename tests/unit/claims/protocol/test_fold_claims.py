@@ -46,7 +46,7 @@ def held(log: Log, **content: Any) -> bool:
 
 
 def silence(log: Log, who: MemberId) -> None:
-    """Everybody agrees that a member is dead."""
+    """All readers agree that a member is gone."""
     last = log.state.members[who.client_id].last
     assert log.append(ForgettingMember, CLEO, client_id=who.client_id, if_last=last) is None
 
@@ -180,7 +180,7 @@ def test_a_heartbeat_of_another_member_renews_nothing(who: MemberId, token: int)
     assert log.claim_of() == before
 
 
-def test_a_heartbeat_renews_what_is_left_of_it() -> None:
+def test_a_heartbeat_renews_only_what_its_sender_still_holds() -> None:
     log = annas()
     log.claim(BERT, web(1))
     beats = (Beat(WEB, 1, 5, lag=3), Beat(web(1), 1, 50), Beat(web(2), 1, 50))
@@ -348,7 +348,7 @@ def test_m6_acknowledged_records_are_not_given_up() -> None:
     assert log.claim_of().given_up == ()
 
 
-def test_m6_a_release_in_the_middle_gives_up_the_rest() -> None:
+def test_m6_a_release_gives_up_claimed_records_that_are_not_done() -> None:
     log = claimed_to(30, position=20)
     log.release(ANNA, 1, position=25)
     log.claim(BERT)

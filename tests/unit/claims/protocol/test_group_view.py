@@ -1,4 +1,4 @@
-"""One reader's view: silence is its own suspicion, the fold is everybody's."""
+"""One reader's view: each reader measures silence itself, all readers share the fold."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_own_disconnection_does_not_count_as_silence_of_others() -> None:
     assert view.silence_seconds("anna", 1060.0) == 10.0
 
 
-def test_members_that_are_forgotten_are_not_remembered() -> None:
+def test_a_view_drops_forgotten_members() -> None:
     log = Log(ANNA, BERT)
     log.append(ForgettingMember, ANNA, client_id="bert", if_last=1)
     log.append(ForgettingMember, ANNA, client_id="bert", if_last=2)
     view = view_of(log, [0.0] * 4)
-    assert list(view._heard) == list(view._appended) == ["anna"]
+    assert list(view._last_read_at) == list(view._appended) == ["anna"]
 
 
 def test_a_view_knows_since_when_a_target_is_missing_and_when_the_last_change_came() -> None:

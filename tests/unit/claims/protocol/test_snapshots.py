@@ -70,7 +70,7 @@ def test_version_2_is_still_read() -> None:
     assert decode_snapshot(GOLDEN.read_bytes(), "shop") == RELEASED
 
 
-# whatever was folded is there again
+# a snapshot restores the fold
 
 
 @given(random_drafts(), st.integers(0, 100))

@@ -35,7 +35,7 @@ def moved(before: dict[str, tuple[Partition, ...]], after: dict[str, tuple[Parti
     return sum(owner.get(partition) not in (None, key) for key, partitions in after.items() for partition in partitions)
 
 
-def test_everything_is_given_out_equally_up_to_one() -> None:
+def test_shares_differ_by_at_most_one_partition() -> None:
     state = group(*(member(f"m{number}", parts(11)) for number in range(4)))
     target = balance(state)
     assert sorted(counts(target).values()) == [2, 3, 3, 3]

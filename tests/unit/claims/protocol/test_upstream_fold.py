@@ -32,7 +32,7 @@ def annas(position: int | None = None) -> Log:
 
 
 def taken_over(log: Log, by: MemberId = BERT) -> None:
-    """Anna is silent; everybody agrees, and another member claims what she held."""
+    """Anna is silent and declared gone, and another member claims what she held."""
     assert log.append(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
     assert log.claim(by) is None
 
@@ -52,7 +52,7 @@ def view_of(
 # upstream
 
 
-def test_upstream_8_a_claim_is_beyond_suspicion_for_two_intervals() -> None:
+def test_upstream_8_an_owner_is_not_suspected_for_two_intervals() -> None:
     view, _ = view_of(annas().records, [0.0] * 4 + [1.0], [0.0] * 5)
     assert [view.suspected("anna", now) for now in (1.0, 62.0, 120.0, 121.0)] == [False] * 4
     assert view.suspected("anna", 121.5)
@@ -117,7 +117,7 @@ def contested() -> list[Record]:
 LIVE = [0.0, 0.0, 0.0, 1.0, 30.0, 151.0, 152.0, 153.0, 154.0, 155.0, 156.0]
 
 
-def test_p1_a_reader_of_today_agrees_with_one_of_yesterday_at_every_place() -> None:
+def test_p1_later_and_earlier_readers_agree_at_every_offset() -> None:
     records = contested()
     _, seen_live = view_of(records, LIVE, LIVE)
     _, replayed = view_of(records, [86_400.0] * len(records), LIVE)

@@ -35,7 +35,7 @@ class Checks:
         self.seed = seed
         self.takeovers = 0
         self.quiet: frozenset[MemberId] | None = None
-        """Processes that nothing befalls: none of them may be taken for dead. None while everything is allowed."""
+        """Processes without a fault: none of them may be declared gone. None while everything is allowed."""
         self._fair = True
         """Whether the target shares equally: not where a partition was freed."""
         self._forced_at: dict[Partition, float] = {}
@@ -83,7 +83,7 @@ class Checks:
         if one.position is not None and not sought and (other.position is None or other.position < one.position):
             self.fail(f"{partition}: position {one.position} fell to {other.position}")
         if other.held and (other.owner is None or not new.present(other.owner)):
-            self.fail(f"{partition} is held by {other.owner}, which is no member")
+            self.fail(f"{partition} is held by {other.owner}, which is not a member")
         if isinstance(record, Seeking) and one.held and one.owner != record.who:
             self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
         self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
@@ -129,7 +129,7 @@ class Checks:
     # after the calm
 
     def shares(self, living: Sequence[Process], now: float) -> None:
-        """Each partition that a process may hold has one owner, and shares are equal among members with equal requests."""
+        """Each requested partition has one owner, and shares are equal among members with equal requests."""
         held = {process: process.held(now) for process in living}
         owners = Counter(partition for item in held.values() for partition in item)
         for process in living:

@@ -19,7 +19,7 @@ SNAPSHOTS_KEPT = 5
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record in the log. `behind` is what everybody must see who has read up to here."""
+    """A record in the log. `behind` is the state that every reader must have after it."""
 
     record: Record
     appended_at: float
@@ -87,7 +87,7 @@ class CoordinationLog:
     def snapshots(self) -> list[Snapshot]:
         return snapshots_of(GROUP, self.kept)
 
-    # what may befall it
+    # faults
 
     def elect(self, skew: float) -> None:
         """Another broker leads, and its clock is quite another."""

@@ -1,4 +1,4 @@
-"""What a group at rest does when one thing happens to it: how soon everything is owned again, and who is disturbed."""
+"""One fault in a group at rest: how soon everything is owned again, and which processes are disturbed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ class Drills:
 
     def run(self) -> None:
         self._world.step_seconds = STEP
-        drills = [self._kill, self._mute, self._hang, self._leave, self._pause, self._clock, self._terms, self._want]
+        drills = [
+            self._kill,
+            self._cut_off,
+            self._hang,
+            self._leave,
+            self._pause,
+            self._clock,
+            self._other_heartbeat,
+            self._new_topic,
+        ]
         for drill in self._rng.sample(drills, DRILLS):
             living = [item for item in self._world.living() if item.participant is not None]
             if len(living) < 2:
@@ -48,9 +57,9 @@ class Drills:
         self._world.processes.remove(victim)
         self._recovers("a kill", UNOWNED_INTERVALS_MAX, {victim}, at_once=False)
 
-    def _mute(self, victim: Process) -> None:
+    def _cut_off(self, victim: Process) -> None:
         """Its records do not arrive; it reads on, and must stop before others begin."""
-        victim.mute_until = self._world.now + 5 * INTERVAL
+        victim.cut_off_until = self._world.now + 5 * INTERVAL
         self._recovers("a producer stalled", UNOWNED_INTERVALS_MAX, {victim})
         self._world.run_for(5)
 
@@ -64,11 +73,11 @@ class Drills:
         self._recovers("work hung", HANDOVER_INTERVALS_MAX, {victim})
         self._world.run_for(4)
         if victim.participant is None or victim.participant.phase is not Phase.MEMBER:
-            self._world.checks.fail(f"{victim.client_id} works again, and is no member")
+            self._world.checks.fail(f"{victim.client_id} works again, and is not a member")
         self._world.soon(lambda: self._world.checks.shares(self._world.living(), self._world.now))
 
     def _leave(self, victim: Process) -> None:
-        self._world.trade.closing(victim)
+        self._world.workload.closing(victim)
         victim.agent.leave()
         self._world.processes.remove(victim)
         self._recovers("a process left", HANDOVER_INTERVALS_MAX, {victim})
@@ -98,7 +107,7 @@ class Drills:
         self._world.run_for(4)
         self._recovers("a clock was set", HANDOVER_INTERVALS_MAX, set(self._world.living()))
 
-    def _terms(self, victim: Process) -> None:
+    def _other_heartbeat(self, victim: Process) -> None:
         """A process with another heartbeat interval is refused, and the others do not notice it."""
         self._quiet(None)
         other = self._world.start("other", heartbeat_seconds=self._rng.choice((0.5, 2)) * INTERVAL)
@@ -106,7 +115,7 @@ class Drills:
         if not isinstance(other.error, DifferentHeartbeatError):
             self._world.checks.fail(f"a process with another interval was not refused: {other.error}")
 
-    def _want(self, victim: Process) -> None:
+    def _new_topic(self, victim: Process) -> None:
         """A topic is added that all members request."""
         self._quiet(None)
         new = [Partition("new", "i-new", number) for number in range(self._rng.randint(1, 3))]
@@ -118,7 +127,7 @@ class Drills:
     # what must hold
 
     def _recovers(self, what: str, intervals: float, disturbed: set[Process], *, at_once: bool = True) -> None:
-        """Within that time everything is owned, and who is not `disturbed` never stops working on what it has."""
+        """Within that time everything is owned, and processes that are not `disturbed` keep working."""
         world = self._world
         kept = {item: item.held(world.now) for item in world.living() if item not in disturbed}
         end, recovered = world.now + intervals * INTERVAL, False

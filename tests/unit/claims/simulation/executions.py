@@ -25,7 +25,7 @@ from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from tests.support.group_in_memory import Fetched
 from tests.unit.claims.simulation.model_table import ViolationError
-from tests.unit.claims.simulation.processes import PlainTrade, Process
+from tests.unit.claims.simulation.processes import PlainWorkload, Process
 
 IN_FLIGHT_MAX = 12
 FETCHED_AT_ONCE = 5
@@ -72,17 +72,17 @@ class Consumer:
     started: set[int] = field(default_factory=set)
 
 
-class ConsumerTrade(PlainTrade):
+class ConsumerWorkload(PlainWorkload):
     """Records are executed one by one. At least once: all of them. At most once: none twice, and losses are listed."""
 
     def __init__(
-        self, seed: int, rng: random.Random, careless: bool, delivery: Delivery = "at_least_once", latest: bool = False
+        self, seed: int, rng: random.Random, unchecked: bool, delivery: Delivery = "at_least_once", latest: bool = False
     ) -> None:
         self.seed = seed
         self.again = 0
         self.seeks = 0
         self._rng = rng
-        self._careless = careless
+        self._careless = unchecked
         start = StartAt.LATEST if latest else StartAt.EARLIEST
         self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
@@ -261,14 +261,14 @@ class ConsumerTrade(PlainTrade):
 class _Topics:
     """The topics of one process."""
 
-    trade: ConsumerTrade
+    workload: ConsumerWorkload
     process: Process
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self.process.requested)
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        return self.trade.bounds(partitions)
+        return self.workload.bounds(partitions)
 
     def close(self) -> None:
         """There is nothing to let go of."""

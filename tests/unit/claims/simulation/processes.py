@@ -71,7 +71,7 @@ class Process:
     asleep_until: float = 0.0
     hung_until: float = 0.0
     """Up to then its work makes no progress."""
-    mute_until: float = 0.0
+    cut_off_until: float = 0.0
     """Up to then nothing that it sends arrives."""
     error: PenstockError | None = None
     fenced: dict[Partition, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Process:
         return {} if self.participant is None else self.participant.held(self.monotonic(now))
 
     def healthy(self, now: float) -> bool:
-        return self.error is None and max(self.asleep_until, self.hung_until, self.mute_until) <= now
+        return self.error is None and max(self.asleep_until, self.hung_until, self.cut_off_until) <= now
 
 
 class SimulatedJournal:
@@ -229,7 +229,7 @@ class SimulatedAgent(Agent):
         raise OutcomeUnknownError("the records are under way")
 
 
-class Trade(Protocol):
+class Workload(Protocol):
     """What processes do with what they hold, and what must never come of it."""
 
     def floor(self, partition: Partition) -> int:
@@ -281,7 +281,7 @@ class Trade(Protocol):
         ...
 
 
-class PlainTrade:
+class PlainWorkload:
     """What most trades need not care about."""
 
     def floor(self, partition: Partition) -> int:

@@ -117,7 +117,7 @@ class StartOffsets:
         self._known = partitions
 
     def see_begun(self) -> None:
-        """Note once, on joining, on which topics the group has positions: whatever has none there is newer than they.
+        """Note once, on joining, on which topics the group has positions: a partition without one is newer.
 
         As early as possible: later this member might take another's first steps for the past.
         """

@@ -65,7 +65,7 @@ def test_upstream_43_one_record_is_outstanding_until_it_is_done() -> None:
     assert (one.undone, one.tracked, one.position) == (0, 0, 1)
 
 
-def test_offsets_that_the_log_does_not_hold_are_passed_with_their_neighbours() -> None:
+def test_the_position_skips_offsets_that_the_log_does_not_hold() -> None:
     """Compaction and transactions leave holes."""
     holes = delivered(3, 7, 20, start=1)
     assert holes.position == 3, "nothing exists below it"

@@ -99,7 +99,7 @@ def test_a_record_made_by_hand_is_checked_against_the_present_stream() -> None:
     assert member.done(Work(WEB, work.offset, None, None, (), None, work.token))
 
 
-def test_work_done_under_a_doubtful_claim_is_reported_at_release() -> None:
+def test_work_done_under_an_unconfirmed_claim_is_reported_at_release() -> None:
     """At most once it may be done then, as no other process will do it: it is not lost."""
     member = Reading("at_most_once")
     works = member.hand_out(4)

@@ -1,4 +1,4 @@
-"""The trades of the simulation: batches into tables, messages at most once."""
+"""The workloads of the simulation: batches into tables, messages at most once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from penstock.claims.protocol.records import (
 from penstock.claims.protocol.state import GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import INTERVAL
-from tests.unit.claims.simulation.executions import ConsumerTrade
+from tests.unit.claims.simulation.executions import ConsumerWorkload
 from tests.unit.claims.simulation.model_table import Table, ViolationError
-from tests.unit.claims.simulation.processes import Job, PlainTrade, Process, Trade
+from tests.unit.claims.simulation.processes import Job, PlainWorkload, Process, Workload
 
-__all__ = ["TRADES", "ViolationError"]
+__all__ = ["WORKLOADS", "ViolationError"]
 
 
-class TableTrade(PlainTrade):
+class TableWorkload(PlainWorkload):
     """Batches: the position is read behind the fence, the commit comes when the rows are ready."""
 
-    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
-        self.table = Table(seed, not careless)
+    def __init__(self, seed: int, rng: random.Random, unchecked: bool) -> None:
+        self.table = Table(seed, not unchecked)
         self.rng = rng
         self.seed = seed
         self._reached: dict[Partition, int] = {}
@@ -85,13 +85,13 @@ class TableTrade(PlainTrade):
             raise ViolationError(f"seed {self.seed}: no work after the calm on {idle}")
 
 
-class OnceTrade(PlainTrade):
-    """Messages at most once: claimed in the log first, then executed; what no process executed is in the loss ledger."""
+class OnceWorkload(PlainWorkload):
+    """Messages at most once: claimed in the log first, then executed; what was not executed is in the loss ledger."""
 
-    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
+    def __init__(self, seed: int, rng: random.Random, unchecked: bool) -> None:
         self.seed = seed
         self.rng = rng
-        self.careless = careless
+        self.unchecked = unchecked
         self.executed: dict[Partition, set[int]] = defaultdict(set)
         self.accepted = 0
         self.refused = 0
@@ -113,7 +113,7 @@ class OnceTrade(PlainTrade):
             sought = job.lease is not None and (claim.seeks != job.lease or job.ready_at <= now)
             if claim.token != job.token or not claim.held_by(participant.who) or sought:
                 del process.jobs[partition]
-            elif job.ready_at <= now and (self.careless or (claim.claimed or 0) >= job.end):
+            elif job.ready_at <= now and (self.unchecked or (claim.claimed or 0) >= job.end):
                 del process.jobs[partition]
                 self._execute(partition, job)
                 if self.rng.random() < 0.9 or not hostile:
@@ -152,7 +152,7 @@ class OnceTrade(PlainTrade):
         return self.rng.randint(0, max(self.executed[partition], default=0))
 
     def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
-        """What is behind a seek may be executed again; what an older owner executes was before it.
+        """What follows a seek may be executed again; what an older owner executes was before it.
 
         Also the last owner is an older one, if no process holds the partition.
         """
@@ -181,10 +181,10 @@ class OnceTrade(PlainTrade):
                 )
 
 
-TRADES: dict[str, Callable[[int, random.Random, bool], Trade]] = {
-    "table": TableTrade,
-    "once": OnceTrade,
-    "least": partial(ConsumerTrade, delivery="at_least_once"),
-    "latest": partial(ConsumerTrade, delivery="at_least_once", latest=True),
-    "most": partial(ConsumerTrade, delivery="at_most_once"),
+WORKLOADS: dict[str, Callable[[int, random.Random, bool], Workload]] = {
+    "table": TableWorkload,
+    "once": OnceWorkload,
+    "least": partial(ConsumerWorkload, delivery="at_least_once"),
+    "latest": partial(ConsumerWorkload, delivery="at_least_once", latest=True),
+    "most": partial(ConsumerWorkload, delivery="at_most_once"),
 }

@@ -1,4 +1,4 @@
-"""What may befall a simulated group in one moment."""
+"""Random faults that may hit a simulated group at any moment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STEP_SECONDS_MAX = 3600.0
 """By how much a clock may be wrong, or be set."""
 
 
-class Misfortunes:
-    """Chooses by chance, and lets it happen."""
+class RandomFaults:
+    """Chooses faults at random and injects them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class Misfortunes:
             (0.001, self._leave),
             (0.002, self._interrupt),
             (0.002, self._hang),
-            (0.002, self._mute),
+            (0.002, self._cut_off),
         ]
         self._of_all: list[tuple[float, Callable[[], None]]] = [
             (0.003, self._pause),
@@ -49,20 +49,20 @@ class Misfortunes:
             (0.001, self._loss),
         ]
 
-    def befall(self) -> None:
+    def inject(self) -> None:
         for process in self._world.living():
-            luck = self._rng.random()
+            roll = self._rng.random()
             for chance, happen in self._of_processes:
-                if 0 <= luck < chance:
+                if 0 <= roll < chance:
                     happen(process)
                     self._world.outcome.note(happen.__name__.strip("_"))
-                luck -= chance
-        luck = self._rng.random()
-        for chance, befall in self._of_all:
-            if 0 <= luck < chance:
-                befall()
-                self._world.outcome.note(befall.__name__.strip("_"))
-            luck -= chance
+                roll -= chance
+        roll = self._rng.random()
+        for chance, inject in self._of_all:
+            if 0 <= roll < chance:
+                inject()
+                self._world.outcome.note(inject.__name__.strip("_"))
+            roll -= chance
 
     def _later(self, intervals_max: float) -> float:
         return self._world.now + self._rng.uniform(0, intervals_max) * INTERVAL
@@ -84,7 +84,7 @@ class Misfortunes:
             self._world.start(process.client_id)
 
     def _leave(self, process: Process) -> None:
-        self._world.trade.closing(process)
+        self._world.workload.closing(process)
         with suppress(TransientError):
             process.agent.leave()
         self._crash(process)
@@ -96,8 +96,8 @@ class Misfortunes:
     def _hang(self, process: Process) -> None:
         process.hung_until = self._world.now + self._rng.uniform(0.5, 7) * INTERVAL
 
-    def _mute(self, process: Process) -> None:
-        process.mute_until = self._world.now + self._rng.uniform(0.2, 4) * INTERVAL
+    def _cut_off(self, process: Process) -> None:
+        process.cut_off_until = self._world.now + self._rng.uniform(0.2, 4) * INTERVAL
 
     # people
 
@@ -117,7 +117,7 @@ class Misfortunes:
         """To an earlier or later position, of a partition with or without an owner; sometimes it is refused."""
         partition, token = self._any_claim()
         claim = self._world.log.state.claim(partition)
-        position = self._world.trade.some_position(partition)
+        position = self._world.workload.some_position(partition)
         if self._rng.random() < 0.5:
             moving = FreeingPartition(who=ADMIN, seq=0, partition=partition, if_token=token, position=position)
             self._world.append(moving)
