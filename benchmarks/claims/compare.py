@@ -128,7 +128,7 @@ class _Crew(Threads[Agent]):
         self._bench = bench
 
     def start_up(self, number: int) -> tuple[float, int]:
-        """Seconds and records that a newcomer needs to know the state; it is of a group that shares nothing."""
+        """Seconds and records that a new member needs to read the state; its group shares no partitions."""
         with self._started(claiming(f"{GROUP}-reader", self._bench.heartbeat_seconds, ()), number) as agent:
             wait_until(lambda: agent.startup_seconds is not None, "a newcomer did not read the log")
             return agent.startup_seconds or 0.0, agent.startup_records

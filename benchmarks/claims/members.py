@@ -97,7 +97,7 @@ def client_id(number: int) -> str:
 
 
 def fair(held: Collection[int], partitions: int) -> bool:
-    """Whether everything is held, by each member as much as by the others up to one."""
+    """Whether everything is held, and shares differ by at most one."""
     return sum(held) == partitions and max(held) - min(held) <= 1
 
 
@@ -120,7 +120,7 @@ class Threads(Generic[M]):
         self.bootstrap = ""
 
     def stable(self, bootstrap: str, partitions: int) -> Spent:
-        """Start all members; what it took until everything was held, by each as much as by the others up to one."""
+        """Start all members; what it took until everything was held in shares that differ by at most one."""
         meter = Meter()
         self.bootstrap = bootstrap
         self.members = [self._recruit(number, bootstrap) for number in range(self._count)]

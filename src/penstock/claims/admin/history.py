@@ -16,7 +16,7 @@ class RecordVerdict(StrEnum):
     APPLIED = "applied"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """The state before the record is in no snapshot any more."""
+    """No snapshot holds the state before the record any more."""
     FOREIGN = "foreign"
     """Not a record of Penstock."""
 

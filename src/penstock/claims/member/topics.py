@@ -42,7 +42,7 @@ class MissingTopicError(TransientError):
 
 
 class GrownTopicError(UserError):
-    """The topic got another number of partitions, so every group is looked for where it is not."""
+    """The topic got another number of partitions, so groups are looked for in the wrong partition."""
 
     def __init__(self, topic: str, change: str) -> None:
         super().__init__(

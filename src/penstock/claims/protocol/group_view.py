@@ -52,10 +52,10 @@ class GroupView:
         self.broker_at = 0.0
         """The append time of the last record: the broker's clock."""
         self._passed = 0.0
-        """Seconds that brokers' clocks have shown to pass; what clocks of two leaders differ by is not among them."""
+        """Seconds that passed by the brokers' clocks, without the differences between the clocks of two leaders."""
         self._pause_ends: dict[str, float] = {}
         self.changed_at: float | None = None
-        """When the last change was read that is not balanced yet, and the first of them."""
+        """When the last unbalanced change was read, and below when the first was."""
         self.unbalanced_since: float | None = None
         self._epoch: int | None = None
         self._last_read_at: dict[str, float] = {}
@@ -133,7 +133,7 @@ class GroupView:
             self._appended[client_id] = appended_at
 
     def age_by(self, broker_now: float, now: float) -> None:
-        """Learn how old things were before this reader started, from the append time of a record of its own."""
+        """Learn how old records were before this reader started, from the append time of a record of its own."""
         for key, appended_at in self._appended.items():
             age = max(0.0, broker_now - appended_at)
             if self.state.members[key].present:

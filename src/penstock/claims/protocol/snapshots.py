@@ -90,7 +90,7 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
 
 
 def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]:
-    """The snapshots of a group, in the order in which they were written; what is none is skipped."""
+    """The snapshots of a group, in the order in which they were written; anything else is skipped."""
     result: list[Snapshot] = []
     for content in contents:
         with suppress(ForeignError, MalformedError):
@@ -102,12 +102,12 @@ def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]
 
 
 class LostHistoryError(UserError):
-    """The log and its snapshots do not fit together, so who owns what is unknown (RULES M7)."""
+    """The log and its snapshots do not fit together, so the owners are unknown (RULES M7)."""
 
     def __init__(self, topic: str, group: str, what: str) -> None:
         super().__init__(
             f"the history of group {group} in coordination topic {topic} is lost: {what}",
-            detail="who owns which partition, and how far it is, cannot be known from what is left",
+            detail="owners and positions of partitions cannot be recovered from what is left",
             hint="stop every process of the group and name a new coordination topic in all of them: `claims.topic` "
             "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
             "library begins at `start`",

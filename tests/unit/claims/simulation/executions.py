@@ -1,4 +1,4 @@
-"""A trade of plain consumers: the real streams, deliveries and acks of the library, over a log in memory.
+"""A workload of plain consumers: the real streams, deliveries and acks of the library, over a log in memory.
 
 What is executed is written down here, apart from what the consumers know, and compared with the state of the group.
 """
@@ -45,7 +45,7 @@ class Lane:
     begun: set[int] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)
     late: bool = False
-    """It came when the group had positions of its topic already: it begins at its beginning."""
+    """It was added after the group had positions on its topic: it is read from its beginning."""
 
     @property
     def reached(self) -> int:
@@ -242,7 +242,7 @@ class ConsumerWorkload(PlainWorkload):
         self._growing = True
 
     def mark(self) -> None:
-        """What is there now must be finished soon; there is no more."""
+        """Stop producing: what is there now must be finished soon."""
         self._marked = self._accepted
         self._growing = False
 
@@ -271,7 +271,7 @@ class _Topics:
         return self.workload.bounds(partitions)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
 
 def _ignore(event: Event) -> None:

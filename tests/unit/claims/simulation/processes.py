@@ -194,7 +194,7 @@ class SimulatedAgent(Agent):
         return self._participant
 
     def turn(self) -> None:
-        """One round of the thread: as `_memberships`, `_live_in` and `_turn` do it."""
+        """One round of the thread: as `_memberships`, `_membership` and `_turn` do it."""
         if self._participant is None or self._session is None:
             if not self._work_hangs():
                 self._begin()
@@ -230,7 +230,7 @@ class SimulatedAgent(Agent):
 
 
 class Workload(Protocol):
-    """What processes do with what they hold, and what must never come of it."""
+    """What processes do with the partitions they hold, and checks of the outcome."""
 
     def floor(self, partition: Partition) -> int:
         """The token that the table of a partition has."""
@@ -282,7 +282,7 @@ class Workload(Protocol):
 
 
 class PlainWorkload:
-    """What most trades need not care about."""
+    """Defaults for what most workloads do not need."""
 
     def floor(self, partition: Partition) -> int:
         return 0

@@ -136,7 +136,7 @@ class RandomFaults:
         self._world.request(chosen, self._world.some_list())
 
     def _grow(self) -> None:
-        """A topic has one partition more, and all that want it see that."""
+        """A topic has one partition more, and all members that request it see that."""
         topic = self._rng.choice(
             sorted({(partition.topic, partition.topic_id) for partition in self._world.partitions})
         )
@@ -149,7 +149,7 @@ class RandomFaults:
                     self._world.request([client_id], sorted([*requested, new]))
 
     def _other_heartbeat(self) -> None:
-        """A process that was configured otherwise than the group."""
+        """A process with another heartbeat interval than the group."""
         self._other_heartbeats += 1
         self._world.start(f"s{self._other_heartbeats}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
 

@@ -58,7 +58,7 @@ def total(outcomes: list[Outcome]) -> tuple[Counter[str], Counter[str]]:
 
 
 def check_thorough(outcomes: list[Outcome]) -> None:
-    """So many schedules reach every trade, every misfortune and every drill."""
+    """So many schedules reach every workload, every fault and every drill."""
     counts, ended = total(outcomes)
     assert max(outcome.lists for outcome in outcomes) > 1
     for item in (*SELDOM, *(f"drill {drill}" for drill in DRILLS)):
@@ -71,7 +71,7 @@ def check_thorough(outcomes: list[Outcome]) -> None:
     assert sum(consumer.again for consumer in consumers) > 0, "at least once is more than once after a crash"
 
 
-@pytest.mark.parametrize("trade", ["table", "latest"])
+@pytest.mark.parametrize("workload", ["table", "latest"])
 def test_the_same_seed_gives_the_same_records(workload: str) -> None:
     first, second = (replace(simulate(7, workload=workload), workload=None) for _ in range(2))  # type: ignore[arg-type]
     assert first == second
@@ -97,7 +97,7 @@ def test_without_the_token_check_the_simulation_finds_rows_of_old_owners() -> No
     assert all(failure.startswith("seed ") for failure in result)
 
 
-@pytest.mark.parametrize("trade", ["once", "most"])
+@pytest.mark.parametrize("workload", ["once", "most"])
 def test_the_simulation_finds_messages_that_are_executed_before_they_are_claimed(workload: str) -> None:
     assert any("twice" in violation for violation in violations(20, workload, unchecked=True))
 

@@ -46,7 +46,7 @@ class Outcome:
     ended: dict[str, int] = field(default_factory=dict)
     """How many processes ended, by the error."""
     counts: dict[str, int] = field(default_factory=dict)
-    """How often each misfortune happened."""
+    """How often each fault happened."""
 
     def note(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -168,7 +168,7 @@ class World:
     # processes
 
     def start(self, client_id: str, heartbeat_seconds: float = INTERVAL) -> Process:
-        """A process starts; another heartbeat interval is that of one that was configured otherwise than the group."""
+        """A process starts; `heartbeat_seconds` may differ from the group's."""
         base, rate = self.rng.uniform(0, 1e6), self.rng.uniform(0.99, 1.01)
         read_max = self.rng.choice((3, 10, QUICK, QUICK)) if self.hostile else QUICK
         options = MemberOptions(GROUP, client_id, heartbeat_seconds)

@@ -23,7 +23,7 @@ from penstock.logs.log import Partition
 FETCH_AT_ONCE_MAX = 500
 UNANSWERED_SECONDS_MAX = 10.0
 """A consumer that gives nothing for so long although the log has more is replaced: after a restart of its broker
-librdkafka may wait for ever for the answer to a question about leader epochs."""
+librdkafka may wait for ever for the answer to a request for leader epochs."""
 _LOOKS_AT_PROGRESS = 4
 """How often the consumer reports within that time how far it has fetched."""
 
@@ -66,7 +66,7 @@ class Stream:
     fetched_to: int | None = None
     """How far the consumer reports that it has fetched: records of aborted transactions are never delivered."""
     unanswered_seconds: float = 0.0
-    """How long the consumer was asked for this stream since it last came forward."""
+    """How long this stream was polled since it last advanced."""
 
     def __post_init__(self) -> None:
         self.fetch_from = self.acks.position
@@ -84,7 +84,7 @@ class Stream:
         return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
 
     def stuck(self) -> bool:
-        """Whether the consumer should have answered by now: the log has more, and it was asked for long."""
+        """Whether the consumer should have delivered by now: the log has more, and it was polled for long."""
         return self.fetch_from < self.log_end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
 
     @property
