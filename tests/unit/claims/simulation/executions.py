@@ -82,7 +82,7 @@ class ConsumerWorkload(PlainWorkload):
         self.again = 0
         self.seeks = 0
         self._rng = rng
-        self._careless = unchecked
+        self._unchecked = unchecked
         start = StartAt.LATEST if latest else StartAt.EARLIEST
         self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
@@ -121,7 +121,7 @@ class ConsumerWorkload(PlainWorkload):
         starts = StartOffsets(process.agent, topics, lambda: topics, self._options, _ignore)
         starts.know(frozenset(process.requested))
         supervisor = StreamSupervisor(process.agent, topics, starts, self._options, _ignore)
-        deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._careless)
+        deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._unchecked)
         self._consumers[process] = Consumer(process, supervisor, deliveries)
 
     def closing(self, process: Process) -> None:
@@ -144,7 +144,7 @@ class ConsumerWorkload(PlainWorkload):
                 seconds = self._rng.choice((0.0, 1.0, 8.0, 25.0)) if hostile else 1.0
                 self._begin(process, work)
                 consumer.works.append((now + seconds, work))
-                if self._careless and not self._options.at_most_once:
+                if self._unchecked and not self._options.at_most_once:
                     self._done(consumer, work)
         return []
 
@@ -183,7 +183,7 @@ class ConsumerWorkload(PlainWorkload):
             lane = self._lanes[work.partition]
             if work.token >= lane.base_token:
                 lane.finished.add(work.offset)
-            if not self._careless or self._options.at_most_once:
+            if not self._unchecked or self._options.at_most_once:
                 self._done(consumer, work)
 
     @staticmethod

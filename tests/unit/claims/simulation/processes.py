@@ -1,6 +1,6 @@
 """One process of the simulation: a real agent whose thread and Kafka clients are the simulation's.
 
-And what a trade is asked for: the work that processes do with their claims.
+And the interface of a workload: the work that processes do with their claims.
 """
 
 from __future__ import annotations
