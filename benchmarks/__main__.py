@@ -45,7 +45,7 @@ def ingest(
     json: Json = False,
 ) -> None:
     """A JSON topic into a Delta table by day, against Spark Structured Streaming."""
-    _print(bench_ingest(records, rounds, _say, bad_share), json)
+    _print(bench_ingest(records, rounds, _report, bad_share), json)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def startup(
     json: Json = False,
 ) -> None:
     """Start-up on a table with a long history, against one with ten commits."""
-    _print(bench_startup(commits, rounds, _say), json)
+    _print(bench_startup(commits, rounds, _report), json)
 
 
 @app.command()
@@ -71,7 +71,7 @@ def claims(
     if virtual:
         print(json_text.dumps({"bench": "claims", **virtual_cost(members, partitions)}))
         return
-    _print(bench_claims(ClaimsBench(members, partitions, heartbeat_seconds, processes), _say), json)
+    _print(bench_claims(ClaimsBench(members, partitions, heartbeat_seconds, processes), _report), json)
 
 
 @app.command()
@@ -82,7 +82,7 @@ def hot(
     json: Json = False,
 ) -> None:
     """One hot partition and a flow that keeps a core busy: several cores, against one."""
-    _print(bench_hot(records, cores, rounds, _say), json)
+    _print(bench_hot(records, cores, rounds, _report), json)
 
 
 @app.command()
@@ -93,7 +93,7 @@ def fanout(
     json: Json = False,
 ) -> None:
     """One topic of many event types into Parquet by type and day, against foreachBatch with a write per type."""
-    _print(bench_fanout(records, types, rounds, _say), json)
+    _print(bench_fanout(records, types, rounds, _report), json)
 
 
 @app.command()
@@ -106,9 +106,9 @@ def keyed(
     json: Json = False,
 ) -> None:
     """A table with one row for each key, against MERGE INTO; and a load of files that is repeated."""
-    result = bench_keyed(rows, update_share, batch, rounds, _say)
+    result = bench_keyed(rows, update_share, batch, rounds, _report)
     if growth:
-        result = replace(result, extra={**result.extra, "growth": bench_growth(update_share, batch, _say)})
+        result = replace(result, extra={**result.extra, "growth": bench_growth(update_share, batch, _report)})
     _print(result, json)
 
 
@@ -118,7 +118,7 @@ def lookups(
     json: Json = False,
 ) -> None:
     """Rows by their keys out of a table that has keys: files read and time, against the same table without its keys."""
-    files, answers = bench_lookups(rows, _say)
+    files, answers = bench_lookups(rows, _report)
     if not json:
         print(f"lookups: {rows:,} rows in {files} files")
     shown = [asdict(answer) for answer in answers]
@@ -131,8 +131,8 @@ def wal(
     folder: Annotated[Path | None, typer.Option(help="On which disk (default: temporary files).")] = None,
     json: Json = False,
 ) -> None:
-    """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
-    rates = [asdict(item) for item in bench_wal(seconds, _say, folder)]
+    """Acknowledged appends of a WAL, compared with the disk's own rate of fsyncs."""
+    rates = [asdict(item) for item in bench_wal(seconds, _report, folder)]
     _print_rows({"bench": "wal", "rates": rates}, "rates", json)
 
 
@@ -144,10 +144,10 @@ def rollup(
     json: Json = False,
 ) -> None:
     """Telegraf metrics into windows of 1m, 10m, 1h and 24h, against Spark Structured Streaming."""
-    _print(bench_rollup(records, series, rounds, _say), json)
+    _print(bench_rollup(records, series, rounds, _report), json)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

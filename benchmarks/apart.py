@@ -15,7 +15,7 @@ SECONDS_MAX = 1800
 
 
 def run_apart(work: Callable[..., object], *arguments: object) -> Any:
-    """What the work returns, which has to be known to JSON; TransientError if it fails."""
+    """What the work returns, which must be serializable as JSON; TransientError if it fails."""
     command = [sys.executable, "-m", "benchmarks.apart"]
     sent = pickle.dumps((work, arguments))
     done = subprocess.run(command, input=sent, capture_output=True, timeout=SECONDS_MAX, check=False)

@@ -21,7 +21,7 @@ def type_names(count: int) -> tuple[str, ...]:
 
 
 def type_schema(name: str) -> dict[str, str]:
-    """The fields of a type in the words of a job file: six that all share, and four of its own."""
+    """The fields of a type as in a job file: six that all types share, and four of its own."""
     shared = dict.fromkeys(("type", "at", "host", "user", "application"), "string") | {"pid": "int"}
     own = {f"{name}_count": "long", f"{name}_ratio": "double", f"{name}_state": "string", f"{name}_ok": "boolean"}
     return shared | own

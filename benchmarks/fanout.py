@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import sides
 from benchmarks.events import events, export_job, type_names, type_schema
-from benchmarks.meters import BenchResult, Say
+from benchmarks.meters import BenchResult, Report
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
@@ -21,13 +21,13 @@ _FLUSH = f"flush: {{max_messages_per_batch: {RECORDS_PER_BATCH}, min_bytes_per_f
 _SPARK_TYPES = {"string": "STRING", "int": "INT", "long": "BIGINT", "double": "DOUBLE", "boolean": "BOOLEAN"}
 
 
-def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult:
+def bench_fanout(records: int, types: int, rounds: int, report: Report) -> BenchResult:
     """Both sides export the same events."""
-    say(f"producing {records:,} events of {types} types")
+    report(f"producing {records:,} events of {types} types")
     ours, theirs, look = partial(penstock, types), partial(baseline, types), partial(_look, records, types)
     spark = SparkSpec(conf=DELTA_SETTINGS)
     compared = sides.Comparison("fanout", records, ours, theirs, BASELINE_NAME, spark, look)
-    return sides.compare_sides(compared, sides.in_turn(events(records, types)), rounds, say, types=types)
+    return sides.compare_sides(compared, sides.in_turn(events(records, types)), rounds, report, types=types)
 
 
 def penstock(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from benchmarks.apart import run_apart
-from benchmarks.meters import BenchResult, Meter, Say, Spent, median
+from benchmarks.meters import BenchResult, Meter, Report, Spent, median
 from benchmarks.sides import check_rows, filled_topic, in_turn, run_job
 from penstock.embedded.sample import Sample, web_requests
 from penstock.job.spec import SparkSpec
@@ -31,14 +31,14 @@ table:
 """
 
 
-def bench_hot(records: int, cores: int, rounds: int, say: Say) -> BenchResult:
+def bench_hot(records: int, cores: int, rounds: int, report: Report) -> BenchResult:
     """Compare `local[cores]` with `local[1]`; a ratio of 2 means twice the throughput."""
     spent: dict[int, list[Spent]] = {cores: [], 1: []}
     with filled_topic(in_turn(web_requests(Sample(records)), 1), 1) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for count, measured in spent.items():
                 measured.append(Spent(**run_apart(_measure, count, bootstrap, folder / f"{number}-{count}", records)))
-                say(f"round {number} local[{count}]: {measured[-1].wall_s} s wall, {measured[-1].cpu_s} s CPU")
+                report(f"round {number} local[{count}]: {measured[-1].wall_s} s wall, {measured[-1].cpu_s} s CPU")
     return BenchResult("hot", records, median(spent[cores]), "local[1]", median(spent[1]), {"cores": cores})
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import sides
-from benchmarks.meters import BenchResult, Say
+from benchmarks.meters import BenchResult, Report
 from penstock.embedded.sample import Sample, job_file, web_requests
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
@@ -22,17 +22,17 @@ _SCHEMA = (
 )
 
 
-def bench_ingest(records: int, rounds: int, say: Say, bad_share: float = 0.0) -> BenchResult:
+def bench_ingest(records: int, rounds: int, report: Report, bad_share: float = 0.0) -> BenchResult:
     """Both sides ingest the same records.
 
     Of bad records, the share `bad_share`, we write none as a row, and the baseline each as one with nulls.
     """
     sample = Sample(records, bad_every=round(1 / bad_share) if bad_share else 0)
-    say(f"producing {records:,} records")
+    report(f"producing {records:,} records")
     spark, look = SparkSpec(conf=DELTA_SETTINGS), partial(_look, sample)
     compared = sides.Comparison("ingest", records, penstock, baseline, BASELINE_NAME, spark, look, same_spark=True)
     return sides.compare_sides(
-        compared, sides.in_turn(web_requests(sample)), rounds, say, bad_records=sample.bad_records
+        compared, sides.in_turn(web_requests(sample)), rounds, report, bad_records=sample.bad_records
     )
 
 
@@ -43,7 +43,7 @@ def penstock(spark: SparkSession, bootstrap: str, folder: Path) -> None:
 def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """The way of a good Spark engineer: one streaming query, everything that is there, fetch settings as ours.
 
-    What `from_json` cannot read becomes null, without a word of why: that is its mode PERMISSIVE.
+    What `from_json` cannot read becomes null without a reason: that is its mode PERMISSIVE.
     """
     rows = (
         sides.kafka_source(spark, bootstrap)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from benchmarks.keyed.measurements import DEVICES, rows_of
-from benchmarks.meters import Say
+from benchmarks.meters import Report
 from benchmarks.sides import loader, written_job
 from penstock.spark.delta_spark import open_delta_spark
 
@@ -59,14 +59,14 @@ class Answer:
     plain_seconds: float
 
 
-def bench_lookups(rows: int, say: Say) -> tuple[int, list[Answer]]:
+def bench_lookups(rows: int, report: Report) -> tuple[int, list[Answer]]:
     """Load a table, and ask it; how many files it has, and the answers."""
     spark = open_delta_spark("bench lookups")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        say(f"loading {rows:,} rows in {COMMITS} commits")
+        report(f"loading {rows:,} rows in {COMMITS} commits")
         path = _loaded(spark, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
-        answers = [_answer(spark, path, case, say) for case in _cases(rows // DEVICES)]
+        answers = [_answer(spark, path, case, report) for case in _cases(rows // DEVICES)]
     spark.stop()
     return files, answers
 
@@ -81,8 +81,8 @@ def _cases(times: int) -> list[Case]:
     ]
 
 
-def _answer(spark: SparkSession, path: str, case: Case, say: Say) -> Answer:
-    say(f"asking for {case.name}")
+def _answer(spark: SparkSession, path: str, case: Case, report: Report) -> Answer:
+    report(f"asking for {case.name}")
     rows, files, seconds = _measured(lambda: penstock.read(spark, path, keys=case.keys).where(case.where))
     plain = spark.read.format("delta")
     same, plain_files, plain_seconds = _measured(lambda: plain.load(path).where(case.condition))

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 _LOOK_SECONDS = 0.1
 
 
@@ -99,5 +99,5 @@ class BenchResult:
 def median(rounds: Sequence[Spent]) -> Spent:
     return Spent(
         round(statistics.median(item.wall_s for item in rounds), 3),
-        round(statistics.median(each.cpu_s for each in rounds), 3),
+        round(statistics.median(spent.cpu_s for spent in rounds), 3),
     )

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import sides
-from benchmarks.meters import BenchResult, Say
+from benchmarks.meters import BenchResult, Report
 from penstock.embedded.sample import (
     WINDOWS,
     MetricSample,
@@ -43,7 +43,7 @@ _WINDOW = ("metric", "tags", "interval", "window_start", "window_end")
 _MERGED_BY = {"count": F.sum, "sum": F.sum, "min": F.min, "max": F.max}
 
 
-def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResult:
+def bench_rollup(records: int, series: int, rounds: int, report: Report) -> BenchResult:
     """Both sides roll up the same points, and their windows are equal in every value, or there is no result."""
     sample = MetricSample(records, hosts=max(1, series // 3))
 
@@ -51,10 +51,10 @@ def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResul
         produce_keyed(bootstrap, sides.TOPIC, metric_records(sample))
         produce_values(bootstrap, sides.TOPIC, end_markers(sample, sides.PARTITIONS), sides.PARTITIONS)
 
-    say(f"producing {records:,} records of {sample.series:,} series")
+    report(f"producing {records:,} records of {sample.series:,} series")
     look = partial(_look, sample.points)
     compared = sides.Comparison("rollup", records, penstock, baseline, BASELINE_NAME, BASELINE_SPARK, look)
-    result = sides.compare_sides(compared, fill, rounds, say, series=sample.series)
+    result = sides.compare_sides(compared, fill, rounds, report, series=sample.series)
     speeds = {
         "records_per_s": round(records / result.penstock.wall_s),
         "records_per_cpu_s": round(records / result.penstock.cpu_s),
@@ -71,7 +71,7 @@ def our_job(bootstrap: str, topic: str, table: str) -> str:
 
 
 def outcome(table: Path) -> dict[str, Any]:
-    """What a table of windows says, whatever the order of its rows, files and tags: a digest and two counts."""
+    """The content of a table of windows, independent of the order of rows, files and tags: a digest and two counts."""
     tag = pl.concat_str(pl.element().struct.field("key"), pl.element().struct.field("value"), separator="=")
     columns = (
         "metric",

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from benchmarks.apart import run_apart
-from benchmarks.meters import BenchResult, Meter, PeakMemory, Say, Spent, median
+from benchmarks.meters import BenchResult, Meter, PeakMemory, Report, Spent, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
 from penstock.engine.loop import Loop, Retries
@@ -94,7 +94,7 @@ def filled_topic(fill: Fill, partitions: int = PARTITIONS) -> Iterator[tuple[str
         yield cluster.bootstrap, Path(folder)
 
 
-def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: object) -> BenchResult:
+def compare_sides(of: Comparison, fill: Fill, rounds: int, report: Report, **extra: object) -> BenchResult:
     """Fill a topic once, then let both sides read it `rounds` times, in turn."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     outcomes: list[dict[str, Any]] = []
@@ -104,12 +104,12 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
                 measured = run_apart(measure_side, of, side, bootstrap, folder / f"{side}-{number}")
                 runs[side].append(measured)
                 outcomes.append(measured.get("outcome", {}))
-                say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
+                report(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    ours, theirs = (median([Spent(item["wall_s"], item["cpu_s"]) for item in found]) for found in runs.values())
-    memory = {side: max(round(each["memory_bytes"] / MIB) for each in found) for side, found in runs.items()}
+    ours, theirs = (median([Spent(item["wall_s"], item["cpu_s"]) for item in side]) for side in runs.values())
+    memory = {side: max(round(run["memory_bytes"] / MIB) for run in of_side) for side, of_side in runs.items()}
     further = [run.get("further", {}) for run in runs["penstock"]]
-    medians = {name: round(statistics.median(each[name] for each in further), 3) for name in further[0]}
+    medians = {name: round(statistics.median(run[name] for run in further), 3) for name in further[0]}
     shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians, **extra}
     return BenchResult(of.bench, of.records, ours, of.baseline_name, theirs, shown)
 
@@ -143,10 +143,10 @@ def measure_side(of: Comparison, side: str, bootstrap: str, folder: Path) -> dic
     return {**asdict(spent), "memory_bytes": memory.peak_bytes, **result}
 
 
-def check_rows(side: str, found: int, expected: int) -> None:
+def check_rows(side: str, rows: int, expected: int) -> None:
     """End the process of a side that has not written everything once."""
-    if found != expected:
-        raise SystemExit(f"{side} wrote {found} rows of {expected}")
+    if rows != expected:
+        raise SystemExit(f"{side} wrote {rows} rows of {expected}")
 
 
 def written_job(folder: Path, text: str) -> JobSpec:
@@ -165,9 +165,9 @@ def loader(spark: SparkSession, job: JobSpec) -> Callable[[Path], object]:
 def run_job(spark: SparkSession, folder: Path, text: str, listener: Listener | None = None) -> None:
     """Our way: the loop of `run --once`."""
     job = written_job(folder, text)
-    told = listener or NullListener()
-    environment = Environment(listener=told)
-    Loop(lambda: open_rounds(job, spark, environment), True, threading.Event(), Retries(0), told).run()
+    events = listener or NullListener()
+    environment = Environment(listener=events)
+    Loop(lambda: open_rounds(job, spark, environment), True, threading.Event(), Retries(0), events).run()
 
 
 def run_to_end(writer: DataStreamWriter, folder: Path, table: Path | None = None) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.apart import run_apart
-from benchmarks.meters import BenchResult, Meter, Say, Spent, median
+from benchmarks.meters import BenchResult, Meter, Report, Spent, median
 from penstock.environment import new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts
@@ -34,20 +34,20 @@ _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _TARGET_BYTES = 128 * 1024 * 1024
 
 
-def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
+def bench_startup(commits: int, rounds: int, report: Report) -> BenchResult:
     """Compare start-up after `commits` commits with start-up after ten. A ratio of 1 means: history costs nothing."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         tables = {"many": (Path(folder) / "many", commits), "few": (Path(folder) / "few", COMMITS_FEW)}
         spent: dict[str, list[Spent]] = {name: [] for name in tables}
         for path, count in tables.values():
-            say(f"making {count:,} commits")
+            report(f"making {count:,} commits")
             make_history(path, count)
         for number in range(1, rounds + 1):
             for name, (path, _) in tables.items():
                 meter = Meter()
                 run_apart(start_up, path)
                 spent[name].append(meter.spent())
-                say(f"round {number} {name}: {spent[name][-1].wall_s} s")
+                report(f"round {number} {name}: {spent[name][-1].wall_s} s")
     return BenchResult("startup", commits, median(spent["many"]), BASELINE_NAME, median(spent["few"]))
 
 

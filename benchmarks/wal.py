@@ -1,4 +1,4 @@
-"""How many appends a WAL acknowledges per second, beside how often the disk itself can fsync."""
+"""How many appends a WAL acknowledges per second, compared with how often the disk itself can fsync."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.meters import Say
+from benchmarks.meters import Report
 from penstock.logs.wal.client import WalClient
 
 RECORD = b'{"id": 12345678, "at": "2024-05-17T10:00:00Z", "shop": "north", "amount": 12.5, "note": "twelve and a half"}'
@@ -33,14 +33,14 @@ class WalRate:
     """Of one thread that writes as many bytes, before it."""
 
 
-def bench_wal(seconds: float, say: Say, folder: Path | None = None) -> list[WalRate]:
+def bench_wal(seconds: float, report: Report, folder: Path | None = None) -> list[WalRate]:
     """Each number of clients with each size of append, for so long each; the folder is on the disk in question."""
     result = []
     with tempfile.TemporaryDirectory(dir=folder) as place, _served(Path(place) / "wal") as url:
         for clients in CLIENTS:
             for batch in BATCHES:
                 disk = _fsync_rate(Path(place) / "probe", len(RECORD) * batch, seconds)
-                say(f"{clients} clients, {batch} records per append")
+                report(f"{clients} clients, {batch} records per append")
                 appends = _append_rate(url, clients, batch, seconds)
                 result.append(WalRate(clients, batch, round(appends), round(appends * batch), round(disk)))
     return result
@@ -48,7 +48,7 @@ def bench_wal(seconds: float, say: Say, folder: Path | None = None) -> list[WalR
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """A server in a process of its own; it says where once it answers."""
+    """A server in a process of its own; it prints its address once it answers."""
     command = [sys.executable, "-m", "penstock.cli", "wal", "serve", "--folder", str(folder), "--listen", "127.0.0.1:0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -33,7 +33,7 @@ from benchmarks.claims.members import (
     fair,
     wait_until,
 )
-from benchmarks.meters import BenchResult, Meter, Say
+from benchmarks.meters import BenchResult, Meter, Report
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from penstock.embedded.broker import Cluster
@@ -46,13 +46,13 @@ STARTS = 5
 """How often start-up is measured; the median counts."""
 STEADY_INTERVALS = 2
 COMPILING_INTERVALS = 12
-"""How long everybody rests before the look: a broker that has just started compiles its code for about two minutes."""
+"""How long all members rest first: a broker that has just started compiles its code for about two minutes."""
 _DATA_TOPIC = "bench_claims"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsBench:
-    """How many members share how many partitions, and how often each says that it lives."""
+    """How many members share how many partitions, and how often each sends a heartbeat."""
 
     members: int = 50
     partitions: int = 1000
@@ -60,7 +60,7 @@ class ClaimsBench:
     processes: bool = False
 
 
-def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
+def bench_claims(bench: ClaimsBench, report: Report) -> BenchResult:
     """Start all members at once, then measure what one more, one less and silence cost; then the same by Kafka.
 
     Of members in processes only the shares and silence are measured.
@@ -72,31 +72,31 @@ def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         Cluster.start(Path(folder)) as cluster,
     ):
-        say(f"{bench.members} members share {bench.partitions:,} partitions")
+        report(f"{bench.members} members share {bench.partitions:,} partitions")
         spent = ours.stable(cluster.bootstrap, bench.partitions)
         records = _records(cluster.bootstrap)
-        say(f"stable after {spent.wall_s} s wall, {spent.cpu_s} s CPU, {records:,} records")
-        measured = {"stable_s": spent.wall_s, "cpu_s": spent.cpu_s, **_steady(cluster.bootstrap, bench, say)}
+        report(f"stable after {spent.wall_s} s wall, {spent.cpu_s} s CPU, {records:,} records")
+        measured = {"stable_s": spent.wall_s, "cpu_s": spent.cpu_s, **_steady(cluster.bootstrap, bench, report)}
         if isinstance(ours, _Crew):
-            measured |= _changes(ours, say)
+            measured |= _changes(ours, report)
         ours.close()
         measured["broker_cores"] = _cores(bench)
-        say(f"the broker without members: {measured['broker_cores']} cores")
-        say("the same by a consumer group")
+        report(f"the broker without members: {measured['broker_cores']} cores")
+        report("the same by a consumer group")
         create_topic(cluster.bootstrap, _DATA_TOPIC, bench.partitions)
         baseline = theirs.stable(cluster.bootstrap, bench.partitions)
         theirs.close()
-        say(f"stable after {baseline.wall_s} s wall, {baseline.cpu_s} s CPU")
+        report(f"stable after {baseline.wall_s} s wall, {baseline.cpu_s} s CPU")
     return BenchResult("claims", records, spent, BASELINE_NAME, baseline, {**asdict(bench), **measured})
 
 
-def _steady(bootstrap: str, bench: ClaimsBench, say: Say) -> dict[str, float]:
+def _steady(bootstrap: str, bench: ClaimsBench, report: Report) -> dict[str, float]:
     """Records per second and cores while nothing happens, of the members and the broker."""
     time.sleep(COMPILING_INTERVALS * bench.heartbeat_seconds)
     before, meter = _records(bootstrap), Meter()
     cores = _cores(bench)
     records_per_s = round((_records(bootstrap) - before) / meter.spent().wall_s, 1)
-    say(f"steady: {records_per_s} records/s, {cores} cores")
+    report(f"steady: {records_per_s} records/s, {cores} cores")
     return {"records_per_s": records_per_s, "steady_cores": cores}
 
 
@@ -108,15 +108,15 @@ def _cores(bench: ClaimsBench) -> float:
     return round(spent.cpu_s / spent.wall_s, 3)
 
 
-def _changes(crew: _Crew, say: Say) -> dict[str, Any]:
+def _changes(crew: _Crew, report: Report) -> dict[str, Any]:
     starts = [crew.start_up(number) for number in range(STARTS)]
     startup_s = round(statistics.median(partition[0] for partition in starts), 3)
     startup_records = int(statistics.median(item[1] for item in starts))
-    say(f"start-up: {startup_s} s, {startup_records} records")
+    report(f"start-up: {startup_s} s, {startup_records} records")
     join_s = crew.join_one()
-    say(f"one more member had its share after {join_s} s")
+    report(f"one more member had its share after {join_s} s")
     takeover_s = crew.lose_one()
-    say(f"the partitions of a killed member were held again after {takeover_s} s")
+    report(f"the partitions of a killed member were held again after {takeover_s} s")
     return {"startup_s": startup_s, "startup_records": startup_records, "join_s": join_s, "takeover_s": takeover_s}
 
 
@@ -128,7 +128,7 @@ class _Crew(Threads[Agent]):
         self._bench = bench
 
     def start_up(self, number: int) -> tuple[float, int]:
-        """Seconds and records that a newcomer needs to know the state; it is of a group that shares nothing."""
+        """Seconds and records that a new member needs to read the state; its group shares no partitions."""
         with self._started(claiming(f"{GROUP}-reader", self._bench.heartbeat_seconds, ()), number) as agent:
             wait_until(lambda: agent.startup_seconds is not None, "a newcomer did not read the log")
             return agent.startup_seconds or 0.0, agent.startup_records
@@ -145,7 +145,7 @@ class _Crew(Threads[Agent]):
     def lose_one(self) -> float:
         """Seconds until the partitions of a member that was killed are held again."""
         number = self._bench.members + 1
-        victim = multiprocessing.get_context("spawn").Process(target=_live, args=(self._bench, number, self.bootstrap))
+        victim = multiprocessing.get_context("spawn").Process(target=_run, args=(self._bench, number, self.bootstrap))
         victim.start()
         try:
             share = self._bench.partitions // (self._bench.members + 1)
@@ -161,7 +161,7 @@ class _Crew(Threads[Agent]):
 
     def wait_fair(self, partitions: int, *newcomers: Agent) -> None:
         members = [*self.members, *newcomers]
-        # First by the word of one member: to ask each of them all the time would slow them down.
+        # First as one member sees it: to ask each of them all the time would slow them down.
         wait_until(lambda: len(held := self._counts()) == len(members) and fair(held.values(), partitions), UNFAIR)
         wait_until(lambda: fair([len(member.held()) for member in members], partitions), UNFAIR)
 
@@ -186,7 +186,7 @@ def _recruit(bench: ClaimsBench) -> Recruit[Agent]:
     return claiming(GROUP, bench.heartbeat_seconds, partitions)
 
 
-def _live(bench: ClaimsBench, number: int, bootstrap: str) -> None:
+def _run(bench: ClaimsBench, number: int, bootstrap: str) -> None:
     """A member in a process that is to be killed."""
     _recruit(bench)(number, bootstrap).start()
     threading.Event().wait(WAIT_SECONDS_MAX)

@@ -54,14 +54,14 @@ class Consuming:
                 "group.id": "bench-baseline",
                 "group.protocol": "consumer",
                 "enable.auto.commit": False,
-                # An empty topic is read on both sides of the comparison by nobody: ask it seldom.
+                # Neither side of the comparison reads the empty topic: poll it seldom.
                 "fetch.wait.max.ms": 5000,
             }
         )
         self._topic = topic
         self._stopping = threading.Event()
         self._held: frozenset[int] = frozenset()
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -73,7 +73,7 @@ class Consuming:
         self._stopping.set()
         self._thread.join(_END_SECONDS_MAX)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         self._consumer.subscribe([self._topic])
         while not self._stopping.is_set():
             self._consumer.poll(_POLL_SECONDS)
@@ -86,7 +86,7 @@ def claiming(group: str, heartbeat_seconds: float, partitions: Sequence[Partitio
 
     def recruit(number: int, bootstrap: str) -> Agent:
         agent = Agent(KafkaLogSpec(bootstrap), MemberOptions(group, client_id(number), heartbeat_seconds))
-        agent.want(partitions, {})
+        agent.request(partitions, {})
         return agent
 
     return recruit
@@ -97,7 +97,7 @@ def client_id(number: int) -> str:
 
 
 def fair(held: Collection[int], partitions: int) -> bool:
-    """Whether everything is held, by each member as much as by the others up to one."""
+    """Whether everything is held, and shares differ by at most one."""
     return sum(held) == partitions and max(held) - min(held) <= 1
 
 
@@ -120,7 +120,7 @@ class Threads(Generic[M]):
         self.bootstrap = ""
 
     def stable(self, bootstrap: str, partitions: int) -> Spent:
-        """Start all members; what it took until everything was held, by each as much as by the others up to one."""
+        """Start all members; what it took until everything was held in shares that differ by at most one."""
         meter = Meter()
         self.bootstrap = bootstrap
         self.members = [self._recruit(number, bootstrap) for number in range(self._count)]
@@ -142,7 +142,7 @@ class Threads(Generic[M]):
 
 
 class Processes:
-    """Processes that wait for the brokers' address, then live as members and say how much they hold."""
+    """Processes that wait for the brokers' address, then run as members and report how much they hold."""
 
     def __init__(self, count: int, recruit: Recruit[Member]) -> None:
         context = multiprocessing.get_context("fork")
@@ -166,7 +166,7 @@ class Processes:
             start.send(bootstrap)
         wait_until(lambda: fair(self._held[:], partitions), UNFAIR)
         spent = meter.spent()
-        # To say what they hold would be a good part of what they do at rest.
+        # Reporting what they hold would be a good part of their work at rest.
         self._shared.set()
         return spent
 

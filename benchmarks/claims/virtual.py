@@ -1,6 +1,6 @@
 """`bench claims --virtual`: what the protocol costs its members, without a broker and in virtual time.
 
-Every member decodes and folds every record, as it does from Kafka; time passes in steps and nobody waits. So groups
+Every member decodes and folds every record, as it does from Kafka; time passes in steps without waiting. So groups
 can be measured that are too large for the machine.
 """
 
@@ -39,17 +39,17 @@ class _Hall:
         for number in self._coming[:JOINED_PER_STEP]:
             options = MemberOptions(_GROUP, client_id(number), HEARTBEAT_SECONDS)
             participant = Participant(options, "nonce", GroupView(_GROUP, HEARTBEAT_SECONDS))
-            participant.want(self._partitions, {})
+            participant.request(self._partitions, {})
             self._members.append((participant, 0))
         del self._coming[:JOINED_PER_STEP]
-        said: list[bytes] = []
+        appended: list[bytes] = []
         for index, (participant, read) in enumerate(self._members):
             for offset in range(read, len(self.log)):
                 participant.read(offset, decode(self.log[offset], _GROUP)[0], self.now, self.now)
             self._members[index] = (participant, len(self.log))
             participant.begin(self.now)
-            said += [encode(item, _GROUP, 8) for item in participant.decide(self.now)]
-        self.log += said
+            appended += [encode(item, _GROUP, 8) for item in participant.decide(self.now)]
+        self.log += appended
 
     @property
     def fair(self) -> bool:

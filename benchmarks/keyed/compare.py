@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import sides
 from benchmarks.keyed.measurements import Measurements, job_text, write_files
-from benchmarks.meters import BenchResult, Meter, Say
+from benchmarks.meters import BenchResult, Meter, Report
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.tables.keyed.layout import HIDDEN
@@ -32,18 +32,18 @@ LOADS = ("load_wall_s", "reload_wall_s", "same_rows_wall_s")
 FILES = 8
 
 
-def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, say: Say) -> BenchResult:
+def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, report: Report) -> BenchResult:
     """Both sides bring the same records into a table with one row for each key."""
     sample = Measurements(rows, update_share)
-    say(f"producing {rows:,} records, {update_share:.0%} of them updates")
+    report(f"producing {rows:,} records, {update_share:.0%} of them updates")
     ours, theirs, look = partial(penstock, batch), partial(baseline, batch), partial(_look, sample.rows)
     compared = sides.Comparison("keyed", rows, ours, theirs, BASELINE_NAME, BASELINE_SPARK, look)
     result = sides.compare_sides(
-        compared, sides.in_turn(sample.values()), rounds, say, update_share=update_share, batch=batch
+        compared, sides.in_turn(sample.values()), rounds, report, update_share=update_share, batch=batch
     )
     first, again, same = (result.extra[name] for name in LOADS)
-    told = {"wall_s": again, "ratio_wall": round(first / again, 2), "same_rows_ratio_wall": round(first / same, 2)}
-    return replace(result, extra={**result.extra, "reload": told})
+    reload = {"wall_s": again, "ratio_wall": round(first / again, 2), "same_rows_ratio_wall": round(first / same, 2)}
+    return replace(result, extra={**result.extra, "reload": reload})
 
 
 def penstock(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.apart import run_apart
 from benchmarks.keyed.measurements import NEWEST_SHARE, Measurements, job_text, rows_of, write_files
-from benchmarks.meters import Say
+from benchmarks.meters import Report
 from benchmarks.sides import filled_topic, in_turn, loader, run_job, written_job
 from penstock.events import BatchCommitted, Event
 from penstock.job.spec import SparkSpec
@@ -30,12 +30,12 @@ SMALLEST_BATCHES = 2
 FILES = 4
 
 
-def bench_growth(update_share: float, batch: int, say: Say) -> list[dict[str, Any]]:
+def bench_growth(update_share: float, batch: int, report: Report) -> list[dict[str, Any]]:
     """The seconds of a batch for each size of the table."""
     smallest = SMALLEST_BATCHES * batch
     newest = int(smallest * NEWEST_SHARE)
     sample = Measurements(BATCHES * batch, update_share, rows_before=max(SIZES) * smallest, newest=newest)
-    say(f"producing {BATCHES} batches for tables of {', '.join(f'{size * smallest:,}' for size in SIZES)} rows")
+    report(f"producing {BATCHES} batches for tables of {', '.join(f'{size * smallest:,}' for size in SIZES)} rows")
     with filled_topic(in_turn(sample.values())) as (bootstrap, folder):
         return list(run_apart(_measure_all, bootstrap, batch, folder))
 

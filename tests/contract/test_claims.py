@@ -37,15 +37,15 @@ def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[Claims]:
 
 @pytest.fixture(params=["static", "group"])
 def claims(request: pytest.FixtureRequest) -> Iterator[Claims]:
-    with opened(request.param, request) as found:
-        yield found
+    with opened(request.param, request) as claims:
+        yield claims
 
 
 def held(claims: Claims, floor: int = 0) -> dict[Partition, int]:
     """Both partitions, once they are claimed."""
     deadline = time.monotonic() + SECONDS_MAX
     while len(result := claims.held([ZERO, ONE], {ZERO: floor, ONE: floor})) < 2:
-        assert time.monotonic() < deadline, "partitions that nobody else wants were not claimed"
+        assert time.monotonic() < deadline, "partitions that no other process requests were not claimed"
         time.sleep(0.05)
     return result
 

@@ -1,4 +1,4 @@
-"""A consumer for fault tests: writes one line for each record it sees, and dies or stops at a place it is told.
+"""A consumer for fault tests: writes one line for each record it sees, and dies or stops at a given place.
 
 python -m tests.fault.consumer BOOTSTRAP GROUP TOPIC CLIENT_ID DELIVERY PATH [SIGNAL]
 
@@ -24,7 +24,7 @@ RECORD_SECONDS = 0.01
 def main(bootstrap: str, group: str, topic: str, client_id: str, delivery: str, path: str, name: str = "") -> None:
     lines = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     number = getattr(signal, f"SIG{name}") if name else None
-    seen = 0
+    delivered = 0
     with Member(
         bootstrap,
         group=group,
@@ -39,10 +39,10 @@ def main(bootstrap: str, group: str, topic: str, client_id: str, delivery: str, 
             works = member.poll(1.0)
             for place, work in enumerate(works):
                 os.write(lines, f"saw {work.partition.number} {work.offset}\n".encode())
-                seen += 1
+                delivered += 1
                 time.sleep(RECORD_SECONDS)
                 in_the_middle = len(works) >= BATCH_RECORDS_MIN and place == PLACE_IN_BATCH
-                if number is not None and in_the_middle and seen > RECORDS_BEFORE_SIGNAL:
+                if number is not None and in_the_middle and delivered > RECORDS_BEFORE_SIGNAL:
                     os.kill(os.getpid(), number)
                     number = None
                 try:

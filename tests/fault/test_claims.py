@@ -1,4 +1,4 @@
-"""Many processes of one job, killed, stopped and woken: every record once, and nobody writes without its claim."""
+"""Many processes of one job, killed, stopped and woken: every record once, and no process writes without its claim."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """The engine's own loop, in a thread: its agent is well, and would renew the claims for ever."""
-    name, heard = topic(partitions=1), Recorder()
+    name, recorder = topic(partitions=1), Recorder()
     one, other = (shared_job(tmp_path, bootstrap, name, client_id=text, heartbeat="1s") for text in ("one", "other"))
     spec = load_job(one)
     assert spec.claims is not None
-    # Shorter than a job file may say: Spark is warm, and the batch small.
-    claims = open_group(kafka_of(spec), replace(spec.claims, work_timeout_seconds=5.0), heard.event)
+    # Shorter than a job file allows: Spark is warm, and the batch small.
+    claims = open_group(kafka_of(spec), replace(spec.claims, work_timeout_seconds=5.0), recorder.event)
     steps, hangs, wakes = list[str](), threading.Event(), threading.Event()
 
     def at_step(step: str) -> None:
@@ -69,21 +69,21 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
             assert wakes.wait(ALL_SECONDS_MAX)
 
     progress = SparkProgress(spec.name)
-    rounds = lambda: open_rounds(spec, progress.follow(spark), Environment(at_step=at_step, listener=heard), claims)  # noqa: E731
-    loop = Loop(rounds, True, threading.Event(), Retries(10), heard, claims.working)
+    rounds = lambda: open_rounds(spec, progress.follow(spark), Environment(at_step=at_step, listener=recorder), claims)  # noqa: E731
+    loop = Loop(rounds, True, threading.Event(), Retries(10), recorder, claims.working)
     places = produce(name, numbered(range(300)))
     thread = threading.Thread(target=loop.run, daemon=True)
     with Pulse(progress, claims.working, look_seconds=0.5):
         thread.start()
         assert hangs.wait(ALL_SECONDS_MAX)
         assert run_here(other, spark).named("claim won")
-        assert heard.named("work hangs")
+        assert recorder.named("work hangs")
         wakes.set()
         thread.join(ALL_SECONDS_MAX)
     claims.close()
     assert not thread.is_alive()
-    refused = [item["reason"] for item in heard.named("slice refused")]
-    assert refused and all("older than the table" in each for each in refused)
+    refused = [item["reason"] for item in recorder.named("slice refused")]
+    assert refused and all("older than the table" in reason for reason in refused)
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(one))["ok"]
 

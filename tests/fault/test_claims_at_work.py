@@ -35,7 +35,7 @@ class Flow:
     def more(self, records: int) -> None:
         self._allowed.release(records // CHUNK_RECORDS)
 
-    def settled(self, records: int) -> bool:
+    def caught_up(self, records: int) -> bool:
         """Whether so many are acknowledged: a broker is hurt only between two chunks."""
         return len(self.places) == records
 
@@ -79,14 +79,14 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
                 for item in (b, c):
                     won_after(item, 4)
                 flow.more(20_000)
-                for each in (b, c):
-                    each.wait_for("batch committed")
+                for process in (b, c):
+                    process.wait_for("batch committed")
 
                 b.send(signal.SIGKILL)
                 assert b.exit_code() == KILLED
                 flow.more(20_000)
-                for each in (a, c):
-                    won_after(each, 2)
+                for process in (a, c):
+                    won_after(process, 2)
 
                 c.send(signal.SIGSTOP)
                 won_after(a, 6)
@@ -94,15 +94,15 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
                 c.wait_for("claim lost")
                 c.wait_for("claim won")
 
-                wait_until(lambda: flow.settled(60_000), ALL_SECONDS_MAX)
+                wait_until(lambda: flow.caught_up(60_000), ALL_SECONDS_MAX)
                 cluster.kill()
                 cluster.restart()
                 flow.more(20_000)
-                wait_until(lambda: flow.settled(80_000), ALL_SECONDS_MAX)
+                wait_until(lambda: flow.caught_up(80_000), ALL_SECONDS_MAX)
 
                 topics.delete(f"{name}_claims")
-                for each in (a, c):
-                    each.wait_for("group joined")
+                for process in (a, c):
+                    process.wait_for("group joined")
                 flow.more(20_000)
                 c.wait_for("batch committed")
                 c.send(signal.SIGTERM)
@@ -112,7 +112,8 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
             assert a.exit_code() == 0, a.last_words
         assert_every_record_once(tmp_path / "table", flow.places)
         assert command_json("verify", str(first))["ok"]
-        behind = [each for each in command_json("status", str(first))[0]["alerts"] if each["kind"] == "mirror_lagging"]
+        alerts = command_json("status", str(first))[0]["alerts"]
+        behind = [alert for alert in alerts if alert["kind"] == "mirror_lagging"]
         assert not behind, "\n".join(str(event) for event in a.heard if "mirror" in event["event"])
-        # A token never falls: whoever lost a claim did not write behind its successor.
+        # A token never falls: a process that lost a claim did not write after its successor.
         assert all(tokens == sorted(tokens) for tokens in tokens_by_partition(first).values())

@@ -16,7 +16,7 @@ from penstock.logs.log import Partition
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From this time on a partition was this client id's, or nobody's; `by` is the kind of record that said so."""
+    """From this time on a partition belonged to this client id, or to none; `by` is the kind of record that did it."""
 
     at: float
     client_id: str | None
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(slots=True)
 class Timeline:
-    """The changes of owners of each partition, and who was taken for dead and when."""
+    """The changes of owners of each partition, and which member was declared gone when."""
 
     changes: dict[Partition, list[Change]] = field(default_factory=lambda: defaultdict(list))
     forgotten: list[tuple[float, str]] = field(default_factory=list)
@@ -45,9 +45,9 @@ class Timeline:
             if before.get(partition) is claim:
                 continue
             owner = claim.owner.client_id if claim.held and claim.owner is not None else None
-            known = self.changes[partition]
-            if (known[-1].client_id if known else None) != owner:
-                known.append(Change(at, owner, type(record)))
+            changes = self.changes[partition]
+            if (changes[-1].client_id if changes else None) != owner:
+                changes.append(Change(at, owner, type(record)))
         if isinstance(record, ForgettingMember) and record.client_id in group.members:
             self.forgotten.append((at, record.client_id))
 
@@ -56,7 +56,7 @@ class Timeline:
         return next((change.client_id for change in reversed(self.changes[partition]) if change.at <= at), None)
 
     def unowned_seconds(self, client_id: str, killed_at: float) -> list[float]:
-        """How long each partition of a process that was killed had nobody: up to the next owner, whoever it is."""
+        """How long each partition of a killed process had no owner, up to the next one."""
         return [
             next(
                 (change.at for change in changes if change.at > killed_at and change.client_id is not None),
@@ -68,7 +68,7 @@ class Timeline:
         ]
 
     def handovers(self) -> Iterator[tuple[float, float]]:
-        """When a living owner gave a partition away, and for how long it was nobody's then."""
+        """When a live owner gave a partition away, and for how long it then had no owner."""
         for changes in self.changes.values():
             for one, other in pairwise(changes):
                 if one.client_id is None and one.by is not ForgettingMember:

@@ -24,7 +24,7 @@ PAUSE_SECONDS_MIN = 0.2
 
 
 class Pauses:
-    """Tells how long a held partition could not be worked on, though its claim was never lost."""
+    """Measures how long a held partition could not be worked on, though its claim was never lost."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -40,7 +40,7 @@ class Pauses:
 
 
 def _ignore(event: Event) -> None:
-    """The file says what counts."""
+    """Only the file counts."""
 
 
 def work(member: Member, group: str, file: int, stop: threading.Event) -> None:
@@ -72,7 +72,7 @@ def main(bootstrap: str, topic: str, client_id: str, heartbeat_seconds: str, pat
             delivery="at_least_once" if group == AT_LEAST_ONCE else "at_most_once",
             heartbeat_seconds=float(heartbeat_seconds),
             coordination=COORDINATION,
-            tell=_ignore,
+            listener=_ignore,
         )
         for group in (AT_LEAST_ONCE, AT_MOST_ONCE)
     }

@@ -17,7 +17,7 @@ def claims_json(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_measures_both_sides_and_prints_one_object() -> None:
+def test_the_benchmark_measures_both_sides_and_prints_one_json_object() -> None:
     printed = claims_json("--members", "3", "--partitions", "12", "--heartbeat-seconds", "0.5")
     assert (printed["bench"], printed["members"], printed["partitions"]) == ("claims", 3, 12)
     assert printed["heartbeat_seconds"] == 0.5
@@ -40,7 +40,7 @@ def test_it_measures_both_sides_and_prints_one_object() -> None:
     assert printed["baseline"]["wall_s"] > 0
     assert printed["ratio_wall"] > 0
     assert printed["ratio_cpu"] > 0
-    # A member speaks twice per interval.
+    # A member sends a heartbeat twice per interval.
     assert printed["records_per_s"] <= 3 * 4 * 1.5
 
 

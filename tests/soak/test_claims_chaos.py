@@ -1,7 +1,7 @@
 """Claims on a real broker for minutes: 6 processes, 24 partitions; kills, pauses, joins, leaves, broker restarts.
 
 At least once is complete, at most once is never twice and its ledger complete; after a kill nothing is unowned for
-longer than three intervals, nobody else pauses for longer than a second, and no living process is taken for dead.
+longer than three intervals, no other process pauses for longer than a second, and no running process is declared gone.
 `PENSTOCK_SEED` replays the actions, `PENSTOCK_CHAOS_SECONDS` is their length (600).
 """
 
@@ -43,7 +43,7 @@ GIVEN_UP_SHARE_MAX = 0.1
 ACTION_SECONDS = 4 * HEARTBEAT_SECONDS
 ACTIONS = ("kill", "kill", "kill", "sleep", "leave", "join", "restart")
 DRAIN_SECONDS_MAX = 180.0
-EVERYBODY = ""
+ALL_MEMBERS = ""
 
 
 @dataclass
@@ -109,19 +109,20 @@ class Chaos:
                 self.cluster.kill()
                 time.sleep(self.rng.uniform(0, 2) * HEARTBEAT_SECONDS)
                 self.cluster.restart()
-                self.excused.append((EVERYBODY, began_at, time.time() + 10 * HEARTBEAT_SECONDS))
+                self.excused.append((ALL_MEMBERS, began_at, time.time() + 10 * HEARTBEAT_SECONDS))
                 time.sleep(6 * HEARTBEAT_SECONDS)
         time.sleep(ACTION_SECONDS)
 
     def excuses(self, client_id: str, began_at: float, ended_at: float) -> bool:
         """Whether a process slept or was killed, or the broker was away, at some time between these two."""
         return any(
-            who in (client_id, EVERYBODY) and began_at <= end and ended_at >= begin for who, begin, end in self.excused
+            who in (client_id, ALL_MEMBERS) and began_at <= end and ended_at >= begin
+            for who, begin, end in self.excused
         )
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerLines:
     """What the processes wrote down: what they executed, how long they paused, and what ended them."""
 
     executed: dict[str, Counter[tuple[int, int]]]
@@ -129,18 +130,18 @@ class Told:
     ended: Counter[str]
 
     @classmethod
-    def by(cls, folder: Path) -> Told:
-        told = cls({AT_LEAST_ONCE: Counter(), AT_MOST_ONCE: Counter()}, [], Counter())
+    def by(cls, folder: Path) -> WorkerLines:
+        written = cls({AT_LEAST_ONCE: Counter(), AT_MOST_ONCE: Counter()}, [], Counter())
         for path in folder.glob("*.txt"):
             for line in path.read_text().splitlines():
                 match line.split():
                     case ["x", group, partition, offset]:
-                        told.executed[group][int(partition), int(offset)] += 1
+                        written.executed[group][int(partition), int(offset)] += 1
                     case ["p", began_at, seconds]:
-                        told.pauses.append((path.stem, float(began_at), float(seconds)))
-                    case ["e", *words]:
-                        told.ended[" ".join(words)[:100]] += 1
-        return told
+                        written.pauses.append((path.stem, float(began_at), float(seconds)))
+                    case ["e", *error]:
+                        written.ended[" ".join(error)[:100]] += 1
+        return written
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ def test_claims_survive_ten_minutes_of_chaos(tmp_path: Path) -> None:
             wait(groups.owned, 120)
             flow.start()
             time.sleep(5 * HEARTBEAT_SECONDS)
-            settled_at, end = time.time(), time.monotonic() + SECONDS
+            stable_at, end = time.time(), time.monotonic() + SECONDS
             while time.monotonic() < end:
                 chaos.act()
                 for worker in workers:
@@ -222,28 +223,31 @@ def test_claims_survive_ten_minutes_of_chaos(tmp_path: Path) -> None:
             stop.set()
             flow.join(60)
             places = groups.places()
-            wait(lambda: places <= Told.by(folder).executed[AT_LEAST_ONCE].keys(), DRAIN_SECONDS_MAX)
-            wait(lambda: places <= Told.by(folder).executed[AT_MOST_ONCE].keys() | groups.losses(), DRAIN_SECONDS_MAX)
+            wait(lambda: places <= WorkerLines.by(folder).executed[AT_LEAST_ONCE].keys(), DRAIN_SECONDS_MAX)
+            wait(
+                lambda: places <= WorkerLines.by(folder).executed[AT_MOST_ONCE].keys() | groups.losses(),
+                DRAIN_SECONDS_MAX,
+            )
             losses = groups.losses()
             timelines = {group: groups.timeline(group) for group in (AT_LEAST_ONCE, AT_MOST_ONCE)}
         finally:
             for worker in (*workers, guest):
                 worker.end(signal.SIGKILL)
-        told = Told.by(folder)
-        failures = executions_failed(told, places, losses)
+        written = WorkerLines.by(folder)
+        failures = executions_failed(written, places, losses)
         for group, timeline in timelines.items():
-            failures += ownership_failed(group, chaos, timeline, settled_at)
-        failures += pauses_failed(chaos, told, settled_at)
+            failures += ownership_failed(group, chaos, timeline, stable_at)
+        failures += pauses_failed(chaos, written, stable_at)
         assert not failures, f"PENSTOCK_SEED={SEED}: " + "; ".join(failures)
 
 
-def executions_failed(told: Told, places: set[tuple[int, int]], losses: set[tuple[int, int]]) -> list[str]:
+def executions_failed(written: WorkerLines, places: set[tuple[int, int]], losses: set[tuple[int, int]]) -> list[str]:
     """What is wrong with what was executed, by what the processes wrote down themselves."""
-    least, most = told.executed[AT_LEAST_ONCE], told.executed[AT_MOST_ONCE]
+    least, most = written.executed[AT_LEAST_ONCE], written.executed[AT_MOST_ONCE]
     lost = places - most.keys()
     print(
         f"\n{len(places)} records; at least once again: {least.total() - len(least)}; at most once: {len(most)}, "
-        f"lost {len(lost)}, listed as lost {len(losses)}; members that ended: {dict(told.ended)}"
+        f"lost {len(lost)}, listed as lost {len(losses)}; members that ended: {dict(written.ended)}"
     )
     failures = [
         f"at least once left out {sorted(places - least.keys())[:5]}" if places - least.keys() else "",
@@ -251,53 +255,53 @@ def executions_failed(told: Told, places: set[tuple[int, int]], losses: set[tupl
         f"at most once gave up {len(losses)} of {len(places)}"
         if len(losses) > GIVEN_UP_SHARE_MAX * len(places)
         else "",
-        f"members ended: {dict(told.ended)}" if told.ended else "",
+        f"members ended: {dict(written.ended)}" if written.ended else "",
     ]
     twice = sorted(place for place, count in most.items() if count > 1)
     failures.append(f"at most once executed {twice[:5]} twice" if twice else "")
     return [failure for failure in failures if failure]
 
 
-def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, settled_at: float) -> list[str]:
+def ownership_failed(group: str, chaos: Chaos, timeline: Timeline, stable_at: float) -> list[str]:
     """What is wrong with who owned what and when, by the log."""
     unowned = [(who, max(timeline.unowned_seconds(who, at), default=0.0)) for who, at in chaos.kills]
     handovers = [
         (at, seconds)
         for at, seconds in timeline.handovers()
-        if at > settled_at and not chaos.excuses(EVERYBODY, at, at + seconds)
+        if at > stable_at and not chaos.excuses(ALL_MEMBERS, at, at + seconds)
     ]
-    slept = [item for item in chaos.excused if item[0] != EVERYBODY]
+    slept = [item for item in chaos.excused if item[0] != ALL_MEMBERS]
     slow = [
-        (round(at - settled_at), seconds)
+        (round(at - stable_at), seconds)
         for at, seconds in handovers
         if seconds > PAUSE_SECONDS_MAX
         and not any(begin <= at + seconds and at <= end + HEARTBEAT_SECONDS for _, begin, end in slept)
     ]
     wrongly = [
-        (round(at - settled_at), who)
+        (round(at - stable_at), who)
         for at, who in timeline.forgotten
-        if at > settled_at and not chaos.excuses(who, at - 3 * HEARTBEAT_SECONDS, at)
+        if at > stable_at and not chaos.excuses(who, at - 3 * HEARTBEAT_SECONDS, at)
     ]
     print(
-        f"{group}: unowned after kills {[round(each, 1) for _, each in unowned]}; {len(handovers)} handovers, "
+        f"{group}: unowned after kills {[round(seconds, 1) for _, seconds in unowned]}; {len(handovers)} handovers, "
         f"the longest {max((seconds for _, seconds in handovers), default=0.0):.2f} s"
     )
-    too_long = [each for each in unowned if each[1] > UNOWNED_SECONDS_MAX]
+    too_long = [(at, seconds) for at, seconds in unowned if seconds > UNOWNED_SECONDS_MAX]
     failures = [
         f"{group}: unowned after a kill for {too_long}" if too_long else "",
-        f"{group}: no kill took anything away" if not any(each for _, each in unowned) else "",
+        f"{group}: no kill took anything away" if not any(seconds for _, seconds in unowned) else "",
         f"{group}: handed over slowly: {slow}" if slow else "",
-        f"{group}: living processes were taken for dead: {wrongly}" if wrongly else "",
+        f"{group}: running processes were declared gone: {wrongly}" if wrongly else "",
     ]
     return [failure for failure in failures if failure]
 
 
-def pauses_failed(chaos: Chaos, told: Told, settled_at: float) -> list[str]:
+def pauses_failed(chaos: Chaos, written: WorkerLines, stable_at: float) -> list[str]:
     """Which processes paused though nothing happened to them."""
     pauses = [
-        (round(began_at - settled_at), who, seconds)
-        for who, began_at, seconds in told.pauses
-        if began_at > settled_at and not chaos.excuses(who, began_at, began_at + seconds)
+        (round(began_at - stable_at), who, seconds)
+        for who, began_at, seconds in written.pauses
+        if began_at > stable_at and not chaos.excuses(who, began_at, began_at + seconds)
     ]
     longest = max((seconds for _, _, seconds in pauses), default=0.0)
     print(f"actions {dict(chaos.actions)}; {len(pauses)} pauses without an excuse, the longest {longest:.2f} s")

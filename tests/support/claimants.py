@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 HEARTBEAT_SECONDS = 1.0
 PATIENT_SECONDS = 60.0
-"""The interval of a journal beside the members: half of it is how long a record may take to be delivered."""
+"""The interval of a journal alongside the members: half of it is how long a record may take to be delivered."""
 LATE_SECONDS = 30.0
 """What a busy machine may add to a bound; the bounds themselves are proved in virtual time, in tests/unit/claims."""
 PLACES = 4
@@ -50,10 +50,10 @@ def hits_up_to(count: int) -> tuple[Partition, ...]:
 
 @dataclass
 class Crew:
-    """The members of one group in one coordination topic; whoever is left is closed at the end of the test."""
+    """The members of one group in one coordination topic; those still open are closed at the end of the test."""
 
     bootstrap: str
-    wanted: tuple[Partition, ...]
+    requested: tuple[Partition, ...]
     topic: str = field(default_factory=lambda: f"coordination-{uuid.uuid4().hex[:12]}")
     group: str = "shop"
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
@@ -75,19 +75,19 @@ class Crew:
         listener: Callable[[Event], None] = lambda event: None,
     ) -> Agent:
         """Start a member; a former one of that client id stays as it is."""
-        heard = self.events.setdefault(client_id, [])
+        events = self.events.setdefault(client_id, [])
 
-        def tell(event: Event) -> None:
-            heard.append((event.name, event.facts()))
+        def record(event: Event) -> None:
+            events.append((event.name, event.facts()))
             listener(event)
 
         agent = Agent(
             self.spec,
             MemberOptions(self.group, client_id, heartbeat_seconds),
             CoordinationOptions(self.topic, places, tables_remember),
-            tell,
+            record,
         )
-        agent.want(self.wanted, floors or {})
+        agent.request(self.requested, floors or {})
         agent.start()
         self.agents[client_id] = agent
         return agent
@@ -106,25 +106,27 @@ class Crew:
     def shared(self, *counts: int) -> bool:
         """Whether the members hold so many partitions each, in the order of their ids, none of them twice."""
         held = self.held()
-        seen = [partition for item in held.values() for partition in item]
-        return len(seen) == len(set(seen)) and [len(held[client_id]) for client_id in sorted(held)] == list(counts)
+        partitions = [partition for item in held.values() for partition in item]
+        return len(partitions) == len(set(partitions)) and [len(held[client_id]) for client_id in sorted(held)] == list(
+            counts
+        )
 
     def names(self, client_id: str) -> list[str]:
-        """The names of the events of one client id, over all its lives."""
+        """The names of the events of one client id, over all its incarnations."""
         return [name for name, _ in self.events[client_id]]
 
     def described(self) -> CoordinationTopic:
-        """The coordination topic as the broker knows it; it may hear of a new one a little later than its maker."""
+        """The coordination topic as the broker knows it; other brokers may know a new one a little later."""
         result: list[CoordinationTopic] = []
         topics = KafkaTopics(self.spec)
 
-        def known() -> bool:
+        def described() -> bool:
             with suppress(UserError):
                 result.append(find_topic(topics, self.topic))
             return bool(result)
 
         try:
-            wait_until(known)
+            wait_until(described)
         finally:
             topics.close()
         return result[0]
@@ -146,7 +148,7 @@ class Crew:
             consumer.close()
 
     def close(self) -> None:
-        # At once: each takes a moment to say farewell.
+        # In parallel: each takes a moment to leave.
         threads = [threading.Thread(target=agent.close) for agent in [*self.agents.values(), *self.gone]]
         for thread in threads:
             thread.start()
@@ -158,7 +160,7 @@ class Crew:
 def other_process(crew: Crew, client_id: str) -> Iterator[Forked]:
     """A member in a process of its own, that holds something already; it can be killed like any process."""
     process = Forked(
-        "tests.support.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.wanted))]
+        "tests.support.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.requested))]
     )
     try:
         assert json.loads(process.stdout.readline())["held"] > 0

@@ -1,4 +1,4 @@
-"""What the tests of claims share: names, and the log of a group in memory that folds what is said to it."""
+"""What the tests of claims share: names, and the log of a group in memory that folds what is appended to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.claims.protocol.records import (
     MemberId,
     Record,
     ReleasingPartition,
-    wants_of,
+    requested_topics,
 )
 from penstock.claims.protocol.state import Claim, GroupState
 from penstock.logs.log import Partition
@@ -33,7 +33,7 @@ def web(number: int) -> Partition:
 
 
 class Log:
-    """One group: the state behind everything said so far. Anna, Bert and Cleo are members from the beginning."""
+    """One group: the state after everything appended so far. Anna, Bert and Cleo are members from the beginning."""
 
     def __init__(self, *members: MemberId) -> None:
         self.state = GroupState()
@@ -48,39 +48,39 @@ class Log:
     def claim_of(self, partition: Partition = WEB) -> Claim:
         return self.state.claim(partition)
 
-    def hear(self, record: Record) -> str | None:
+    def append_record(self, record: Record) -> str | None:
         """Append a record; why it was refused, None if it was accepted."""
         self.records.append(record)
         return apply(self.state, self.end, record, float(self.end))
 
-    def say(self, kind: type[Record], who: MemberId, **content: object) -> str | None:
-        return self.hear(kind(who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
+    def append(self, kind: type[Record], who: MemberId, **content: object) -> str | None:
+        return self.append_record(kind(who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
 
     def join(self, who: MemberId, **content: Any) -> str | None:
-        """Join by somebody who has read everything."""
+        """Join, by a process that has read everything."""
         before = self.state.members.get(who.client_id)
-        said = {
+        joining = {
             "if_last": None if before is None else before.last,
             "heartbeat_seconds": INTERVAL,
-            "wants": wants_of([WEB]),
+            "wants": requested_topics([WEB]),
             **content,
         }
-        return self.say(JoiningGroup, who, **said)
+        return self.append(JoiningGroup, who, **joining)
 
     def balance(self, who: MemberId = ANNA) -> str | None:
-        return self.say(BalancingGroup, who, if_changed=self.state.changed)
+        return self.append(BalancingGroup, who, if_changed=self.state.changed)
 
     def claim(self, who: MemberId, *partitions: Partition, floor: int = 0) -> str | None:
-        """Claim partitions by somebody who has read everything."""
+        """Claim partitions, by a process that has read everything."""
         requests = tuple(
             ClaimRequest(partition, self.claim_of(partition).token, floor) for partition in partitions or (WEB,)
         )
-        return self.say(ClaimingPartition, who, requests=requests)
+        return self.append(ClaimingPartition, who, requests=requests)
 
     def release(self, who: MemberId, token: int, position: int | None = None, **content: Any) -> str | None:
         beats = (Beat(WEB, token, position, seeks=self.claim_of().seeks),)
-        return self.say(ReleasingPartition, who, beats=beats, **content)
+        return self.append(ReleasingPartition, who, beats=beats, **content)
 
     def beat(self, who: MemberId, token: int, position: int | None = None, partition: Partition = WEB) -> str | None:
         beats = (Beat(partition, token, position, seeks=self.claim_of(partition).seeks),)
-        return self.say(Heartbeat, who, beats=beats)
+        return self.append(Heartbeat, who, beats=beats)

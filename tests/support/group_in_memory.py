@@ -1,4 +1,4 @@
-"""A group in virtual time: real agents and folds without threads and broker; time passes when the test says so."""
+"""A group in virtual time: real agents and folds without threads and broker; time passes only in the test's calls."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class MemoryGroup:
         self.agents: list[MemoryAgent] = []
 
     def join(self, client_id: str, partitions: Sequence[Partition], **options: Any) -> MemoryAgent:
-        """A member that has joined; others hear of it at once."""
+        """A member that has joined; the others have read that."""
         agent = MemoryAgent(self, MemberOptions(GROUP, client_id, INTERVAL, **options))
-        agent.want(partitions, {})
+        agent.request(partitions, {})
         self.agents.append(agent)
         self.turn()
         return agent
@@ -55,19 +55,19 @@ class MemoryGroup:
         self.log += [(record, self.now) for record in records]
 
     def turn(self) -> None:
-        """Everybody reads, decides and speaks, until nobody has anything to say."""
+        """All members read, decide and send, until none has anything to send."""
         while sum(agent.turn() for agent in self.agents):
             pass
 
     def pass_seconds(self, seconds: float) -> None:
-        """Let time pass in small steps, in each of which everybody has its turns."""
+        """Let time pass in small steps, in each of which all members take their turns."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + STEP_SECONDS)
             self.turn()
 
     def claim(self, partition: Partition) -> Claim:
-        """The claim as somebody sees it who reads everything now."""
+        """The claim in the view of a reader that reads everything now."""
         view = GroupView(GROUP, INTERVAL)
         for offset, (record, appended_at) in enumerate(self.log):
             view.read(offset, record, self.now, appended_at, EPOCH)
@@ -85,7 +85,7 @@ class MemorySession:
         return SimpleNamespace(topic=SimpleNamespace(partitions=PLACES))
 
     def send(self, participant: Participant, records: Iterable[Record]) -> None:
-        if not self.agent.deaf:
+        if not self.agent.disconnected:
             self.agent.group.append(records)
 
 
@@ -96,8 +96,8 @@ class MemoryAgent(Agent):
         super().__init__(KafkaLogSpec("nowhere:9092"), member, now=lambda: group.now)
         self.group = group
         self._read = 0
-        self.deaf = False
-        """Cut off from the log: it neither reads nor is it heard."""
+        self.disconnected = False
+        """Cut off from the log: it neither reads nor sends."""
         nonce = f"{member.client_id}-{len(group.agents)}"
         self._participant = Participant(member, nonce, GroupView(GROUP, INTERVAL))
         self._session = cast("Session", MemorySession(self))
@@ -105,9 +105,9 @@ class MemoryAgent(Agent):
         self._participant.begin(group.now)
 
     def turn(self) -> bool:
-        """Read, decide, speak; whether there was anything to say."""
+        """Read, decide, send; returns whether there was anything to send."""
         assert self._participant is not None
-        if self.deaf:
+        if self.disconnected:
             return False
         self._hear(self._participant)
         records = self._participant.decide(self.group.now)
@@ -122,7 +122,7 @@ class MemoryAgent(Agent):
 
     def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
         self.group.turn()
-        if self.deaf:
+        if self.disconnected:
             # Time passes while a caller waits for what does not come.
             self.group.now = max(self.group.now, deadline)
         return super()._read_back(verdicts, deadline)

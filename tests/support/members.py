@@ -56,8 +56,8 @@ def worked(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Wor
     return result
 
 
-def places(found: Iterable[Work]) -> list[Place]:
-    return sorted((work.partition.number, work.offset) for work in found)
+def places(works: Iterable[Work]) -> list[Place]:
+    return sorted((work.partition.number, work.offset) for work in works)
 
 
 class Members:
@@ -71,7 +71,7 @@ class Members:
 
     def join(self, client_id: str | None = None, **options: Any) -> Member:
         """A member that has started; its short heartbeat gives a busy broker little time to answer its first call."""
-        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _ignore, **options}
+        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "listener": _ignore, **options}
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             member = Member(
@@ -102,7 +102,7 @@ class Members:
             log.close()
 
     def claim(self, number: int = 0) -> Claim:
-        """What the log says of a partition of the first topic."""
+        """The claim of a partition of the first topic in the log."""
         [partition] = [item for item in self.partitions() if (item.topic, item.number) == (self.topics[0], number)]
         with LogReader(self.coordinated()) as reader:
             reader.catch_up()
@@ -122,4 +122,4 @@ class Members:
 
 
 def _ignore(event: Event) -> None:
-    """Tests look at what holds, not at what is told."""
+    """Tests look at the state, not at events."""

@@ -1,4 +1,4 @@
-"""Relays between processes on loopback: what goes through them can be cut off, and nobody is told."""
+"""Relays between processes on loopback: traffic can be cut off without closing a connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Relay:
     def cut(self) -> None:
         self._flows.clear()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._flows.set()
 
     def __enter__(self) -> Self:
@@ -43,7 +43,7 @@ class Relay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for item in self._sockets:
             item.close()
-        self.mend()
+        self.restore()
 
     def _accept(self) -> None:
         while True:
@@ -71,7 +71,7 @@ class Relay:
 def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker, Relay, int]]:
     """One more broker for a cluster, with its relay and pid: it reaches the controller by this relay only.
 
-    It is no controller itself: those write to each other, and would tell it an address that leads around the relay.
+    It is not a controller itself: those write to each other, and would give it an address that bypasses the relay.
     """
     controller = cluster.broker
     broker = replace(new_broker(), number=2)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.membership import MemberOptions
-from penstock.claims.member.session import Tell
+from penstock.claims.member.session import EventListener
 from penstock.claims.protocol.records import Seeking
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
@@ -36,9 +36,9 @@ class Claims(Protocol):
         ...
 
     def working(self) -> None:
-        """The work shows a sign of life: a round begins, a step is reached, a Spark task has ended.
+        """Report that the work makes progress: a round begins, a step is reached, a Spark task has ended.
 
-        Claims are renewed by a thread of their own, which would renew them for a loop that hangs too: without a sign
+        Claims are renewed by a thread of their own, which would renew them for a loop that hangs too: without a call
         for `claims.work_timeout` they are released. May be called from any thread, and costs nothing.
         """
         ...
@@ -93,10 +93,10 @@ class GroupClaims:
         self.agent = agent
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        wanted = tuple(partitions)
-        self.agent.want(wanted, table_tokens)
+        requested = tuple(partitions)
+        self.agent.request(requested, table_tokens)
         held = self.agent.held()
-        tokens = {item: held[item] for item in wanted if item in held}
+        tokens = {item: held[item] for item in requested if item in held}
         self.agent.using(tokens)
         return tokens
 
@@ -108,7 +108,7 @@ class GroupClaims:
             self.agent.progress(partition, position, lags.get(partition, 0))
 
     def working(self) -> None:
-        self.agent.sign_of_life()
+        self.agent.working()
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         with self.agent.looking() as participant:
@@ -117,11 +117,11 @@ class GroupClaims:
             return None
         # Heartbeats must not carry the old position any more: they would undo the move.
         self.agent.progress(partition, position)
-        said = self.agent.say(
+        result = self.agent.send(
             Seeking, partition, if_token=token, position=position, reason="the position shown is ahead of the table"
         )
-        if said.refusal is not None:
-            raise TransientError(f"{partition} has another owner: {said.refusal}")
+        if result.refusal is not None:
+            raise TransientError(f"{partition} has another owner: {result.refusal}")
         return shown
 
     def renounce(self, partition: Partition) -> None:
@@ -131,7 +131,7 @@ class GroupClaims:
         self.agent.close()
 
 
-def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaims:
+def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, listener: EventListener) -> GroupClaims:
     """Start an agent for a job."""
     member = MemberOptions(
         group=spec.group,
@@ -139,6 +139,6 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
         heartbeat_seconds=claims.heartbeat_seconds,
     )
     coordination = CoordinationOptions(claims.topic, claims.partitions, tables_remember=True)
-    agent = Agent(spec, member, coordination, tell, work_timeout_seconds=claims.work_timeout_seconds)
+    agent = Agent(spec, member, coordination, listener, work_timeout_seconds=claims.work_timeout_seconds)
     agent.start()
     return GroupClaims(agent)

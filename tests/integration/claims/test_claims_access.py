@@ -1,4 +1,4 @@
-"""A member that may not do what the protocol needs is told so, with what to grant."""
+"""A member without a permission that the protocol needs gets an error that names what to grant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.guarded import Guarded, guarded_cluster
 from tests.support.waiting import wait_until
 
 SECONDS_MAX = 120
-USERS = ("owner", "reader", "writer", "nobody", "member")
+USERS = ("owner", "reader", "writer", "denied", "member")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def crew(guarded: Guarded) -> Iterator[Crew]:
-    """The coordination topic is there, made by somebody who may do everything."""
+    """The coordination topic is there, created by a user with all permissions."""
     maker = Crew(guarded.bootstrap, hits_up_to(2))
     maker.join("maker")
     wait_until(lambda: maker.shared(2))
@@ -96,7 +96,7 @@ def test_a_topic_that_may_not_be_read_is_named_with_what_to_grant(crew: Crew, gu
 
 
 def test_an_unauthorized_topic_is_named_in_the_error(crew: Crew) -> None:
-    assert crew.topic in refusal(acting_as(crew, "nobody")).primary
+    assert crew.topic in refusal(acting_as(crew, "denied")).primary
 
 
 def test_without_permission_to_create_the_topic_the_error_shows_the_command(guarded: Guarded) -> None:

@@ -56,8 +56,8 @@ def of(crew: Crew) -> CoordinatedGroup:
     return CoordinatedGroup(crew.spec, crew.group, crew.topic)
 
 
-def told(crew: Crew, *command: str) -> Any:
-    """What a command says as JSON."""
+def json_of(crew: Crew, *command: str) -> Any:
+    """The JSON output of a command."""
     where = ["--bootstrap", crew.bootstrap, "--group", crew.group, "--topic", crew.topic]
     result = CliRunner().invoke(app, ["claims", *command, *where, "--json"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -113,9 +113,9 @@ def test_a_paused_group_releases_everything_until_it_is_resumed(crew: Crew, anna
     report = pause(of(crew), reason="maintenance", wait_seconds=SECONDS_MAX)
     assert report.holders == ()
     assert anna.held() == {}
-    [(pause_id, found)] = list_claims(of(crew)).pauses.items()
-    assert (pause_id, found.reason, found.until_at) == (report.pause_id, "maintenance", None)
-    assert found.by.startswith("admin:")
+    [(pause_id, shown)] = list_claims(of(crew)).pauses.items()
+    assert (pause_id, shown.reason, shown.until_at) == (report.pause_id, "maintenance", None)
+    assert shown.by.startswith("admin:")
     assert resume(of(crew), report.pause_id) == (report.pause_id,)
     wait_until(lambda: crew.shared(COUNT))
     assert not list_claims(of(crew)).pauses
@@ -128,7 +128,7 @@ def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna:
     wait_until(lambda: crew.shared(COUNT))
     assert list_claims(of(crew)).at >= report.until_at, "by the broker's clock"
     resumed = [item.record for item in applied(history(of(crew)).records) if isinstance(item.record, ResumingGroup)]
-    assert [(each.who.client_id, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
+    assert [(record.who.client_id, record.pause_id) for record in resumed] == [("anna", report.pause_id)]
 
 
 def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_retention(
@@ -145,7 +145,7 @@ def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_reten
 
 
 def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -> None:
-    other = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
+    other = Crew(crew.bootstrap, crew.requested, crew.topic, "kitchen")
     try:
         zoe = other.join("zoe")
         wait_until(lambda: other.shared(COUNT))
@@ -205,7 +205,7 @@ def test_a_live_owner_loses_only_the_released_claim(crew: Crew, anna: Agent) -> 
     assert (report.released, report.before.owner) == (True, "anna")
     wait_until(lambda: anna.held().get(hits(0)) == 3)
     assert {item: anna.held()[item] for item in hits_up_to(COUNT)[1:]} == {
-        each: before[each] for each in hits_up_to(COUNT)[1:]
+        partition: before[partition] for partition in hits_up_to(COUNT)[1:]
     }
 
 
@@ -244,7 +244,7 @@ def kinds(records: Iterable[JudgedRecord]) -> list[type[Record] | None]:
     return [None if record.record is None else type(record.record) for record in records]
 
 
-def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
+def test_history_shows_the_takeover_from_a_killed_process(crew: Crew) -> None:
     with other_process(crew, "bert") as process:
         crew.join("anna")
         wait_until(lambda: crew.shared(COUNT // 2))
@@ -261,7 +261,7 @@ def test_history_shows_that_a_killed_process_was_followed(crew: Crew) -> None:
     partition = claimed.record.requests[0].partition
     alone = about(str(partition), records)
     assert kinds(alone) == [ClaimingPartition, ForgettingMember, ClaimingPartition]
-    assert [each.record.who.client_id for each in alone if each.record is not None] == ["bert", "anna", "anna"]
+    assert [entry.record.who.client_id for entry in alone if entry.record is not None] == ["bert", "anna", "anna"]
 
 
 def test_history_shows_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
@@ -297,14 +297,14 @@ def test_foreign_records_and_a_lost_beginning_are_shown(
     crew.leave("anna")
     result = history(of(crew), limit=None)
     assert result.start == noise[-1][1]
-    foreign, left = result.records
+    foreign, leaving = result.records
     assert (foreign.offset, foreign.verdict) == (noise[-1][1], RecordVerdict.FOREIGN)
-    assert isinstance(left.record, LeavingGroup)
-    assert left.verdict is RecordVerdict.UNKNOWN, "the snapshot from before is older than the log"
+    assert isinstance(leaving.record, LeavingGroup)
+    assert leaving.verdict is RecordVerdict.UNKNOWN, "the snapshot from before is older than the log"
 
 
 def read_up_to(agent: Agent) -> int:
-    """Whose reader stands before the cut would begin anew, and write its claims again."""
+    """A member whose reader is before the cut would start over, and write its claims again."""
     with agent.looking() as participant:
         return participant.view.state.next_offset
 
@@ -321,12 +321,12 @@ def test_history_reads_no_more_than_the_limit(crew: Crew, anna: Agent) -> None:
 def test_wrong_names_are_reported(crew: Crew, anna: Agent) -> None:
     there = of(crew)
     nowhere = CoordinatedGroup(crew.spec, crew.group, f"{crew.topic}-not")
-    nobody = CoordinatedGroup(crew.spec, "shopp", crew.topic)
+    misspelled = CoordinatedGroup(crew.spec, "shopp", crew.topic)
     with pytest.raises(UserError, match="no coordination topic"):
         list_claims(nowhere)
     for verb in (list_claims, history, pause, resume):
         with pytest.raises(UserError) as unknown:
-            verb(nobody)
+            verb(misspelled)
         assert "group shopp" in unknown.value.primary
     with pytest.raises(UserError) as missing:
         release(there, "hits/9")
@@ -344,7 +344,7 @@ def test_wrong_names_are_reported(crew: Crew, anna: Agent) -> None:
 
 
 def test_every_command_prints_json(crew: Crew, anna: Agent) -> None:
-    listed = told(crew, "list")
+    listed = json_of(crew, "list")
     assert {"group", "topic", "at", "paused", "pauses", "members", "claims"} == listed.keys()
     assert listed["members"][0] | {"silent_seconds": 0} == {
         "client_id": "anna",
@@ -367,17 +367,17 @@ def test_every_command_prints_json(crew: Crew, anna: Agent) -> None:
         "lag": 0,
         "given_up": [],
     }
-    paused = told(crew, "pause", "--for", "10m", "--reason", "test")
+    paused = json_of(crew, "pause", "--for", "10m", "--reason", "test")
     assert paused["holders"] == []
     assert paused["until_at"].endswith("Z")
-    assert told(crew, "list")["paused"] is True
-    assert told(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
-    released = told(crew, "release", "hits/0")
+    assert json_of(crew, "list")["paused"] is True
+    assert json_of(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
+    released = json_of(crew, "release", "hits/0")
     assert released["before"]["partition"] == 0
-    result = told(crew, "history", "--limit", "3")
+    result = json_of(crew, "history", "--limit", "3")
     assert {"group", "topic", "start", "read", "records"} == result.keys()
     assert len(result["records"]) == 3
-    first = told(crew, "history")["records"][0]
+    first = json_of(crew, "history")["records"][0]
     assert (first["kind"], first["verdict"]) == ("JoiningGroup", "applied")
     assert first not in result["records"], "the newest records are shown"
 
@@ -393,8 +393,8 @@ def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Age
     listed = runner.invoke(app, ["claims", "list", "--job", str(job)], catch_exceptions=False)
     assert "anna" in listed.stdout
     assert "hits/3" in listed.stdout
-    told_as_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
-    [claimed] = [line for line in told_as_text.stdout.splitlines() if "ClaimingPartition" in line]
+    output_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
+    [claimed] = [line for line in output_text.stdout.splitlines() if "ClaimingPartition" in line]
     assert "anna" in claimed and "hits/3" in claimed and claimed.endswith("applied")
 
 

@@ -23,7 +23,7 @@ def crew(bootstrap: str) -> Iterator[Crew]:
 
 
 def kept(before: Held, after: Held) -> bool:
-    """Whether whatever is held still is held under the same token."""
+    """Whether everything that is held still has the same token."""
     return all(before.get(partition, token) == token for partition, token in after.items())
 
 
@@ -56,17 +56,17 @@ def test_one_to_three_to_one_members_share_without_pauses(crew: Crew) -> None:
     assert "claim lost" not in crew.names("anna")
 
 
-def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
+def test_partitions_that_the_job_no_longer_has_are_released(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
-    anna.want(hits_up_to(3), {})
+    anna.request(hits_up_to(3), {})
     wait_until(lambda: set(anna.held()) == set(hits_up_to(3)))
 
 
 # who vanishes and who comes back
 
 
-def test_a_killed_process_is_followed_within_three_heartbeat_intervals(crew: Crew) -> None:
+def test_partitions_of_a_killed_process_are_taken_over_within_three_heartbeat_intervals(crew: Crew) -> None:
     anna = crew.join("anna")
     with other_process(crew, "bert") as process:
         wait_until(lambda: crew.shared(6))
@@ -117,29 +117,29 @@ def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
     assert anna.held()[hits(1)] == 1
 
 
-# what an application says
+# records that an application sends
 
 
 def test_the_position_of_a_held_partition_reaches_every_member(crew: Crew) -> None:
     anna, bert = crew.join("anna"), crew.join("bert")
     wait_until(lambda: crew.shared(6, 6))
-    mine = next(iter(anna.held()))
-    anna.progress(mine, 1000, 25)
+    partition = next(iter(anna.held()))
+    anna.progress(partition, 1000, 25)
 
-    def seen() -> bool:
+    def position_shown() -> bool:
         with bert.looking() as participant:
-            claim = participant.view.claim(mine)
+            claim = participant.view.claim(partition)
             return (claim.position, claim.lag) == (1000, 25)
 
-    wait_until(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
+    wait_until(position_shown, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
 
 
 def test_every_record_is_shown_with_its_verdict(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
-    accepted = anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
+    accepted = anna.send(Seeking, hits(0), if_token=1, position=7, reason="")
     assert accepted.refusal is None
-    refused = anna.say(Seeking, hits(0), if_token=9, position=7, reason="")
+    refused = anna.send(Seeking, hits(0), if_token=9, position=7, reason="")
     assert refused.refusal is not None
     assert refused.offset > accepted.offset
 
@@ -148,7 +148,7 @@ def test_an_invalid_record_is_refused_for_its_sender_without_effect_on_others(cr
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(12))
     with pytest.raises(ValueError):
-        anna.say(Seeking, hits(0), if_token=1, position=-7, reason="")
+        anna.send(Seeking, hits(0), if_token=1, position=-7, reason="")
     assert crew.shared(12)
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_sent_or_held_before_the_group_is_joined() -> None:
     anna = Agent(KafkaLogSpec("localhost:1"), MemberOptions("shop", "anna"))
     assert anna.held() == {}
     with pytest.raises(TransientError):
-        anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
+        anna.send(Seeking, hits(0), if_token=1, position=7, reason="")
 
 
 # who may not become a member at all
@@ -176,5 +176,5 @@ def test_a_heartbeat_that_is_too_fast_is_refused() -> None:
         Agent(spec, MemberOptions("shop", "anna", HEARTBEAT_SECONDS_MIN / 2))
 
 
-def test_a_made_up_client_id_is_never_the_same() -> None:
+def test_generated_client_ids_are_unique() -> None:
     assert default_client_id() != default_client_id()

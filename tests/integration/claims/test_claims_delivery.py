@@ -146,7 +146,7 @@ def test_p15_p16_records_queued_under_a_lost_claim_are_not_delivered_and_deliver
         assert places(again) == [(0, offset) for offset in range(50)]
 
 
-def test_an_administrator_sends_a_running_group_back_and_it_does_everything_from_there_again(
+def test_after_an_administrators_seek_a_running_group_processes_everything_from_there_again(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """The removed upstream test of a rewind; its bug was that a later heartbeat undid it."""
@@ -226,27 +226,27 @@ def test_at_most_once_what_was_handed_out_never_comes_again_and_what_was_not_don
     produce(name, numbers(100))
     with Members(bootstrap, name) as members:
         first = members.alone("anna", delivery="at_most_once")
-        seen = first.poll(10.0, count_max=30)
-        assert members.claim().claimed == seen[-1].offset + 1, "in the log before the application sees a record"
-        for work in seen[:10]:
+        first_works = first.poll(10.0, count_max=30)
+        assert members.claim().claimed == first_works[-1].offset + 1, "in the log before the application sees a record"
+        for work in first_works[:10]:
             first.done(work)
         first.close()
         second = members.join("bert", delivery="at_most_once")
-        rest = worked(second, 100 - len(seen))
-        assert places(seen) + places(rest) == [(0, offset) for offset in range(100)]
+        other_works = worked(second, 100 - len(first_works))
+        assert places(first_works) + places(other_works) == [(0, offset) for offset in range(100)]
         [partition] = second.held()
-        assert second.losses() == {partition: ((10, len(seen)),)}
+        assert second.losses() == {partition: ((10, len(first_works)),)}
 
 
 def test_at_most_once_nothing_is_listed_where_everything_was_done(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=3)
-    wanted = produce(name, numbers(300))
+    produced = produce(name, numbers(300))
     with Members(bootstrap, name) as members:
         first = members.alone("anna", delivery="at_most_once", in_flight_max=50)
         result = worked(first, 300)
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(produced)
         first.close()
         produce(name, ["new"], partition=0)
         second = members.join("bert", delivery="at_most_once")
@@ -255,7 +255,7 @@ def test_at_most_once_nothing_is_listed_where_everything_was_done(
 
 
 def test_at_most_once_a_loss_begins_where_the_log_did(bootstrap: str, topic: Topics, produce: Produce) -> None:
-    """Records that were deleted before the group began are nobody's loss."""
+    """Records that were deleted before the group began do not count as lost."""
     name = topic()
     produce(name, numbers(10))
     topic.cut(name, 6)
@@ -278,8 +278,8 @@ def test_at_most_once_a_claim_that_is_taken_away_loses_only_what_was_under_way(
         member = members.alone(delivery="at_most_once")
         under_way = member.poll(10.0, count_max=5)
         release(members.coordinated(), f"{name}/0")
-        rest = worked(member, 20 - len(under_way))
-        assert places(under_way) + places(rest) == [(0, offset) for offset in range(20)]
+        other_works = worked(member, 20 - len(under_way))
+        assert places(under_way) + places(other_works) == [(0, offset) for offset in range(20)]
         with pytest.raises(LostClaimError):
             member.done(under_way[0])
         [partition] = member.held()

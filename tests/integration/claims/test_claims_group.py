@@ -21,23 +21,23 @@ def crew(bootstrap: str) -> Iterator[Crew]:
     crew.close()
 
 
-def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_works_again(crew: Crew) -> None:
-    heard: list[Event] = []
+def test_a_process_whose_work_hangs_releases_its_partitions_until_it_works_again(crew: Crew) -> None:
+    events: list[Event] = []
     options = ClaimsSpec("hanging", HEARTBEAT_SECONDS, crew.topic, PLACES, work_timeout_seconds=3.0)
-    claims = open_group(KafkaLogSpec(crew.bootstrap, group=crew.group), options, heard.append)
+    claims = open_group(KafkaLogSpec(crew.bootstrap, group=crew.group), options, events.append)
     other = crew.join("swift")
 
     def works() -> int:
         claims.working()
-        return len(claims.held(crew.wanted, {}))
+        return len(claims.held(crew.requested, {}))
 
     try:
         wait_until(lambda: works() == 1 and len(other.held()) == 1)
         [(partition, token)] = claims.agent.held().items()
-        # Its agent lives on, and would renew the claim for ever.
+        # Its agent still runs, and would renew the claim for ever.
         wait_until(lambda: len(other.held()) == 2)
         assert not claims.keeps(partition, token)
-        assert [item for item in heard if isinstance(item, WorkHangs)]
+        assert [item for item in events if isinstance(item, WorkHangs)]
         wait_until(lambda: works() == 1 and len(other.held()) == 1)
     finally:
         claims.close()
@@ -45,7 +45,7 @@ def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_wor
 
 def test_m2_the_shown_position_follows_a_table_that_was_set_back(crew: Crew) -> None:
     claims = GroupClaims(crew.join("anna"))
-    partition, other = crew.wanted
+    partition, other = crew.requested
     wait_until(lambda: crew.shared(2))
     claims.progress({partition: 500, other: 70}, {})
     wait_until(lambda: shown(claims, partition) == 500)
@@ -60,12 +60,12 @@ def shown(claims: GroupClaims, partition: Partition) -> int | None:
         return participant.view.claim(partition).position
 
 
-def test_m1_a_claim_below_the_tables_token_is_let_go_and_claimed_again_above_it(crew: Crew) -> None:
+def test_m1_a_claim_below_the_tables_token_is_released_and_claimed_again_above_it(crew: Crew) -> None:
     claims = GroupClaims(crew.join("anna"))
-    partition = crew.wanted[0]
+    partition = crew.requested[0]
     wait_until(lambda: crew.shared(2))
-    assert claims.held(crew.wanted, {})[partition] == 1
-    # The table says 7: somebody owned it under a coordination topic that is gone.
-    claims.held(crew.wanted, {partition: 7})
+    assert claims.held(crew.requested, {})[partition] == 1
+    # The table has token 7: a process owned the partition under a coordination topic that is gone.
+    claims.held(crew.requested, {partition: 7})
     claims.renounce(partition)
-    wait_until(lambda: claims.held(crew.wanted, {partition: 7}).get(partition) == 8)
+    wait_until(lambda: claims.held(crew.requested, {partition: 7}).get(partition) == 8)

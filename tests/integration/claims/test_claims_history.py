@@ -1,4 +1,4 @@
-"""Snapshots keep start-up short and outlive the log's retention; a lost history is said aloud (RULES M7)."""
+"""Snapshots keep start-up short and outlive the log's retention; a lost history is an error (RULES M7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.claimants import LATE_SECONDS, Crew, hits, hits_up_to, other_
 from tests.support.kafka import Topics
 from tests.support.waiting import wait_until
 
-SOMEBODY = MemberId("somebody", "s1")
+NOT_A_MEMBER = MemberId("outsider", "s1")
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def crew(bootstrap: str) -> Iterator[Crew]:
 
 
 def chatter(crew: Crew, records: int) -> None:
-    """Heartbeats of somebody who is no member."""
+    """Heartbeats of a process that is not a member."""
     with crew.journal() as journal:
         for seq in range(records):
-            beat = Heartbeat(who=SOMEBODY, seq=seq)
+            beat = Heartbeat(who=NOT_A_MEMBER, seq=seq)
             journal.append(beat, lambda record: pytest.fail(f"not delivered: {record}"))
         assert journal.flush(30) == 0
 
@@ -41,7 +41,7 @@ def end(crew: Crew) -> int:
 
 
 def cut_everything(crew: Crew, topic: Topics) -> None:
-    """Delete all records, as retention does where nothing was said for long."""
+    """Delete all records, as retention does where nothing was appended for long."""
     with crew.journal() as journal:
         topic.cut(crew.topic, journal.bounds()[1], journal.place)
 
@@ -71,7 +71,7 @@ def test_start_up_reads_little_of_a_long_history(crew: Crew) -> None:
     assert end(crew) > 2000
     assert bert.startup_records < 2 * SNAPSHOT_EVERY_RECORDS
     with bert.looking() as participant:
-        assert all(participant.view.claim(item).token >= held[item] for item in crew.wanted)
+        assert all(participant.view.claim(item).token >= held[item] for item in crew.requested)
 
 
 def test_of_several_members_one_writes_the_snapshot(crew: Crew) -> None:
@@ -103,11 +103,11 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
 
 
 def test_a_new_group_starts_on_an_old_topic_whose_first_records_were_deleted(crew: Crew, topic: Topics) -> None:
-    described = Crew(crew.bootstrap, crew.wanted, crew.topic)
+    described = Crew(crew.bootstrap, crew.requested, crew.topic)
     described.join("first")
     wait_until(lambda: described.shared(6))
     described.close()
-    other = Crew(crew.bootstrap, crew.wanted, crew.topic, "another group")
+    other = Crew(crew.bootstrap, crew.requested, crew.topic, "another group")
     for place in range(described.described().partitions):
         topic.cut(crew.topic, described.place_end(place), place)
     zoe = other.join("zoe")
@@ -126,9 +126,9 @@ def test_m7_lost_history_without_a_snapshot_stops_a_starting_member(crew: Crew, 
     assert "claims.topic" in fault.hint
     crew.agents.pop("bert")
 
-    # What the hint says: with another topic it goes on above the tokens of the tables.
-    again = Crew(crew.bootstrap, crew.wanted, f"{crew.topic}_2", crew.group)
-    cleo = again.join("cleo", floors=dict.fromkeys(crew.wanted, 5))
+    # As the hint suggests: with another topic it goes on above the tokens of the tables.
+    again = Crew(crew.bootstrap, crew.requested, f"{crew.topic}_2", crew.group)
+    cleo = again.join("cleo", floors=dict.fromkeys(crew.requested, 5))
     wait_until(lambda: len(cleo.held()) == 6)
     assert set(cleo.held().values()) == {6}
     again.close()
@@ -156,10 +156,10 @@ def test_m7_a_log_shorter_than_its_snapshot_is_reported(crew: Crew) -> None:
     crew.leave("anna")
     described = crew.described()
     with crew.journal() as journal:
-        known = journal.snapshots()[-1]
-        lost = known.state.copy()
+        newest = journal.snapshots()[-1]
+        lost = newest.state.copy()
         lost.next_offset += 1000
-        journal.keep(Snapshot(described.topic_id, crew.group, known.appended_at, lost))
+        journal.keep(Snapshot(described.topic_id, crew.group, newest.appended_at, lost))
         assert journal.flush(10) == 0
     fault = lost_history(crew.join("bert"))
     assert "cut" in fault.primary
@@ -173,8 +173,8 @@ def test_hole_13_a_snapshot_that_is_too_large_is_reported_and_the_former_one_sta
     with anna.looking() as participant:
         participant.view.state.claims |= {hits(number): Claim(token=1) for number in range(10, 60_010)}
     crew.leave("anna")
-    [told] = [facts for name, facts in crew.events["anna"] if name == "snapshot too large"]
-    assert int(str(told["size_bytes"])) >= SNAPSHOT_BYTES_MAX
+    [facts] = [facts for name, facts in crew.events["anna"] if name == "snapshot too large"]
+    assert int(str(facts["size_bytes"])) >= SNAPSHOT_BYTES_MAX
     assert kept_offsets(crew) == before
 
 
@@ -193,6 +193,6 @@ def test_a_recreated_coordination_topic_is_not_a_loss_where_tables_keep_tokens(c
     wait_until(lambda: crew.shared(6))
     crew.leave("anna")
     topic.delete(crew.topic)
-    cleo = crew.join("cleo", floors=dict.fromkeys(crew.wanted, 1))
+    cleo = crew.join("cleo", floors=dict.fromkeys(crew.requested, 1))
     wait_until(lambda: crew.shared(6))
     assert set(cleo.held().values()) == {2}

@@ -34,9 +34,9 @@ def test_1_4_24_41_a_claim_is_seen_from_win_to_release_with_the_position_of_its_
 ) -> None:
     name = topic()
     produce(name, [str(number) for number in range(20)])
-    with Members(bootstrap, name) as members, Members(bootstrap, name) as strangers:
+    with Members(bootstrap, name) as members, Members(bootstrap, name) as other_group:
         member = members.alone("anna")
-        assert not strangers.claim().held, "another group sees nothing of it"
+        assert not other_group.claim().held, "another group sees nothing of it"
         [token] = member.held().values()
         assert token == 1
         for work in taken(member, 20)[:10]:
@@ -57,11 +57,11 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=4)
-    wanted = produce(name, [f"m{number}" for number in range(400)])
+    produced = produce(name, [f"m{number}" for number in range(400)])
     with Members(bootstrap, name) as members:
         member = members.alone()
         result = worked(member, 400)
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(produced)
         for number in range(4):
             offsets = [work.offset for work in result if work.partition.number == number]
             assert offsets == sorted(offsets)
@@ -69,16 +69,16 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
 
 
 def test_d8_a_failing_listener_does_not_stop_records(bootstrap: str, topic: Topics, produce: Produce) -> None:
-    name, heard = topic(), set[str]()
+    name, event_names = topic(), set[str]()
     produce(name, ["one", "two"])
 
-    def tell(event: Event) -> None:
-        heard.add(event.name)
+    def listener(event: Event) -> None:
+        event_names.add(event.name)
         raise RuntimeError("a fault of the listener's own")
 
     with Members(bootstrap, name) as members:
-        assert len(worked(members.join(tell=tell), 2)) == 2
-    assert {"claim won", "reading begins"} <= heard
+        assert len(worked(members.join(listener=listener), 2)) == 2
+    assert {"claim won", "reading begins"} <= event_names
 
 
 def test_a_record_carries_key_value_headers_and_time_and_a_tombstone_has_no_value(
@@ -181,14 +181,14 @@ def test_21_closing_ends_a_poll_and_an_iteration_of_another_thread(
     produce(name, ["a", "b", "c"])
     with Members(bootstrap, name) as members:
         member = members.alone(in_flight_max=1)
-        seen: list[Work] = []
-        thread = threading.Thread(target=lambda: seen.extend(member))
+        works: list[Work] = []
+        thread = threading.Thread(target=lambda: works.extend(member))
         thread.start()
-        until(lambda: len(seen) == 1)
+        until(lambda: len(works) == 1)
         member.close()
         thread.join(SECONDS_MAX)
         assert not thread.is_alive()
-        assert places(seen) == [(0, 0)]
+        assert places(works) == [(0, 0)]
         assert members.claim().position == 0
 
 
@@ -245,7 +245,7 @@ def test_51_added_partitions_are_read_from_the_beginning_regardless_of_start(
 def test_p1_a_partition_added_together_with_a_member_is_read_from_its_beginning(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """The newcomer has seen nothing but both partitions: the group's position on the other one tells it."""
+    """The newcomer has seen nothing but both partitions: the group's position on the other one shows which is new."""
     name = topic()
     produce(name, ["old"])
     with Members(bootstrap, name) as members:
@@ -266,9 +266,9 @@ def test_p16_acknowledging_twice_or_without_delivery_is_refused(
         [work] = worked(member, 1)
         with pytest.raises(DoneTwiceError):
             member.done(work)
-        stranger = Work(work.partition, 99, None, None, (), None, work.token)
+        unknown = Work(work.partition, 99, None, None, (), None, work.token)
         with pytest.raises(UnknownWorkError):
-            member.done(stranger)
+            member.done(unknown)
         old = Work(work.partition, 0, None, None, (), None, work.token - 1)
         with pytest.raises(LostClaimError):
             member.done(old)
@@ -318,7 +318,7 @@ def test_an_unresponsive_consumer_is_replaced_and_every_record_is_read_once(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(partitions=2)
-    wanted = produce(name, [str(number) for number in range(400)])
+    produced = produce(name, [str(number) for number in range(400)])
     with Members(bootstrap, name) as members:
         member = members.alone(in_flight_max=50)
         under_way = member.poll(30.0, count_max=30)
@@ -327,4 +327,4 @@ def test_an_unresponsive_consumer_is_replaced_and_every_record_is_read_once(
             member.done(work)
         result = under_way + worked(member, 400 - len(under_way))
         assert not member._supervisor.stuck
-        assert places(result) == sorted(wanted)
+        assert places(result) == sorted(produced)

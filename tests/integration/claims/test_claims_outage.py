@@ -1,4 +1,4 @@
-"""A broker that goes away and comes back under running members: nobody works without a lease, and all go on after."""
+"""A broker stops and restarts under running members: none works without a lease, and all go on afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from penstock.claims import LostClaimError, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
-from penstock.claims.member.session import UNHEARD_INTERVALS_MAX
+from penstock.claims.member.session import UNREAD_INTERVALS_MAX
 from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
@@ -57,20 +57,20 @@ def test_p17_without_a_broker_nothing_is_held_and_afterwards_members_continue(cr
     [partition, token] = next(iter(anna.held().items()))
 
     fragile.kill()
-    # A heartbeat that did not arrive renews nothing: the lease ends before anybody may suspect us.
+    # A heartbeat that did not arrive renews nothing: the lease ends before another member may suspect us.
     assert wait_until(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS + LATE_SECONDS
     wait_until(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS + LATE_SECONDS)
     with pytest.raises(OutcomeUnknownError):
-        anna.say(Seeking, partition, if_token=token, position=1, reason="")
+        anna.send(Seeking, partition, if_token=token, position=1, reason="")
     # Longer than members wait before they replace their Kafka clients.
-    time.sleep(UNHEARD_INTERVALS_MAX * HEARTBEAT_SECONDS)
+    time.sleep(UNREAD_INTERVALS_MAX * HEARTBEAT_SECONDS)
     assert crew.shared(0, 0)
 
     fragile.restart()
     wait_until(lambda: crew.shared(3, 3))
     assert crew.held() == before
     assert "claim lost" not in crew.names("anna") + crew.names("bert")
-    # It stays so: whoever was deaf does not take the others for dead.
+    # It stays so: a member that was disconnected does not declare the others gone.
     time.sleep(2 * HEARTBEAT_SECONDS)
     assert crew.held() == before
 
@@ -97,7 +97,7 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
             wait_until(lambda: member.positions() == {})
             finish(before[3:5])
         wait_until(lambda: len(member.positions()) == 1)
-        assert list(member.held().values()) == [token], "the claim was ours all the time, and is read anew"
+        assert list(member.held().values()) == [token], "the claim was ours all the time, and is read again"
         finish(before[5:])
         assert done == {0, 1, 2}
 
@@ -116,9 +116,9 @@ def test_commands_arrive_once_a_paused_broker_resumes(crew: Crew, fragile: Clust
         reader.catch_up()
         freeing = reader.outbox.record_of(FreeingPartition, partition=partition, if_token=token + 1, reason="test")
         with paused(fragile):
-            said = pool.submit(reader.say, freeing)
+            appending = pool.submit(reader.append, freeing)
             time.sleep(2 * HEARTBEAT_SECONDS)
-        [refusal] = said.result()
+        [refusal] = appending.result()
     assert refusal is not None
 
 

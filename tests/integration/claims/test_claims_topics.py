@@ -1,4 +1,4 @@
-"""The coordination topic: made right, refused if wrong, and what happens when somebody lays hands on it."""
+"""The coordination topic: created with the right settings, refused with wrong ones, and changed by an administrator."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_members_that_start_together_make_the_topic_once(crew: Crew) -> None:
 def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_under_running_members(
     crew: Crew, topic: Topics
 ) -> None:
-    floors = dict.fromkeys(crew.wanted, 10)
+    floors = dict.fromkeys(crew.requested, 10)
     anna, bert = crew.join("anna", floors), crew.join("bert", floors)
     wait_until(lambda: crew.shared(3, 3))
     before: Held = {**anna.held(), **bert.held()}
@@ -116,9 +116,9 @@ def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_unde
     first = crew.described()
 
     topic.delete(crew.topic)
-    # Whoever works writes its token to its table: that is the floor that the next life of the topic begins at.
+    # The owner writes its token to its table: that is the floor at which the recreated topic begins.
     for agent in (anna, bert):
-        agent.want(crew.wanted, before)
+        agent.request(crew.requested, before)
     wait_until(lambda: crew.shared(3, 3) and min({**anna.held(), **bert.held()}.values()) > 11)
     assert crew.described().topic_id != first.topic_id
     assert crew.described().partitions == PLACES
@@ -178,7 +178,7 @@ def test_d11_a_group_that_ended_before_the_topic_grew_is_not_treated_as_new(
 def test_p6_a_record_of_a_newer_version_stops_the_members_of_its_group_and_no_others(
     crew: Crew, produce: Produce
 ) -> None:
-    kitchen = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
+    kitchen = Crew(crew.bootstrap, crew.requested, crew.topic, "kitchen")
     try:
         anna, bert = crew.join("anna", places=1), crew.join("bert", places=1)
         zoe = kitchen.join("zoe", places=1)
@@ -219,7 +219,7 @@ def test_p19_foreign_and_malformed_records_are_skipped_by_every_member(crew: Cre
 
     def tokens(agent: Agent) -> dict[Partition, int]:
         with agent.looking() as participant:
-            return {item: participant.view.claim(item).token for item in crew.wanted}
+            return {item: participant.view.claim(item).token for item in crew.requested}
 
     # Either may read a record a moment before the other.
     wait_until(lambda: tokens(anna) == tokens(bert))

@@ -49,7 +49,7 @@ class ListedMember:
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A partition; `age_seconds` is how long its owner was silent, `freshness` in words, None if it is free."""
+    """A partition; `age_seconds` is how long its owner was silent; `freshness` is None if it is free."""
 
     partition: Partition
     claim: Claim
@@ -144,7 +144,7 @@ def history(of: CoordinatedGroup, limit: int | None = HISTORY_LINES, records_max
                 history_reader.read(entry.offset, entry.appended_at, entry.record, entry.fault)
 
         reader.read(start, take)
-        if not history_reader.known:
+        if not history_reader.exists:
             raise _unknown_group(reader)
     records = history_reader.records
     newest = records if limit is None else records[max(0, len(records) - limit) :]
@@ -165,7 +165,7 @@ def pause(
         raise UserError(f"the reason is longer than {TEXT_CHARACTERS_MAX} characters")
     pause_id = uuid.uuid4().hex[:8]
     with _reading(of) as reader:
-        reader.say(reader.outbox.record_of(ReleaseGroup, pause_id=pause_id, for_seconds=for_seconds, reason=reason))
+        reader.append(reader.outbox.record_of(ReleaseGroup, pause_id=pause_id, for_seconds=for_seconds, reason=reason))
         until_at = reader.view.state.pauses[pause_id].until_at if pause_id in reader.view.state.pauses else None
         holders = _wait_released(reader, pause_id, wait_seconds)
     return PauseReport(pause_id, until_at, holders)
@@ -176,13 +176,13 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
     with _reading(of) as reader:
         pauses = sorted(reader.view.state.pauses)
         if pause_id is not None and pause_id not in pauses:
-            known = f"its pauses: {', '.join(pauses)}" if pauses else "it is not paused"
-            raise UserError(f"group {of.group} has no pause {pause_id}", detail=known)
+            pauses_text = f"its pauses: {', '.join(pauses)}" if pauses else "it is not paused"
+            raise UserError(f"group {of.group} has no pause {pause_id}", detail=pauses_text)
         if not pauses:
             raise UserError(f"group {of.group} is not paused")
         ended = pauses if pause_id is None else [pause_id]
         # Refused: a member was faster, and the pause is over either way.
-        reader.say(*(reader.outbox.record_of(ResumingGroup, pause_id=item) for item in ended))
+        reader.append(*(reader.outbox.record_of(ResumingGroup, pause_id=item) for item in ended))
     return tuple(ended)
 
 
@@ -198,7 +198,7 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None) -> Releas
             return ReleaseReport(before, token, before.claim.position, released=False)
         _refuse_paused(reader)
         freeing = {"partition": before.partition, "if_token": token, "position": seek}
-        [refusal] = reader.say(reader.outbox.record_of(FreeingPartition, **freeing, reason=RELEASE_REASON))
+        [refusal] = reader.append(reader.outbox.record_of(FreeingPartition, **freeing, reason=RELEASE_REASON))
         if refusal is not None:
             _refuse_paused(reader)
             raise FencedError(
@@ -216,7 +216,7 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None) -> Releas
 def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
     with LogReader(of) as reader:
         reader.catch_up()
-        if not reader.known:
+        if not reader.exists:
             raise _unknown_group(reader)
         yield reader
 
@@ -226,9 +226,9 @@ def _broker_now(reader: LogReader) -> float:
     heartbeat_seconds, newest_at = reader.heartbeat_seconds, reader.view.broker_at
     if time.time() - newest_at < heartbeat_seconds:
         return reader.broker_now()
-    heard = reader.follow(heartbeat_seconds, lambda: reader.view.broker_at > newest_at)
+    newer = reader.follow(heartbeat_seconds, lambda: reader.view.broker_at > newest_at)
     # Live members would have sent something, so the silence is real: only our clock measures it.
-    return reader.broker_now() if heard else max(time.time(), reader.broker_now())
+    return reader.broker_now() if newer else max(time.time(), reader.broker_now())
 
 
 def _wait_released(reader: LogReader, pause_id: str, seconds: float) -> tuple[ListedClaim, ...]:

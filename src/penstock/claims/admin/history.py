@@ -16,14 +16,14 @@ class RecordVerdict(StrEnum):
     APPLIED = "applied"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """The state before the record is in no snapshot any more."""
+    """No snapshot holds the state before the record any more."""
     FOREIGN = "foreign"
     """Not a record of Penstock."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecord:
-    """What the log holds at an offset; `at` is the broker's append time, `reason` says why it is not applied."""
+    """What the log holds at an offset; `at` is the broker's append time, `reason` is why it is not applied."""
 
     offset: int
     at: float
@@ -48,14 +48,14 @@ class HistoryReader:
         """`start` is the first offset to be read: unless it is 0, verdicts begin with the oldest snapshot after it."""
         self.records: list[JudgedRecord] = []
         self.count = 0
-        self.known = False
+        self.exists = False
         """Whether any record is of the group."""
         self._group = GroupState() if start == 0 else None
         later = [snapshot.state for snapshot in snapshots if snapshot.state.next_offset >= start]
         self._oldest = min(later, key=lambda state: state.next_offset, default=None)
 
     def read(self, offset: int, appended_at: float, record: Record | None, fault: str = "") -> None:
-        """Read one offset; `fault` says why it holds no record of Penstock."""
+        """Read one offset; `fault` is why it holds no record of Penstock."""
         self.count += 1
         if self._group is None and self._oldest is not None and offset >= self._oldest.next_offset:
             self._group = self._oldest.copy()
@@ -63,7 +63,7 @@ class HistoryReader:
             if fault:
                 self.records.append(JudgedRecord(offset, appended_at, None, RecordVerdict.FOREIGN, fault))
             return
-        self.known = True
+        self.exists = True
         verdict, reason = self._judge(offset, appended_at, record)
         if not isinstance(record, Heartbeat) or verdict is RecordVerdict.REFUSED:
             self.records.append(JudgedRecord(offset, appended_at, record, verdict, reason))

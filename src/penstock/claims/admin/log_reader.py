@@ -22,7 +22,7 @@ from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.topics import KafkaTopics
 
-SAY_SECONDS_MAX = 15.0
+APPEND_SECONDS_MAX = 15.0
 READER_HEARTBEAT_SECONDS = 1.0
 """Until the group's own is known."""
 
@@ -46,7 +46,7 @@ class LogReader:
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, SAY_SECONDS_MAX)
+        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, APPEND_SECONDS_MAX)
         self._whole = False
         self._who = MemberId(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
@@ -64,8 +64,8 @@ class LogReader:
         return self.view.state.heartbeat_seconds or READER_HEARTBEAT_SECONDS
 
     @property
-    def known(self) -> bool:
-        """Whether the group was ever heard of."""
+    def exists(self) -> bool:
+        """Whether the log has ever held a record of the group."""
         state = self.view.state
         return bool(state.members or state.claims or state.pauses or state.heartbeat_seconds)
 
@@ -87,10 +87,10 @@ class LogReader:
         """Read on until a condition holds, or for so long."""
         deadline = time.monotonic() + seconds
         while not holds():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_seconds = deadline - time.monotonic()
+            if remaining_seconds <= 0:
                 return False
-            self._take_all(self.journal.poll(min(left, POLL_SECONDS)))
+            self._take_all(self.journal.poll(min(remaining_seconds, POLL_SECONDS)))
         return True
 
     def _take_all(self, entries: Sequence[JournalEntry]) -> None:
@@ -109,26 +109,26 @@ class LogReader:
 
     # appending
 
-    def say(self, *said: Record) -> list[str | None]:
+    def append(self, *records: Record) -> list[str | None]:
         """Append records in this order, and read back why each was refused; a snapshot outlives the log's retention.
 
         OutcomeUnknownError if that takes too long.
         """
         lost: list[Record] = []
-        verdicts = self.outbox.ask(said)
-        for record in said:
+        verdicts = self.outbox.ask(records)
+        for record in records:
             self.journal.append(record, lost.append)
-        if not self.follow(SAY_SECONDS_MAX, lambda: all(verdict.done() for verdict in verdicts)):
+        if not self.follow(APPEND_SECONDS_MAX, lambda: all(verdict.done() for verdict in verdicts)):
             unread = sum(not verdict.done() for verdict in verdicts)
             raise OutcomeUnknownError(
-                f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{unread} of {len(records)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
         if self._whole:
-            # Of a recreated topic members write the first snapshot: others shall see that its history is lost.
+            # Members write the first snapshot of a recreated topic: until then readers see that its history is lost.
             self.journal.keep(self.view.snapshot(self.topic.topic_id))
-            self.journal.flush(SAY_SECONDS_MAX)
+            self.journal.flush(APPEND_SECONDS_MAX)
         return [verdict.result().refusal for verdict in verdicts]
 
 

@@ -18,7 +18,7 @@ from penstock.claims.member.journal import Journal
 from penstock.claims.member.membership import MemberOptions, Phase
 from penstock.claims.member.outbox import SendResult
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up, unfailing
+from penstock.claims.member.session import POLL_SECONDS, EventListener, Session, catch_up, unfailing
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic
 from penstock.claims.protocol.codec import encode
 from penstock.claims.protocol.group_view import GroupView
@@ -49,11 +49,11 @@ class Agent:
         spec: KafkaLogSpec,
         member: MemberOptions,
         coordination: CoordinationOptions | None = None,
-        tell: Tell = lambda event: None,
+        listener: EventListener = lambda event: None,
         work_timeout_seconds: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`work_timeout_seconds` without a `sign_of_life` end the membership, up to the next one; None: never."""
+        """`work_timeout_seconds` without a call of `working` end the membership until the next call; None: never."""
         _check_member(member)
         self.member = member
         self.startup_seconds: float | None = None
@@ -61,7 +61,7 @@ class Agent:
         self.startup_records = 0
         self._spec = spec
         self._coordination = coordination or CoordinationOptions()
-        self._tell = unfailing(tell)
+        self._report = unfailing(listener)
         self.now = now
         """The monotonic time of this member."""
         self._work_timeout_seconds = work_timeout_seconds
@@ -72,11 +72,11 @@ class Agent:
         self._participant: Participant | None = None
         self._session: Session | None = None
         self._topic_id: str | None = None
-        self._wanted: tuple[tuple[Partition, ...], dict[Partition, int]] = ((), {})
+        self._requested: tuple[tuple[Partition, ...], dict[Partition, int]] = ((), {})
         self._nonces: list[str] = []
         self._error: PenstockError | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(name=f"claims {member.client_id}", target=self._live, daemon=True)
+        self._thread = threading.Thread(name=f"claims {member.client_id}", target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -89,12 +89,12 @@ class Agent:
 
     # called by the application
 
-    def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
+    def request(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
         """The partitions that the group shares, with the tokens of their tables."""
         with self._lock:
-            self._wanted = (tuple(partitions), dict(floors))
+            self._requested = (tuple(partitions), dict(floors))
             if self._participant is not None:
-                self._participant.want(*self._wanted)
+                self._participant.request(*self._requested)
 
     def held(self) -> dict[Partition, int]:
         """The partitions on which work may start now; raises the error that ended the agent."""
@@ -108,7 +108,7 @@ class Agent:
             if self._participant is not None:
                 self._participant.holdings.release_later([partition], reason, self.now())
 
-    def sign_of_life(self) -> None:
+    def working(self) -> None:
         """The application works: this thread alone proves only that the process is there."""
         self._worked_at = self.now()
 
@@ -129,7 +129,7 @@ class Agent:
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
         with self._lock:
             if position < 0 or lag < 0:
-                raise ValueError(f"no position and lag of a partition: {position}, {lag}")
+                raise ValueError(f"invalid position or lag of a partition: {position}, {lag}")
             if self._participant is not None:
                 self._participant.holdings.progress(partition, position, lag)
 
@@ -142,17 +142,17 @@ class Agent:
                 raise TransientError(f"{self.member.client_id} is not yet a member of {self.member.group}")
             yield self._participant
 
-    def say(self, kind: type[Record], partition: Partition, **content: object) -> SendResult:
+    def send(self, kind: type[Record], partition: Partition, **content: object) -> SendResult:
         """Send a record about a partition and wait until it is read back; OutcomeUnknownError if it is not in time.
 
         ValueError for a record that every reader would refuse as malformed.
         """
-        [verdict] = self.say_each(kind, [(partition, content)])
+        [verdict] = self.send_all(kind, [(partition, content)])
         return verdict
 
-    def say_each(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[SendResult]:
+    def send_all(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[SendResult]:
         """The same about several partitions at once."""
-        # A seek comes once, at the start; what else is said goes with every piece of work.
+        # A seek is sent once, at the start; records of other kinds accompany every piece of work.
         self._awaited |= kind is not Seeking
         deadline = self.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
@@ -180,7 +180,7 @@ class Agent:
 
     # the thread
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             self._memberships()
         except PenstockError as error:
@@ -199,7 +199,7 @@ class Agent:
             try:
                 self._membership()
             except (TransientError, OutcomeUnknownError) as error:
-                self._tell(CoordinationInterrupted(reason=error.primary, detail=error.detail))
+                self._report(CoordinationInterrupted(reason=error.primary, detail=error.detail))
                 self._stopping.wait(min(1.0, self.member.heartbeat_seconds))
 
     def _end(self, error: PenstockError) -> None:
@@ -222,7 +222,7 @@ class Agent:
 
     def _take_part(self, session: Session, participant: Participant) -> None:
         with self._lock:
-            participant.want(*self._wanted)
+            participant.request(*self._requested)
             participant.begin(self.now())
             self._participant, self._session = participant, session
         try:
@@ -230,7 +230,7 @@ class Agent:
                 session.keep_pace(participant, self._awaited)
                 self._turn(session, participant)
             if not self._stopping.is_set():
-                self._tell(_hanging(self._work_timeout_seconds or 0.0))
+                self._report(_hanging(self._work_timeout_seconds or 0.0))
             self._leave(session, participant)
         finally:
             with self._lock:
@@ -258,30 +258,30 @@ class Agent:
             session.take(participant, entries)
             session.send(participant, participant.decide(self.now()))
             session.keep_snapshots(participant)
-        self._tell_all(session.events, participant.events)
+        self._report_all(session.events, participant.events)
         session.check_identity(self.member.heartbeat_seconds)
-        session.check_heard(participant)
+        session.check_read_back(participant)
 
-    def _tell_all(self, *lists: list[Event]) -> None:
+    def _report_all(self, *lists: list[Event]) -> None:
         """Without the lock: a listener may wait for a thread that needs this member."""
         with self._lock:
             events = [event for events in lists for event in events]
             for reported in lists:
                 reported.clear()
         for event in events:
-            self._tell(event)
+            self._report(event)
 
     def _leave(self, session: Session, participant: Participant) -> None:
         with self._lock:
-            farewell = participant.leave(self.now())
+            last_records = participant.leave(self.now())
             self._participant = self._session = None
-            session.send(participant, farewell)
+            session.send(participant, last_records)
         if session.journal.flush(self.member.heartbeat_seconds):
-            self._tell(LeftSilently(reason="the broker did not take the last records in time"))
+            self._report(LeftSilently(reason="the broker did not take the last records in time"))
             return
-        session.keep_last_snapshot(participant, farewell, self.member.heartbeat_seconds)
+        session.keep_last_snapshot(participant, last_records, self.member.heartbeat_seconds)
         session.journal.flush(self.member.heartbeat_seconds)
-        self._tell_all(session.events)
+        self._report_all(session.events)
 
 
 def default_client_id() -> str:
@@ -291,8 +291,8 @@ def default_client_id() -> str:
 
 def _hanging(seconds: float) -> WorkHangs:
     return WorkHangs(
-        reason=f"no sign of life of the work for {seconds:.0f} s: this process leaves its partitions to others",
-        detail="no round began, no step was reached and no Spark task ended; it joins again with the next sign",
+        reason=f"the work made no progress for {seconds:.0f} s: this process releases its partitions",
+        detail="no round began, no step was reached and no Spark task ended; it joins again when the work goes on",
     )
 
 

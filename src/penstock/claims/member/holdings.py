@@ -1,4 +1,4 @@
-"""What one member holds, claims and releases, as the target of its group says. Pure."""
+"""What one member holds, claims and releases, following the target of its group. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
 
 ABOVE_SHARE = "above the fair share"
-NOT_WANTED = "the partition is no longer part of the job"
+NOT_REQUESTED = "the partition is no longer part of the job"
 PAUSED = "the group is paused"
 CLAIMED_AT_ONCE_MAX = 500
 """Partitions in one record."""
@@ -46,7 +46,7 @@ class Holdings:
         self._outbox = outbox
         self._events = events
         self.in_use: frozenset[Partition] = frozenset()
-        self._wanted: frozenset[Partition] = frozenset()
+        self._requested: frozenset[Partition] = frozenset()
         self._floors: Mapping[Partition, int] = {}
         self._held: dict[Partition, Beat] = {}
         """With positions and lags that may be newer than those in the log."""
@@ -66,8 +66,8 @@ class Holdings:
         """The partitions that are not being released, with their tokens."""
         return {key: held.token for key, held in self._held.items() if key not in self._leaving}
 
-    def want(self, partitions: frozenset[Partition], floors: Mapping[Partition, int]) -> None:
-        self._wanted, self._floors = partitions, dict(floors)
+    def request(self, partitions: frozenset[Partition], floors: Mapping[Partition, int]) -> None:
+        self._requested, self._floors = partitions, dict(floors)
 
     def using(self, partitions: Iterable[Partition]) -> None:
         """The partitions being worked on: they are not released before that ends, within a limit."""
@@ -130,7 +130,7 @@ class Holdings:
             self.release_later(self._held, PAUSED, now)
             return []
         given = state.target.get(self._who.client_id, ())
-        self.release_later((partition for partition in self._held if partition not in self._wanted), NOT_WANTED, now)
+        self.release_later((key for key in self._held if key not in self._requested), NOT_REQUESTED, now)
         if state.balanced is not None:
             kept = frozenset(given)
             self.release_later((partition for partition in self._held if partition not in kept), ABOVE_SHARE, now)
@@ -157,7 +157,7 @@ class Holdings:
 
     def _may_claim(self, partition: Partition) -> bool:
         claim = self._view.claim(partition)
-        if partition not in self._wanted or claim.held:
+        if partition not in self._requested or claim.held:
             return False
         # What an administrator took from us is given to another member first.
         return claim.freed_from != self._who.client_id or not self._view.state.unbalanced
@@ -183,9 +183,9 @@ class Holdings:
             for reason, beats in due.items()
         ]
 
-    def news(self) -> tuple[Beat, ...]:
+    def changed_beats(self) -> tuple[Beat, ...]:
         """The claims whose position or lag is not yet in the log."""
-        return tuple(beat for beat in self.all_beats() if _is_news(beat, self._view.claim(beat.partition)))
+        return tuple(beat for beat in self.all_beats() if _changed(beat, self._view.claim(beat.partition)))
 
     def all_beats(self) -> tuple[Beat, ...]:
         return tuple(map(self._beat, self._held))
@@ -194,5 +194,5 @@ class Holdings:
         return replace(self._held[partition], seeks=self._view.claim(partition).seeks)
 
 
-def _is_news(beat: Beat, claim: Claim) -> bool:
+def _changed(beat: Beat, claim: Claim) -> bool:
     return beat.lag != claim.lag or further(claim.position, beat.position) != claim.position

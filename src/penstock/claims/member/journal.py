@@ -26,7 +26,7 @@ READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ = 20
 """Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
 PLACED_KEYS = 20
-"""So many of the newest snapshots of a partition show whether groups lie where they should."""
+"""How many of the newest snapshots of a partition are checked for groups that belong to another partition."""
 FETCH_INTERVALS = 1 / 10
 """How long the broker collects records for one answer at rest, as a part of a heartbeat interval."""
 FETCH_SECONDS_MIN, FETCH_SECONDS_MAX = 0.02, 1.0
@@ -38,7 +38,7 @@ _CLOSE_SECONDS_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One offset of the log. `record` is None where it holds no record of the group; `fault` says why, if it is odd."""
+    """One offset of the log. `record` is None where it holds no record of the group; `fault` is why, if unexpected."""
 
     offset: int
     appended_at: float
@@ -58,7 +58,7 @@ class Journal:
         heartbeat_seconds: float = 10.0,
         delivery_seconds_max: float | None = None,
     ) -> None:
-        """A record fails unless it is delivered within half an interval, or the time stated: the next one counts."""
+        """A record fails unless it is delivered within half a heartbeat interval, or within the given time."""
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)
@@ -94,7 +94,7 @@ class Journal:
         )
 
     def _new_consumer(self) -> Consumer:
-        """One to which the broker answers each record at once, or one that costs it little."""
+        """A consumer that gets each record at once (`hurries`), or one that costs the broker little."""
         wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self._hurries else (self._rest_seconds, FETCH_BYTES_MIN)
         return Consumer(
             {
@@ -115,7 +115,7 @@ class Journal:
     # reading
 
     def keep_pace(self, hurries: bool) -> None:
-        """Read on with a client to which the broker answers each record at once, or one that costs it little."""
+        """Read on with a consumer that gets each record at once, or with one that costs the broker little."""
         offset = max(self._sought, self.position())
         self._consumer.close()
         self._hurries = hurries
@@ -147,7 +147,7 @@ class Journal:
         return []
 
     def holds(self, offset: int, appended_at: float) -> bool:
-        """Whether the log holds at this offset a record that was appended then; what cannot be seen is believed."""
+        """Whether the log holds at this offset a record that was appended then; True if it cannot be read."""
         items = [
             message
             for message in self._read(self.topic.name, self.place, offset, offset + 1)
@@ -187,7 +187,7 @@ class Journal:
         return [self._entry(message) for message in self._messages(seconds)]
 
     def _messages(self, seconds: float) -> list[Message]:
-        """Whatever is there, as soon as something is: waiting for more would only delay it."""
+        """All entries that are available, as soon as there is one: waiting for more would only delay it."""
         try:
             first = self._consumer.poll(seconds)
             result = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
@@ -278,7 +278,7 @@ class Journal:
         except KafkaException as error:
             raise self._error(error) from None
         if watermark_offsets is None:
-            raise TransientError(f"the broker did not say in time where {topic} starts and ends")
+            raise TransientError(f"the broker did not report in time where {topic} starts and ends")
         return int(watermark_offsets[0]), int(watermark_offsets[1])
 
     def _read(self, topic: str, place: int, start: int, end: int) -> list[Message]:

@@ -1,7 +1,7 @@
 """Who is in a group: how a process takes its client id, and the upkeep that any member does for all. Pure (RULES M3).
 
 Upkeep is harmless if several members do it at once: the first record counts. They take turns, so that a large group
-does not say everything as many times as it has members.
+does not send every record once per member.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from penstock.claims.protocol.state import MemberState
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
 
-SETTLE = 1 / 20
+QUIET = 1 / 20
 """As fractions of a heartbeat interval: how long nothing must have changed before a target is computed."""
-SETTLE_MAX = 1 / 4
+QUIET_MAX = 1 / 4
 """After so long it is computed in any case."""
 TURN = 1 / 16
 """How much later than the one before it a member does what that one should have done."""
 FORGET_INTERVALS = 30
 """A client id that is absent for so long is forgotten: randomly generated ids would fill the snapshots."""
-UNWANTED_SECONDS_MAX = 7 * 24 * 3600.0
-"""Free partitions that no member wants for so long are forgotten, with their positions."""
+UNREQUESTED_SECONDS_MAX = 7 * 24 * 3600.0
+"""Free partitions that no member requests for so long are forgotten, with their positions."""
 FORGOTTEN_AT_ONCE_MAX = 1000
 
 
@@ -63,12 +63,12 @@ class DuplicateClientError(UserError):
 
 
 class DifferentHeartbeatError(UserError):
-    """The living members of the group have another heartbeat interval."""
+    """The live members of the group have another heartbeat interval."""
 
     def __init__(self, group: str, ours: float, theirs: float | None) -> None:
         super().__init__(
             f"group {group} runs with a heartbeat interval of {theirs} s, this process with {ours} s",
-            detail="members with different intervals would take each other for dead",
+            detail="members with different intervals would declare each other gone",
             hint="set the same `claims.heartbeat` in every process; to change it, stop all first",
         )
 
@@ -96,15 +96,15 @@ class Joining:
         self._outbox = outbox
         self._former_nonces = former_nonces
         self._begun_at = 0
-        self._knocked = False
+        self._probed = False
 
     def begin(self) -> None:
         """From here on a record of another process shows that it is alive."""
         self._begun_at = self._view.state.next_offset
-        self._knocked = False
+        self._probed = False
 
     def records(self, now: float, wants: tuple[RequestedTopic, ...]) -> list[Record]:
-        """What to send now to become a member; raises if a living process is in the way."""
+        """What to send now to become a member; raises if a live process is in the way."""
         if self._outbox.waiting(records.JoiningGroup):
             return []
         state, client_id = self._view.state, self._who.client_id
@@ -118,7 +118,7 @@ class Joining:
         if any(other.last >= self._begun_at for other in differing):
             raise DifferentHeartbeatError(self._options.group, interval, state.heartbeat_seconds)
         if any(not self._silent(member, now) for member in (*rivals, *differing)):
-            return self._knock()
+            return self._probe()
         if differing:
             return forgetting(self._outbox, differing)
         last = None if before is None else before.last
@@ -133,14 +133,14 @@ class Joining:
         interval = max(self._options.heartbeat_seconds, self._view.state.heartbeat_seconds or 0.0)
         return self._view.silence_seconds(member.who.client_id, now) > 2 * interval
 
-    def _knock(self) -> list[Record]:
-        """A record that changes nothing, whose append time shows how old the others are."""
-        knocked, self._knocked = self._knocked, True
-        return [] if knocked else [self._outbox.record_of(records.Heartbeat)]
+    def _probe(self) -> list[Record]:
+        """A heartbeat that changes nothing; its append time shows how old the other records are."""
+        probed, self._probed = self._probed, True
+        return [] if probed else [self._outbox.record_of(records.Heartbeat)]
 
 
 def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
-    """Say that these members are gone, unless that is under way."""
+    """Records that declare these members gone, except those already in flight."""
     waiting = {record.client_id for record in outbox.waiting(records.ForgettingMember)}
     return [
         outbox.record_of(records.ForgettingMember, client_id=member.who.client_id, if_last=member.last)
@@ -156,7 +156,7 @@ class Upkeep:
         self._view = view
         self._outbox = outbox
         self._who = who
-        self._unwanted_since: dict[Partition, float] = {}
+        self._unrequested_since: dict[Partition, float] = {}
         self._looked_at = float("-inf")
 
     def records(self, now: float) -> list[Record]:
@@ -177,7 +177,7 @@ class Upkeep:
         ]
 
     def _silent(self, now: float, late: float) -> list[Record]:
-        """Say who is silent for two intervals, and forget who is absent for long."""
+        """Declare members gone that are silent for two intervals, and forget those that are absent for long."""
         others = (member for member in self._view.state.members.values() if member.who != self._who)
         return forgetting(self._outbox, (other for other in others if self._is_silent(other, now - late)))
 
@@ -186,26 +186,26 @@ class Upkeep:
         return self._view.silence_seconds(member.who.client_id, now) > patience_seconds
 
     def _balance(self, now: float, late: float) -> list[Record]:
-        """Ask for a new target, once the group has settled after a change."""
+        """Ask for a new target, once nothing has changed for a moment."""
         changed_at, since = self._view.changed_at, self._view.unbalanced_since
         if changed_at is None or since is None or self._outbox.waiting(records.BalancingGroup):
             return []
         interval = self._view.heartbeat_seconds
-        settled = now - changed_at >= SETTLE * interval + late or now - since >= SETTLE_MAX * interval + late
-        return [self._outbox.record_of(records.BalancingGroup, if_changed=self._view.state.changed)] if settled else []
+        due = now - changed_at >= QUIET * interval + late or now - since >= QUIET_MAX * interval + late
+        return [self._outbox.record_of(records.BalancingGroup, if_changed=self._view.state.changed)] if due else []
 
     def _forget(self, now: float, rank: int) -> list[Record]:
-        """Forget partitions of a topic that was recreated, and those that no member has wanted for a week."""
+        """Forget partitions of a topic that was recreated, and those that no member has requested for a week."""
         if rank > 0 or now - self._looked_at < FORGET_INTERVALS * self._view.heartbeat_seconds:
             return []
         self._looked_at = now
         ids = {(topic.topic, topic.topic_id) for member in self._view.state.members.values() for topic in member.wants}
         topics = {topic for topic, _ in ids}
         free = [partition for partition, claim in self._view.claims() if not claim.held]
-        self._unwanted_since = {
-            key: self._unwanted_since.get(key, now) for key in free if (key.topic, key.topic_id) not in ids
+        self._unrequested_since = {
+            key: self._unrequested_since.get(key, now) for key in free if (key.topic, key.topic_id) not in ids
         }
-        long_ago = now - UNWANTED_SECONDS_MAX
-        over = [key for key, since in self._unwanted_since.items() if key.topic in topics or since < long_ago]
+        long_ago = now - UNREQUESTED_SECONDS_MAX
+        over = [key for key, since in self._unrequested_since.items() if key.topic in topics or since < long_ago]
         chosen = tuple(over[:FORGOTTEN_AT_ONCE_MAX])
         return [self._outbox.record_of(records.ForgettingPartitions, partitions=chosen)] if chosen else []

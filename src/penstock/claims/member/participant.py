@@ -12,7 +12,7 @@ from penstock.claims.member.membership import Joining, MemberOptions, Phase, Rep
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import MemberId, Record, RequestedTopic, wants_of
+from penstock.claims.protocol.records import MemberId, Record, RequestedTopic, requested_topics
 from penstock.claims.protocol.state import MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
@@ -42,12 +42,12 @@ class Participant:
         self.events: list[Event] = []
         """What happened since the agent last reported it."""
         self.outbox = Outbox(self.who)
-        self.heard_self_at = 0.0
+        self.read_back_at = 0.0
         self._joining = Joining(options, self.who, view, self.outbox, former_nonces)
         self._upkeep = Upkeep(view, self.outbox, self.who)
         self.holdings = Holdings(options, self.who, view, self.outbox, self.events)
-        self._wanted: tuple[Partition, ...] = ()
-        self._wants: tuple[RequestedTopic, ...] = ()
+        self._requested: tuple[Partition, ...] = ()
+        self._requested_topics: tuple[RequestedTopic, ...] = ()
         self._renewed_at = float("-inf")
         self._heartbeat_sent_at = float("-inf")
         self._looked_at = float("-inf")
@@ -55,12 +55,12 @@ class Participant:
 
     # called by the application
 
-    def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
-        """The partitions that the group shares, each with the token that its table has (RULES M1)."""
-        wanted = tuple(partitions)
-        if wanted != self._wanted:
-            self._wanted, self._wants, self._state_changed = wanted, wants_of(wanted), True
-        self.holdings.want(frozenset(wanted), floors)
+    def request(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
+        """Set the partitions that the group shares, each with the token of its table (RULES M1)."""
+        requested = tuple(partitions)
+        if requested != self._requested:
+            self._requested, self._requested_topics, self._state_changed = requested, requested_topics(requested), True
+        self.holdings.request(frozenset(requested), floors)
 
     def held(self, now: float) -> dict[Partition, int]:
         """The partitions on which work may start now, with their tokens: certainly ours, and not being released."""
@@ -94,7 +94,7 @@ class Participant:
         if self.phase is Phase.READING:
             self.phase = Phase.WATCHING
             self._joining.begin()
-            self.heard_self_at = now
+            self.read_back_at = now
 
     def read(self, offset: int, record: Record, now: float, appended_at: float, epoch: int | None = None) -> str | None:
         """Apply one record of the group; returns why the fold refused it, if it did."""
@@ -108,9 +108,9 @@ class Participant:
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
         sent_at = self.outbox.read_back(offset, record, refusal)
-        if self.phase is Phase.MEMBER and self._hears_nothing(now):
-            self.view.forgive(now - self.heard_self_at, now)
-        self.heard_self_at = now
+        if self.phase is Phase.MEMBER and self._reads_nothing_back(now):
+            self.view.forgive(now - self.read_back_at, now)
+        self.read_back_at = now
         if self.phase is not Phase.MEMBER:
             self.view.age_by(appended_at, now)
         if self.view.state.present(self.who):
@@ -119,35 +119,35 @@ class Participant:
             self.phase = Phase.MEMBER
             self.events.append(GroupJoined(self.options.group, self.who.client_id))
 
-    def _hears_nothing(self, now: float) -> bool:
+    def _reads_nothing_back(self, now: float) -> bool:
         """Whether not even our own records were read for an interval: then the silence of others proves nothing."""
-        return now - self.heard_self_at > self.options.heartbeat_seconds
+        return now - self.read_back_at > self.options.heartbeat_seconds
 
     # sending
 
     def decide(self, now: float) -> list[Record]:
         """What to send at this moment."""
         self.outbox.drop_lost(now, 2 * self.options.heartbeat_seconds)
-        said: list[Record] = []
+        sending: list[Record] = []
         if self.phase in (Phase.WATCHING, Phase.JOINING):
-            said = self._join(now)
+            sending = self._join(now)
         elif self.phase is Phase.MEMBER:
-            said = self._work(now)
-        return self.outbox.sending(said, now)
+            sending = self._work(now)
+        return self.outbox.sending(sending, now)
 
     def leave(self, now: float) -> list[Record]:
         """Release everything cleanly, so that others need not wait: claims on their way are refused from then on."""
-        spoke, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
-        if not spoke:
+        joined, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
+        if not joined:
             return []
         beats = self.holdings.all_beats()
         return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
 
     def _join(self, now: float) -> list[Record]:
-        said = self._joining.records(now, self._wants)
-        if any(isinstance(item, records.JoiningGroup) for item in said):
+        sending = self._joining.records(now, self._requested_topics)
+        if any(isinstance(item, records.JoiningGroup) for item in sending):
             self.phase = Phase.JOINING
-        return said
+        return sending
 
     def _work(self, now: float) -> list[Record]:
         member = self.view.state.members.get(self.who.client_id)
@@ -155,27 +155,27 @@ class Participant:
             self.phase = Phase.LEFT
             raise ReplacedError(self.who.client_id)
         if member is None or not member.present:
-            # Taken for dead after a long silence, and all that we held is free.
+            # Declared gone after a long silence, and all that we held is free.
             self.phase = Phase.WATCHING
             self._joining.begin()
             return self._join(now)
-        said: list[Record] = []
+        sending: list[Record] = []
         looks = now - self._looked_at > self.options.heartbeat_seconds / LOOKS_PER_INTERVAL
-        if not self._hears_nothing(now) and (self._state_changed or looks or self.view.state.unbalanced):
+        if not self._reads_nothing_back(now) and (self._state_changed or looks or self.view.state.unbalanced):
             self._state_changed, self._looked_at = False, now
-            said += self._upkeep.records(now) + self.holdings.claims(now)
-        said += self.holdings.releases(now)
-        return said + self._beat(member, now)
+            sending += self._upkeep.records(now) + self.holdings.claims(now)
+        sending += self.holdings.releases(now)
+        return sending + self._beat(member, now)
 
     def _beat(self, member: MemberState, now: float) -> list[Record]:
-        """The heartbeat, twice per interval, and at once if what others share with us has changed."""
-        news = self._wants != member.wants and not self.outbox.waiting(records.Heartbeat)
-        if not news and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
+        """The heartbeat, twice per interval, and at once if the requested topics have changed."""
+        topics_changed = self._requested_topics != member.wants and not self.outbox.waiting(records.Heartbeat)
+        if not topics_changed and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             return []
         self._heartbeat_sent_at = now
         heartbeat = self.outbox.record_of(
             records.Heartbeat,
-            wants=self._wants if self._wants != member.wants else None,
-            beats=self.holdings.news(),
+            wants=self._requested_topics if self._requested_topics != member.wants else None,
+            beats=self.holdings.changed_beats(),
         )
         return [heartbeat]

@@ -26,7 +26,7 @@ REST_SECONDS_MAX = 0.5
 HURRYING_MEMBERS_MAX = 10
 IDENTITY_CHECK_INTERVALS = 6
 """How often the coordination topic is checked: it may have been deleted and recreated."""
-UNHEARD_INTERVALS_MAX = 6
+UNREAD_INTERVALS_MAX = 6
 SNAPSHOT_EVERY_RECORDS = 500
 SNAPSHOT_EVERY_SECONDS = 600.0
 """After so many records, or so long after the first of them, one of the members writes a snapshot."""
@@ -35,29 +35,29 @@ LOSS_ASKED_TIMES = 3
 LOSS_ASKED_SECONDS = 0.5
 _CATCH_UP_SILENCE_SECONDS_MAX = 30.0
 
-Tell = Callable[[Event], None]
+EventListener = Callable[[Event], None]
 
 logger = logging.getLogger("penstock.claims")
 
 
-def unfailing(tell: Tell) -> Tell:
-    """A `tell` whose errors are logged: a listener that fails must not end a thread that claims depend on."""
+def unfailing(listener: EventListener) -> EventListener:
+    """Log the errors of a listener: one that fails must not end a thread that claims depend on."""
 
-    def told(event: Event) -> None:
+    def report(event: Event) -> None:
         try:
-            tell(event)
+            listener(event)
         except Exception:
             logger.exception("the listener failed at %s", event.name)
 
-    return told
+    return report
 
 
 def start_of(journal: Journal) -> ReadingStart:
     """Where to start reading; a loss is looked at several times."""
-    for left in reversed(range(LOSS_ASKED_TIMES)):
+    for attempts_left in reversed(range(LOSS_ASKED_TIMES)):
         bounds = journal.bounds()
         result = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, journal.holds)
-        if not result.fault or not left:
+        if not result.fault or not attempts_left:
             return result
         time.sleep(LOSS_ASKED_SECONDS)
     raise AssertionError("the last look returns")
@@ -76,7 +76,7 @@ def catch_up(journal: Journal, take: Callable[[list[JournalEntry]], None], start
         before, position = position, max(position, journal.position())
         moved_at = time.monotonic() if position != before else moved_at
         if time.monotonic() - moved_at > _CATCH_UP_SILENCE_SECONDS_MAX:
-            raise TransientError(f"coordination topic {journal.topic.name} does not give its records up to its end")
+            raise TransientError(f"coordination topic {journal.topic.name} could not be read to its end")
     return count
 
 
@@ -101,7 +101,7 @@ class Session:
     def begin(self, view: GroupView, tables_remember: bool) -> int:
         """Restore the snapshot that fits the log; returns the offset to read on from.
 
-        LostHistoryError if there is none; a recreated topic is no loss where tables remember tokens and positions.
+        LostHistoryError if there is none; a recreated topic is not a loss where tables remember tokens and positions.
         """
         start = start_of(self.journal)
         if start.fault and not (tables_remember and start.fault == RECREATED):
@@ -134,7 +134,7 @@ class Session:
             self.journal.append(record, participant.outbox.failed)
 
     def keep_pace(self, participant: Participant, awaited: bool) -> None:
-        """Read slowly once nothing changes, in a large group at once, as everybody reads every record.
+        """Read slowly once nothing changes, in a large group at once, as every member reads every record.
 
         Not where the work waits for its own records to come back (`awaited`): each would cost it a whole fetch.
         """
@@ -167,11 +167,11 @@ class Session:
             self._keep(participant)
         self._unkept, self._unkept_since = 0, None
 
-    def keep_last_snapshot(self, participant: Participant, farewell: list[Record], seconds: float) -> None:
+    def keep_last_snapshot(self, participant: Participant, last_records: list[Record], seconds: float) -> None:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
         others = [member for member in participant.view.live_members(self._now()) if member.who != participant.who]
-        if not farewell or others:
+        if not last_records or others:
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
             self.take(participant, self.journal.poll(POLL_SECONDS))
@@ -183,17 +183,17 @@ class Session:
         if too_large is not None:
             self.events.append(SnapshotTooLarge(self.journal.group, too_large))
 
-    def check_heard(self, participant: Participant) -> None:
+    def check_read_back(self, participant: Participant) -> None:
         """Replace the Kafka clients if not even our own records come back; the membership goes on, with its claims."""
         now, interval = self._now(), participant.options.heartbeat_seconds
         if now - self._turned_at > interval:
             # The process itself slept: what waits to be read is read first.
             self._awake_since = now
         self._turned_at = now
-        unheard_seconds = now - max(self._awake_since, participant.heard_self_at)
-        if unheard_seconds > UNHEARD_INTERVALS_MAX * interval:
+        unread_seconds = now - max(self._awake_since, participant.read_back_at)
+        if unread_seconds > UNREAD_INTERVALS_MAX * interval:
             self._awake_since = now
-            reason = f"nothing that this member wrote came back for {unheard_seconds:.0f} s"
+            reason = f"nothing that this member wrote came back for {unread_seconds:.0f} s"
             self.events.append(CoordinationInterrupted(reason=reason, detail="it goes on with new Kafka clients"))
             self.journal.reopen()
 

@@ -42,15 +42,15 @@ class MissingTopicError(TransientError):
 
 
 class GrownTopicError(UserError):
-    """The topic got another number of partitions, so every group is looked for where it is not."""
+    """The topic got another number of partitions, so groups are looked for in the wrong partition."""
 
-    def __init__(self, topic: str, found: str) -> None:
+    def __init__(self, topic: str, change: str) -> None:
         super().__init__(
-            f"coordination topic {topic} got another number of partitions: {found}",
+            f"coordination topic {topic} got another number of partitions: {change}",
             detail="groups are placed by that number, so it must never change",
             hint="stop every process and name a new coordination topic in all of them: `claims.topic` "
             "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
-            "library begins where `start` says",
+            "library begins at `start`",
         )
 
 
@@ -93,7 +93,7 @@ def describe_topic(topics: KafkaTopics, name: str) -> CoordinationTopic:
     """The topic as it is now; MissingTopicError if the broker does not know it."""
     existing = _describe(topics, name)
     if name not in existing:
-        raise MissingTopicError(f"coordination topic {name} is not there")
+        raise MissingTopicError(f"coordination topic {name} does not exist")
     return existing[name]
 
 
@@ -132,7 +132,7 @@ def _check(topics: KafkaTopics, name: str, required: Mapping[str, str]) -> None:
         settings = topics.settings(name)
     except UserError as error:
         # Just created: another broker may not know it yet.
-        raise MissingTopicError(f"coordination topic {name} is not there", detail=error.primary) from None
+        raise MissingTopicError(f"coordination topic {name} does not exist", detail=error.primary) from None
     if settings is None:
         return
     faults = [
@@ -141,7 +141,7 @@ def _check(topics: KafkaTopics, name: str, required: Mapping[str, str]) -> None:
         if settings.get(key) != value
     ]
     retention_ms = int(settings.get("retention.ms", "-1"))
-    # Snapshots are kept by compaction, whatever the retention says.
+    # Compaction keeps snapshots, whatever the retention.
     if required["cleanup.policy"] == "delete" and 0 <= retention_ms < RETENTION_MS_MIN:
         faults.append(f"retention.ms is {retention_ms}, must be at least {RETENTION_MS_MIN}")
     if faults:

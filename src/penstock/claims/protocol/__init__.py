@@ -1,1 +1,1 @@
-"""What members say to each other in the coordination log, and the state that every reader folds from it. Pure."""
+"""The records that members append to the coordination log, and the state that every reader folds from them. Pure."""

@@ -32,9 +32,9 @@ class MalformedError(ValueError):
 class UnknownVersionError(UserError):
     """Another version of Penstock writes to this group, or wrote to this topic."""
 
-    def __init__(self, found: str, group: str, older: bool = False) -> None:
+    def __init__(self, content: str, group: str, older: bool = False) -> None:
         super().__init__(
-            f"the coordination log of group {group} holds {found}, this version of Penstock knows version {VERSION}",
+            f"the coordination log of group {group} holds {content}, this version of Penstock knows version {VERSION}",
             detail="reading on could lead to a different state than in the other processes of the group",
             hint="stop every process of the older version, and name a new coordination topic: `claims.topic`"
             if older
@@ -89,7 +89,7 @@ def decode(content: bytes | None, group: str) -> tuple[Record, int]:
         raise MalformedError(f"written for group {envelope.group} of {envelope.of} partitions")
     for partition in partitions_of(envelope.record):
         if not 0 <= partition.number <= PARTITION_NUMBER_MAX:
-            raise MalformedError(f"no partition has the number {partition.number}")
+            raise MalformedError(f"invalid partition number {partition.number}")
         if max(len(partition.topic), len(partition.topic_id)) > TEXT_CHARACTERS_MAX:
             raise MalformedError(f"a text has at most {TEXT_CHARACTERS_MAX} characters")
     return envelope.record, envelope.of
@@ -98,7 +98,7 @@ def decode(content: bytes | None, group: str) -> tuple[Record, int]:
 def check_version(content: bytes, group: str, what: str = "record") -> _Loose:
     """What every version has; ForeignError for bytes that are not Penstock's, UnknownVersionError for another version.
 
-    Records of version 1 have no key, so everybody who meets one stops: its groups lie in all partitions of the topic.
+    Records of version 1 have no key, so every reader of one stops: its groups lie in all partitions of the topic.
     """
     try:
         loose = _LOOSE_DECODER.decode(content)

@@ -1,7 +1,7 @@
 """The fold: what a record at an offset does to its group. No clock and no randomness, so every reader agrees.
 
 A claim is compare and swap: it names what the claimant saw, and is refused if anything changed since. A member that
-seems dead only makes others say so: that record is refused if the member said anything meanwhile.
+seems dead only makes others append a record that declares it gone, refused if the member sent any record meanwhile.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _join(group: GroupState, offset: int, record: records.JoiningGroup) -> None:
 
 
 def _renew(group: GroupState, offset: int, record: records.Heartbeat) -> None:
-    """Take over what the sender wants, and the positions of what it still holds."""
+    """Take over the topics that the sender requests, and the positions of what it still holds."""
     member = group.members[record.who.client_id]
     if record.wants is not None and record.wants != member.wants:
         group.members[record.who.client_id] = replace(member, wants=record.wants)

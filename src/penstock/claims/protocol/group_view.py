@@ -19,7 +19,7 @@ from penstock.logs.log import Partition
 AGED_INTERVALS_MAX = 1.0
 """What append times alone make a present member older by: a broker's clock may step, also within one leader's epoch.
 
-So a later member listens for another interval itself before it takes a member for dead: two of its heartbeats.
+So a later member watches for another interval itself before it declares a member gone: two of its heartbeats.
 """
 
 
@@ -52,25 +52,25 @@ class GroupView:
         self.broker_at = 0.0
         """The append time of the last record: the broker's clock."""
         self._passed = 0.0
-        """Seconds that brokers' clocks have shown to pass; what clocks of two leaders differ by is not among them."""
+        """Seconds that passed by the brokers' clocks, without the differences between the clocks of two leaders."""
         self._pause_ends: dict[str, float] = {}
         self.changed_at: float | None = None
-        """When the last change was read that is not balanced yet, and the first of them."""
+        """When the last unbalanced change was read, and below when the first was."""
         self.unbalanced_since: float | None = None
         self._epoch: int | None = None
-        self._heard: dict[str, float] = {}
+        self._last_read_at: dict[str, float] = {}
         self._appended: dict[str, float] = {}
 
     def snapshot(self, topic_id: str) -> Snapshot:
-        left = {key: ends - self._passed for key, ends in self._pause_ends.items() if key in self.state.pauses}
-        return Snapshot(topic_id, self.group, self.broker_at, self.state, self._epoch, left)
+        remaining = {key: ends - self._passed for key, ends in self._pause_ends.items() if key in self.state.pauses}
+        return Snapshot(topic_id, self.group, self.broker_at, self.state, self._epoch, remaining)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
         self.state = snapshot.state
         self.broker_at, self._epoch = snapshot.appended_at, snapshot.epoch
-        for pause_id, left in snapshot.pauses_left.items():
-            self._note_pause(pause_id, left)
-        self._heard = dict.fromkeys(self.state.members, now)
+        for pause_id, remaining in snapshot.pauses_left.items():
+            self._note_pause(pause_id, remaining)
+        self._last_read_at = dict.fromkeys(self.state.members, now)
         self._appended = dict.fromkeys(self.state.members, snapshot.appended_at)
         self._note_changes(None, now)
 
@@ -83,11 +83,11 @@ class GroupView:
         changed = self.state.changed
         refusal = apply(self.state, offset, record, appended_at)
         self._note_changes(changed, now)
-        self._hear(record.who.client_id, offset, now, appended_at)
+        self._note_record(record.who.client_id, offset, now, appended_at)
         if isinstance(record, ReleaseGroup) and refusal is None:
             self._note_pause(record.pause_id, record.for_seconds)
         if isinstance(record, ForgettingMember) and refusal is None:
-            self._hear(record.client_id, offset, now, appended_at)
+            self._note_record(record.client_id, offset, now, appended_at)
         return refusal
 
     def skip(self, offset: int, appended_at: float, epoch: int | None = None) -> None:
@@ -123,27 +123,27 @@ class GroupView:
             self.changed_at = now
             self.unbalanced_since = now if self.unbalanced_since is None else self.unbalanced_since
 
-    def _hear(self, client_id: str, offset: int, now: float, appended_at: float) -> None:
+    def _note_record(self, client_id: str, offset: int, now: float, appended_at: float) -> None:
         member = self.state.members.get(client_id)
         if member is None:
-            self._heard.pop(client_id, None)
+            self._last_read_at.pop(client_id, None)
             self._appended.pop(client_id, None)
         elif member.last == offset:
-            self._heard[client_id] = now
+            self._last_read_at[client_id] = now
             self._appended[client_id] = appended_at
 
     def age_by(self, broker_now: float, now: float) -> None:
-        """Learn how old things were before this reader started, from the append time of a record of its own."""
+        """Learn how old records were before this reader started, from the append time of a record of its own."""
         for key, appended_at in self._appended.items():
             age = max(0.0, broker_now - appended_at)
             if self.state.members[key].present:
                 age = min(age, AGED_INTERVALS_MAX * self.heartbeat_seconds)
-            self._heard[key] = min(self._heard[key], now - age)
+            self._last_read_at[key] = min(self._last_read_at[key], now - age)
 
-    def forgive(self, deaf_seconds: float, now: float) -> None:
+    def forgive(self, disconnected_seconds: float, now: float) -> None:
         """Do not count a time in which this reader read nothing, not even its own records, as the silence of others."""
-        for key, heard_at in self._heard.items():
-            self._heard[key] = min(now, heard_at + deaf_seconds)
+        for key, read_at in self._last_read_at.items():
+            self._last_read_at[key] = min(now, read_at + disconnected_seconds)
 
     def claim(self, partition: Partition) -> Claim:
         return self.state.claim(partition)
@@ -157,8 +157,8 @@ class GroupView:
         return [member for key, member in members.items() if member.present and not self.suspected(key, now)]
 
     def silence_seconds(self, client_id: str, now: float) -> float:
-        """How long a member was not heard; 0 where it never was."""
-        return now - self._heard.get(client_id, now)
+        """How long ago the last record of a member was read; 0 if none was."""
+        return now - self._last_read_at.get(client_id, now)
 
     def suspected(self, client_id: str, now: float) -> bool:
         return freshness(self.silence_seconds(client_id, now), self.heartbeat_seconds) is Freshness.STALE

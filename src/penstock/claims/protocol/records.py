@@ -90,7 +90,7 @@ class LeavingGroup(_Record, frozen=True, kw_only=True):
 class ForgettingMember(_Record, frozen=True, kw_only=True):
     """A member has been silent for too long: all that it holds becomes free, and an absent one is forgotten.
 
-    A compare and swap on its last record: anything that it says defeats it.
+    A compare and swap on its last record: any later record of the member defeats it.
     """
 
     client_id: Text
@@ -104,7 +104,7 @@ class BalancingGroup(_Record, frozen=True, kw_only=True):
 
 
 class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Renews the sender and everything it holds; it carries only what has changed since it was last heard."""
+    """Renews the sender and everything it holds; it carries only what has changed since its last record."""
 
     wants: tuple[RequestedTopic, ...] | None = None
     beats: tuple[Beat, ...] = ()
@@ -159,7 +159,7 @@ class FreeingPartition(_AboutPartition, frozen=True, kw_only=True):
 
 
 class ForgettingPartitions(_Record, frozen=True, kw_only=True):
-    """Forget free partitions that no member wants any more."""
+    """Forget free partitions that no member requests any more."""
 
     partitions: tuple[Partition, ...]
 
@@ -201,7 +201,7 @@ def partitions_of(record: Record) -> tuple[Partition, ...]:
             return (record.partition,)
 
 
-def wants_of(partitions: Iterable[Partition]) -> tuple[RequestedTopic, ...]:
+def requested_topics(partitions: Iterable[Partition]) -> tuple[RequestedTopic, ...]:
     """Partitions as they are written in records, in a fixed order."""
     numbers: dict[tuple[str, str], list[int]] = {}
     for partition in sorted(set(partitions), key=attrgetter("topic", "topic_id", "number")):

@@ -1,4 +1,4 @@
-"""Snapshots: the fold of a group, written beside its log so that start-up reads little (RULES M7).
+"""Snapshots: the fold of a group, written alongside its log so that start-up reads little (RULES M7).
 
 As the fold is pure, any member may write one, and reading the log from there gives the same state. A reader starts from
 the snapshot that fits the log, or learns what of the log is lost.
@@ -90,7 +90,7 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
 
 
 def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]:
-    """The snapshots of a group, in the order in which they were written; what is none is skipped."""
+    """The snapshots of a group, in the order in which they were written; anything else is skipped."""
     result: list[Snapshot] = []
     for content in contents:
         with suppress(ForeignError, MalformedError):
@@ -102,20 +102,20 @@ def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]
 
 
 class LostHistoryError(UserError):
-    """The log and its snapshots do not fit together, so who owns what is unknown (RULES M7)."""
+    """The log and its snapshots do not fit together, so the owners are unknown (RULES M7)."""
 
     def __init__(self, topic: str, group: str, what: str) -> None:
         super().__init__(
             f"the history of group {group} in coordination topic {topic} is lost: {what}",
-            detail="who owns which partition, and how far it is, cannot be known from what is left",
+            detail="owners and positions of partitions cannot be recovered from what is left",
             hint="stop every process of the group and name a new coordination topic in all of them: `claims.topic` "
             "(library: `CoordinationOptions(topic=...)`); tables keep their tokens and positions, a group of the "
-            "library begins where `start` says",
+            "library begins at `start`",
         )
 
 
 class ReadingStart(Struct, frozen=True):
-    """A reader begins with `snapshot` (None: with nothing) at `offset`; `fault` says what of the history is lost."""
+    """A reader begins with `snapshot` (None: with nothing) at `offset`; `fault` is what of the history is lost."""
 
     snapshot: Snapshot | None
     offset: int
@@ -148,5 +148,5 @@ def reading_start(
     offset = newest.state.next_offset
     if offset < first and any(member.present for member in newest.state.members.values()):
         return ReadingStart(None, first, f"no snapshot covers the deleted records {offset} to {first - 1}")
-    # A group without members has said nothing since its last snapshot.
+    # A group without members has appended nothing since its last snapshot.
     return ReadingStart(newest, max(first, offset))

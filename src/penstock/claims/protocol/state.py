@@ -18,7 +18,7 @@ Span = tuple[int, int]
 class Claim(Struct, frozen=True):
     """One partition. `last` is the offset of the last record accepted about it; heartbeats do not count.
 
-    `owner` is kept after a release, for people to read; `held` says whether it still owns the partition.
+    `owner` is kept after a release, for people to read; `held` is whether it still owns the partition.
     """
 
     token: int = 0

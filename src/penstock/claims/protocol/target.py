@@ -23,14 +23,14 @@ _PLACE = attrgetter("topic", "topic_id", "number")
 def balance(group: GroupState) -> dict[str, tuple[Partition, ...]]:
     """The partitions of each present member: as few as possible move, and loads differ by one at most.
 
-    Partitions are shared among the members that want them, those with the fewest such members first. One that an
+    Partitions are shared among the members that request them, those with the fewest such members first. One that an
     administrator freed goes to another member than before, if there is one, even above its share.
     """
     members = {client_id: member for client_id, member in sorted(group.members.items()) if member.present}
     target: dict[str, list[Partition]] = {client_id: [] for client_id in members}
     former = _former(group)
-    for wanting, partitions in sorted(_classes(members).items(), key=lambda item: (len(item[0]), item)):
-        loads = {client_id: len(target[client_id]) for client_id in wanting}
+    for requesting, partitions in sorted(_classes(members).items(), key=lambda item: (len(item[0]), item)):
+        loads = {client_id: len(target[client_id]) for client_id in requesting}
         for partition, client_id in _share(group, partitions, loads, former):
             target[client_id].append(partition)
     return {client_id: tuple(sorted(given, key=_PLACE)) for client_id, given in target.items() if given}
@@ -46,32 +46,32 @@ def _former(group: GroupState) -> dict[Partition, str]:
 
 
 def _classes(members: Mapping[str, MemberState]) -> dict[tuple[str, ...], list[Partition]]:
-    """The partitions in a fixed order, by the members that want them. Most often all members want the same."""
+    """The partitions in a fixed order, by the members that request them. Most often all members request the same."""
     profiles: dict[tuple[RequestedTopic, ...], list[str]] = {}
     for client_id, member in members.items():
         profiles.setdefault(member.wants, []).append(client_id)
     if len(profiles) == 1:
-        [(wants, client_ids)] = profiles.items()
-        return {tuple(client_ids): [*_partitions(wants)]}
-    wanting: dict[Partition, list[str]] = {}
-    for wants, client_ids in profiles.items():
-        for partition in _partitions(wants):
-            wanting.setdefault(partition, []).extend(client_ids)
+        [(topics, client_ids)] = profiles.items()
+        return {tuple(client_ids): [*_partitions(topics)]}
+    requesting: dict[Partition, list[str]] = {}
+    for topics, client_ids in profiles.items():
+        for partition in _partitions(topics):
+            requesting.setdefault(partition, []).extend(client_ids)
     classes: dict[tuple[str, ...], list[Partition]] = {}
-    for partition in sorted(wanting, key=_PLACE):
-        classes.setdefault(tuple(sorted(wanting[partition])), []).append(partition)
+    for partition in sorted(requesting, key=_PLACE):
+        classes.setdefault(tuple(sorted(requesting[partition])), []).append(partition)
     return classes
 
 
-def _partitions(wants: Iterable[RequestedTopic]) -> Iterator[Partition]:
-    for wanted in wants:
-        yield from _partitions_of_topic(wanted)
+def _partitions(topics: Iterable[RequestedTopic]) -> Iterator[Partition]:
+    for topic in topics:
+        yield from _partitions_of_topic(topic)
 
 
 @lru_cache(maxsize=TOPICS_KEPT_MAX)
-def _partitions_of_topic(wanted: RequestedTopic) -> tuple[Partition, ...]:
+def _partitions_of_topic(topic: RequestedTopic) -> tuple[Partition, ...]:
     return tuple(
-        Partition(wanted.topic, wanted.topic_id, number) for start, end in wanted.spans for number in range(start, end)
+        Partition(topic.topic, topic.topic_id, number) for start, end in topic.spans for number in range(start, end)
     )
 
 
@@ -79,36 +79,36 @@ def _share(
     group: GroupState, partitions: Sequence[Partition], loads: Mapping[str, int], former: Mapping[Partition, str]
 ) -> Iterator[tuple[Partition, str]]:
     """The member that gets each partition of one class, given what members already have of other classes."""
-    room = _rooms(loads, Counter(former.get(partition) for partition in partitions), len(partitions))
+    quota = _quotas(loads, Counter(former.get(partition) for partition in partitions), len(partitions))
     moving: list[Partition] = []
     freed: list[tuple[Partition, str]] = []
     for partition in partitions:
         keeper, freed_from = former.get(partition), group.claim(partition).freed_from
-        if freed_from in room and len(room) > 1:
+        if freed_from in quota and len(quota) > 1:
             freed.append((partition, freed_from))
-        elif keeper is not None and room.get(keeper, 0) > 0:
-            room[keeper] -= 1
+        elif keeper is not None and quota.get(keeper, 0) > 0:
+            quota[keeper] -= 1
             yield partition, keeper
         else:
             moving.append(partition)
     for partition, freed_from in freed:
-        others = (client_id for client_id in room if client_id != freed_from)
-        taker = max(others, key=lambda client_id: (room[client_id], -loads[client_id], client_id))
-        room[taker] -= 1
+        others = (client_id for client_id in quota if client_id != freed_from)
+        taker = max(others, key=lambda client_id: (quota[client_id], -loads[client_id], client_id))
+        quota[taker] -= 1
         yield partition, taker
-    yield from zip(moving, (client_id for client_id, count in room.items() for _ in range(count)), strict=False)
+    yield from zip(moving, (client_id for client_id, count in quota.items() for _ in range(count)), strict=False)
 
 
-def _rooms(loads: Mapping[str, int], kept: Counter[str | None], count: int) -> dict[str, int]:
+def _quotas(loads: Mapping[str, int], kept: Counter[str | None], count: int) -> dict[str, int]:
     """How many of `count` partitions each member gets on top of its load: always one more to the lowest.
 
     Among equals to the one that would have to give something up, so that nothing moves without need.
     """
-    room = dict.fromkeys(loads, 0)
+    quota = dict.fromkeys(loads, 0)
     lowest = [(load, -kept[client_id], client_id) for client_id, load in loads.items()]
     heapify(lowest)
     for _ in range(count):
         load, surplus, client_id = lowest[0]
-        room[client_id] += 1
+        quota[client_id] += 1
         heapreplace(lowest, (load + 1, surplus + 1, client_id))
-    return room
+    return quota

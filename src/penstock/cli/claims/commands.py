@@ -167,7 +167,7 @@ def release(
 def _group(job: Path | None, bootstrap: str | None, group: str | None, topic: str | None) -> CoordinatedGroup:
     """The group that the options name: by a job file, or by a cluster and a name."""
     if (job is None) == (bootstrap is None):
-        raise UserError("name the cluster by --job or by --bootstrap, and not by both")
+        raise UserError("name the cluster with --job or --bootstrap, not with both")
     if job is not None:
         spec = load_job(job)
         claims = spec.claims or ClaimsSpec()

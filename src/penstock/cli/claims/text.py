@@ -91,7 +91,7 @@ def _state(freshness: Freshness | None) -> str:
     return "alive" if freshness is Freshness.FRESH else freshness.value
 
 
-# words
+# text
 
 
 def print_listing(listing: ClaimsListing, console: Console) -> None:
@@ -147,7 +147,7 @@ def _styled(state: str, freshness: Freshness | None) -> Text:
 def holder_text(claim: ListedClaim) -> str:
     """The process that has or had a claim, and how long it has been silent."""
     state = "" if claim.freshness is None else f" ({claim.freshness.value})"
-    age = "" if claim.age_seconds is None else f", last heard from {duration(claim.age_seconds)} ago"
+    age = "" if claim.age_seconds is None else f", last record {duration(claim.age_seconds)} ago"
     return f"{claim.owner or 'no member'}{state}{age}"
 
 

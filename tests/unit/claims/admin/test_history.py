@@ -33,7 +33,7 @@ def snapshot(log: Log) -> Snapshot:
 def test_every_record_is_listed_with_its_verdict() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA)
-    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, 0),))
+    log.append(ClaimingPartition, BERT, requests=(ClaimRequest(WEB, 0),))
     log.release(ANNA, 1, 75, reason="above the fair share")
     records = read(log)
     assert [type(record.record) for record in records[:2]] == [JoiningGroup, JoiningGroup]
@@ -57,7 +57,7 @@ def test_heartbeats_are_listed_only_if_they_are_refused() -> None:
 def test_a_claim_names_the_partitions_that_it_did_not_get() -> None:
     log = Log(ANNA, BERT)
     log.claim(ANNA, web(0))
-    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(web(0), 0), ClaimRequest(web(1), 0)))
+    log.append(ClaimingPartition, BERT, requests=(ClaimRequest(web(0), 0), ClaimRequest(web(1), 0)))
     last = read(log)[-1]
     assert (last.verdict, last.reason) == (RecordVerdict.APPLIED, f"not granted: {web(0)}")
 
@@ -88,7 +88,7 @@ def test_foreign_record_is_reported() -> None:
     reader.read(0, 5.0, None, "not a record of Penstock")
     reader.read(1, 6.0, None)
     assert reader.records == [JudgedRecord(0, 5.0, None, RecordVerdict.FOREIGN, "not a record of Penstock")]
-    assert (reader.count, reader.known) == (2, False)
+    assert (reader.count, reader.exists) == (2, False)
 
 
 def test_a_record_is_shown_as_it_is_in_the_log() -> None:

@@ -8,11 +8,11 @@ from penstock.claims.member.journal import Journal, JournalEntry
 from penstock.claims.member.session import POLL_SECONDS, REST_SECONDS_MAX, Session
 from penstock.job.spec import KafkaLogSpec
 from tests.support.coordination import INTERVAL
-from tests.unit.claims.member.room import Attendant, Room
+from tests.unit.claims.member.virtual_group import VirtualGroup, VirtualProcess
 
 
 class QuietJournal:
-    """A log to which nobody appends; keeps for how long the client was to wait."""
+    """A log to which nothing is appended; keeps for how long the client was to wait."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -26,12 +26,12 @@ class QuietJournal:
 
 
 class Waiting:
-    """One member of a room that looks at its log, and how it waited for it."""
+    """One member of a group that polls its log, and how long it waited."""
 
-    def __init__(self, room: Room, attendant: Attendant) -> None:
-        self._participant = attendant.participant
+    def __init__(self, group: VirtualGroup, process: VirtualProcess) -> None:
+        self._participant = process.participant
         self._journal = QuietJournal()
-        self._session = Session(cast(Journal, self._journal), KafkaLogSpec("nowhere:9092"), lambda: room.now)
+        self._session = Session(cast(Journal, self._journal), KafkaLogSpec("nowhere:9092"), lambda: group.now)
 
     def look(self, awaited: bool = False) -> tuple[float, list[float]]:
         """For how long the client waited, and the sleeps before."""
@@ -42,30 +42,30 @@ class Waiting:
 
 
 def test_a_member_sleeps_once_its_group_has_been_quiet_for_an_interval() -> None:
-    room = Room()
-    member = Waiting(room, room.enter("anna"))
+    group = VirtualGroup()
+    member = Waiting(group, group.start("anna"))
     assert member.look() == (POLL_SECONDS, [])
-    room.run(0.9)
-    # Not as soon as everything is shared: whoever joins next should not wait for it.
+    group.run(0.9)
+    # Not as soon as everything is shared: the next member to join should not wait for it.
     assert member.look() == (POLL_SECONDS, [])
-    room.run(0.2)
+    group.run(0.2)
     assert member.look() == (0, [min(INTERVAL / 20, REST_SECONDS_MAX)])
 
 
-def test_a_group_that_changes_wakes_its_members_up() -> None:
-    room = Room()
-    member = Waiting(room, room.enter("anna"))
-    room.run(2)
+def test_a_change_in_the_group_wakes_its_members_up() -> None:
+    group = VirtualGroup()
+    member = Waiting(group, group.start("anna"))
+    group.run(2)
     member.look()
-    room.run(1)
+    group.run(1)
     assert member.look()[1] != []
-    room.enter("bert")
-    room.run(0.1)
+    group.start("bert")
+    group.run(0.1)
     assert member.look() == (POLL_SECONDS, [])
 
 
 def test_work_that_waits_for_its_own_records_never_sleeps() -> None:
-    room = Room()
-    member = Waiting(room, room.enter("anna"))
-    room.run(4)
+    group = VirtualGroup()
+    member = Waiting(group, group.start("anna"))
+    group.run(4)
     assert member.look(awaited=True) == (POLL_SECONDS, [])

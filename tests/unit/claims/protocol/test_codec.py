@@ -39,7 +39,7 @@ from penstock.claims.protocol.records import (
     RequestedTopic,
     ResumingGroup,
     Seeking,
-    wants_of,
+    requested_topics,
 )
 from penstock.logs.log import Partition
 from tests.unit.claims.protocol.any_records import records, texts
@@ -47,28 +47,28 @@ from tests.unit.claims.protocol.any_records import records, texts
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2"
 GROUP = "shop"
 WEB = Partition("web", "kQ2x", 3)
-SAID: dict[str, Any] = {"who": MemberId("anna", "5f3a"), "seq": 7}
+SENDER: dict[str, Any] = {"who": MemberId("anna", "5f3a"), "seq": 7}
 BEATS = (Beat(WEB, 9, 1000, 25, 1), Beat(Partition("web", "kQ2x", 4), 2))
-WANTS = (RequestedTopic("hot", "Zz-1", ((0, 1),)), RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))))
+TOPICS = (RequestedTopic("hot", "Zz-1", ((0, 1),)), RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))))
 
 
 RELEASED: list[Record] = [
-    JoiningGroup(**SAID, if_last=41, heartbeat_seconds=2.5, wants=WANTS),
-    LeavingGroup(**SAID, beats=BEATS),
-    ForgettingMember(**SAID, client_id="bert", if_last=12),
-    BalancingGroup(**SAID, if_changed=40),
-    Heartbeat(**SAID, wants=WANTS, beats=BEATS),
+    JoiningGroup(**SENDER, if_last=41, heartbeat_seconds=2.5, wants=TOPICS),
+    LeavingGroup(**SENDER, beats=BEATS),
+    ForgettingMember(**SENDER, client_id="bert", if_last=12),
+    BalancingGroup(**SENDER, if_changed=40),
+    Heartbeat(**SENDER, wants=TOPICS, beats=BEATS),
     ClaimingPartition(
-        **SAID,
+        **SENDER,
         requests=(ClaimRequest(WEB, 8, 6), ClaimRequest(Partition("hot", "Zz-1", 0))),
     ),
-    ReleasingPartition(**SAID, beats=BEATS, reason="above the fair share"),
-    ClaimingMessages(**SAID, partition=WEB, token=9, if_seeks=1, end=2000),
-    Seeking(**SAID, partition=WEB, if_token=9, if_seeks=1, position=60, reason="the log was cut"),
-    FreeingPartition(**SAID, partition=WEB, if_token=9, position=3, reason="released by an administrator"),
-    ForgettingPartitions(**SAID, partitions=(WEB,)),
-    ReleaseGroup(**SAID, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
-    ResumingGroup(**SAID, pause_id="p-1"),
+    ReleasingPartition(**SENDER, beats=BEATS, reason="above the fair share"),
+    ClaimingMessages(**SENDER, partition=WEB, token=9, if_seeks=1, end=2000),
+    Seeking(**SENDER, partition=WEB, if_token=9, if_seeks=1, position=60, reason="the log was cut"),
+    FreeingPartition(**SENDER, partition=WEB, if_token=9, position=3, reason="released by an administrator"),
+    ForgettingPartitions(**SENDER, partitions=(WEB,)),
+    ReleaseGroup(**SENDER, pause_id="p-1", for_seconds=90.5, reason="Wartung über Nacht"),
+    ResumingGroup(**SENDER, pause_id="p-1"),
 ]
 MESSAGES = next(item for item in RELEASED if isinstance(item, ClaimingMessages))
 RELEASE = next(item for item in RELEASED if isinstance(item, ReleasingPartition))
@@ -106,7 +106,7 @@ def test_every_kind_has_a_golden_file() -> None:
     assert sorted(type(record).__name__ for record in RELEASED) == kinds
 
 
-# whatever is said arrives as it was said
+# records survive encoding and decoding unchanged
 
 
 @given(records(), st.integers(1, NUMBER_MAX))
@@ -115,7 +115,7 @@ def test_a_record_survives_the_wire(record: Record, partitions: int) -> None:
 
 
 @given(texts(), texts(), texts())
-def test_no_text_runs_into_its_neighbour(client_id: str, nonce: str, topic: str) -> None:
+def test_adjacent_texts_are_decoded_separately(client_id: str, nonce: str, topic: str) -> None:
     record = ClaimingMessages(
         who=MemberId(client_id, nonce), seq=1, partition=Partition(topic, nonce, 0), token=1, end=1
     )
@@ -134,7 +134,7 @@ def test_p5_any_text_is_a_client_id_a_group_and_a_topic(text: str) -> None:
 
 def test_requested_spans_are_independent_of_order() -> None:
     numbers = [7, 0, 2, 1, 3, 2]
-    assert wants_of(Partition("web", "kQ2x", number) for number in numbers) == (
+    assert requested_topics(Partition("web", "kQ2x", number) for number in numbers) == (
         RequestedTopic("web", "kQ2x", ((0, 4), (7, 8))),
     )
 
@@ -219,7 +219,7 @@ def test_a_heartbeat_with_a_bad_part_is_refused_as_a_whole(name: str, content: o
 
 
 @pytest.mark.parametrize("seconds", [True, "tomorrow", 2**53, 0, -1.5], ids=repr)
-def test_a_time_is_a_bounded_number(seconds: object) -> None:
+def test_an_invalid_time_is_refused(seconds: object) -> None:
     assert refused(changed(PAUSE, for_seconds=seconds))
 
 
@@ -305,6 +305,6 @@ def test_p6_a_truncated_record_is_ignored(record: Record) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_end_in_another_error(content: bytes) -> None:
+def test_any_bytes_raise_one_of_the_three_decode_errors(content: bytes) -> None:
     with pytest.raises((ForeignError, MalformedError, UnknownVersionError)):
         decode(content, GROUP)

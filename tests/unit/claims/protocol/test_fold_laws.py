@@ -1,4 +1,4 @@
-"""The laws of the fold: they hold whatever anybody says, from whatever view, in whatever order."""
+"""The laws of the fold: they hold for any records, sent from any view, in any order."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from penstock.claims.protocol.records import (
 from penstock.claims.protocol.state import GroupState, MemberState
 from penstock.logs.log import Partition
 from tests.support.coordination import GROUP
-from tests.unit.claims.protocol.talk import PARTITIONS, WORDS_MAX, Step, Word, spoken, talk_of, talks
+from tests.unit.claims.protocol.random_log import DRAFTS_MAX, PARTITIONS, Draft, Step, drafts_of, log_of, random_drafts
 
 INSTANTS = st.floats(-1e6, 1e6)
 
 
 @given(
-    talks(),
-    st.lists(INSTANTS, min_size=WORDS_MAX + 2, max_size=WORDS_MAX + 2),
+    random_drafts(),
+    st.lists(INSTANTS, min_size=DRAFTS_MAX + 2, max_size=DRAFTS_MAX + 2),
 )
-def test_every_reader_agrees_at_every_prefix_under_any_clock(talk: list[Word], read_at: list[float]) -> None:
+def test_every_reader_agrees_at_every_prefix_under_any_clock(drafts: list[Draft], read_at: list[float]) -> None:
     view = GroupView(GROUP, 10.0)
-    for step in spoken(talk):
+    for step in log_of(drafts):
         view.read(step.offset, step.record, read_at[step.offset], float(step.offset))
         assert view.state == step.after
 
 
-@given(talks(), st.integers(0, WORDS_MAX))
-def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(talk: list[Word], cut: int) -> None:
-    steps = spoken(talk)
+@given(random_drafts(), st.integers(0, DRAFTS_MAX))
+def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(drafts: list[Draft], cut: int) -> None:
+    steps = log_of(drafts)
     state = steps[cut].before.copy() if cut < len(steps) else GroupState()
     for step in steps[cut:]:
         record = decode(encode(step.record, GROUP, 1), GROUP)[0]
@@ -51,9 +51,9 @@ def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(talk: list[Word], cu
         assert (state, refusal) == (step.after, step.refusal)
 
 
-@given(talks())
-def test_a_refused_record_changes_nothing(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_a_refused_record_changes_nothing(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         assert step.after.next_offset == step.offset + 1
         if step.refusal is not None:
             assert step.after.claims == step.before.claims
@@ -62,9 +62,9 @@ def test_a_refused_record_changes_nothing(talk: list[Word]) -> None:
             assert alive == {key: item.who for key, item in step.before.members.items()}
 
 
-@given(talks())
-def test_tokens_only_grow_and_every_new_owner_has_a_new_one(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_tokens_only_grow_and_every_new_owner_has_a_new_one(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             if forgotten(step, partition):
@@ -74,9 +74,9 @@ def test_tokens_only_grow_and_every_new_owner_has_a_new_one(talk: list[Word]) ->
                 assert after.token > before.token
 
 
-@given(talks())
-def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             if forgotten(step, partition):
@@ -89,17 +89,17 @@ def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(talk: list[W
                 assert isinstance(step.record, ClaimingPartition)
 
 
-@given(talks())
-def test_only_present_members_hold_anything(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_only_present_members_hold_anything(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         for claim in step.after.claims.values():
             assert not claim.held or (claim.owner is not None and step.after.present(claim.owner))
 
 
-@given(talks())
-def test_a_token_has_only_one_owner_ever(talk: list[Word]) -> None:
+@given(random_drafts())
+def test_a_token_has_only_one_owner_ever(drafts: list[Draft]) -> None:
     owners: dict[object, object] = {}
-    for step in spoken(talk):
+    for step in log_of(drafts):
         for partition in PARTITIONS:
             claim = step.claims(partition)[1]
             if forgotten(step, partition):
@@ -109,13 +109,13 @@ def test_a_token_has_only_one_owner_ever(talk: list[Word]) -> None:
 
 
 def forgotten(step: Step, partition: Partition) -> bool:
-    """What is forgotten begins anew: nobody wants it any more, and tables keep their tokens."""
+    """A forgotten partition starts at token 0: no member requests it any more, and tables keep their tokens."""
     return isinstance(step.record, ForgettingPartitions) and partition not in step.after.claims
 
 
-@given(talks())
-def test_a_position_falls_only_by_a_seek(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_a_position_falls_only_by_a_seek(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             sought = isinstance(step.record, Seeking | FreeingPartition) or forgotten(step, partition)
@@ -125,43 +125,43 @@ def test_a_position_falls_only_by_a_seek(talk: list[Word]) -> None:
 
 
 def _spans(member: MemberState) -> list[tuple[int, int]]:
-    """The numbers of the partitions that a member wants; all are of one topic."""
-    return [span for wanted in member.wants for span in wanted.spans]
+    """The numbers of the partitions that a member requests; all are of one topic."""
+    return [span for topic in member.wants for span in topic.spans]
 
 
-@given(talks())
-def test_the_target_gives_every_requested_partition_to_one_present_member(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_the_target_gives_every_requested_partition_to_one_present_member(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         if step.after.balanced == step.offset:
-            given_out = [each for partitions in step.after.target.values() for each in partitions]
+            given_out = [partition for partitions in step.after.target.values() for partition in partitions]
             spans = [span for member in step.after.members.values() if member.present for span in _spans(member)]
-            wanted = [
+            expected = [
                 partition for partition in PARTITIONS if any(start <= partition.number < end for start, end in spans)
             ]
-            assert sorted(given_out) == wanted
+            assert sorted(given_out) == expected
             assert all(step.after.members[client_id].present for client_id in step.after.target)
 
 
-@given(talks())
-def test_nothing_is_claimed_while_the_group_is_paused(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_nothing_is_claimed_while_the_group_is_paused(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         if step.before.pauses and isinstance(step.record, ClaimingPartition):
             assert step.refusal is not None
 
 
-@given(talks())
-def test_given_up_records_are_listed_once_and_in_order(talk: list[Word]) -> None:
-    for step in spoken(talk):
+@given(random_drafts())
+def test_given_up_records_are_listed_once_and_in_order(drafts: list[Draft]) -> None:
+    for step in log_of(drafts):
         for partition in PARTITIONS:
             given_up = step.claims(partition)[1].given_up
             assert all(start < end for start, end in given_up)
             assert all(one[1] <= other[0] for one, other in pairwise(given_up))
 
 
-@given(talks())
-def test_at_most_once_no_offset_is_claimed_twice(talk: list[Word]) -> None:
+@given(random_drafts())
+def test_at_most_once_no_offset_is_claimed_twice(drafts: list[Draft]) -> None:
     claimed: Counter[tuple[Partition, int]] = Counter()
-    for step in spoken(talk):
+    for step in log_of(drafts):
         record = step.record
         if step.refusal is not None:
             continue
@@ -177,6 +177,8 @@ def test_at_most_once_no_offset_is_claimed_twice(talk: list[Word]) -> None:
 
 def test_the_simulation_reaches_every_kind_of_record() -> None:
     """The laws above hold in silence, too: here every kind is seen to be accepted and refused."""
-    heard = Counter((type(step.record), step.refusal is None) for seed in range(300) for step in spoken(talk_of(seed)))
-    assert [kind.__name__ for kind in get_args(Record) if heard[kind, True] < 10] == []
-    assert [kind.__name__ for kind in get_args(Record) if heard[kind, False] < 10 and kind is not ReleaseGroup] == []
+    counts = Counter(
+        (type(step.record), step.refusal is None) for seed in range(300) for step in log_of(drafts_of(seed))
+    )
+    assert [kind.__name__ for kind in get_args(Record) if counts[kind, True] < 10] == []
+    assert [kind.__name__ for kind in get_args(Record) if counts[kind, False] < 10 and kind is not ReleaseGroup] == []

@@ -1,4 +1,4 @@
-"""The fold of members and pauses: who has a client id, and when nobody may claim."""
+"""The fold of members and pauses: which process has a client id, and when no member may claim."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.claims.protocol.records import (
     MemberId,
     ReleaseGroup,
     ResumingGroup,
-    wants_of,
+    requested_topics,
 )
 from penstock.claims.protocol.state import MemberState, Pause
 from tests.support.coordination import ANNA, BERT, INTERVAL, WEB, Log, web
 
 ANNA_AGAIN = MemberId("anna", "a2")
-WANTS = wants_of([WEB])
+TOPICS = requested_topics([WEB])
 
 
 def joined() -> Log:
@@ -26,15 +26,15 @@ def joined() -> Log:
 
 
 def join(log: Log, who: MemberId, if_last: int | None, **content: object) -> str | None:
-    said = {"heartbeat_seconds": INTERVAL, "wants": WANTS, **content}
-    return log.say(JoiningGroup, who, if_last=if_last, **said)
+    joining = {"heartbeat_seconds": INTERVAL, "wants": TOPICS, **content}
+    return log.append(JoiningGroup, who, if_last=if_last, **joining)
 
 
 # members
 
 
 def test_a_new_client_id_joins() -> None:
-    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, WANTS)
+    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, TOPICS)
 
 
 def test_a_new_process_that_did_not_read_the_old_one_is_refused() -> None:
@@ -45,7 +45,7 @@ def test_a_new_process_that_did_not_read_the_old_one_is_refused() -> None:
 
 def test_a_new_process_is_refused_if_the_old_one_sent_a_heartbeat_meanwhile() -> None:
     log = joined()
-    assert log.say(Heartbeat, ANNA) is None
+    assert log.append(Heartbeat, ANNA) is None
     assert join(log, ANNA_AGAIN, 1) is not None
     assert log.state.members["anna"].who == ANNA
 
@@ -74,58 +74,58 @@ def test_records_of_a_replaced_process_are_ignored() -> None:
     log = joined()
     join(log, ANNA_AGAIN, 1)
     before = dict(log.state.members)
-    assert log.say(Heartbeat, ANNA) is not None
-    assert log.say(LeavingGroup, ANNA) is not None
+    assert log.append(Heartbeat, ANNA) is not None
+    assert log.append(LeavingGroup, ANNA) is not None
     assert log.state.members == before
 
 
 def test_a_member_that_left_is_kept_as_absent() -> None:
     log = joined()
-    assert log.say(LeavingGroup, ANNA) is None
+    assert log.append(LeavingGroup, ANNA) is None
     assert log.state.members["anna"] == MemberState(ANNA, last=2, present=False)
 
 
 def test_after_a_clean_leave_the_next_process_joins() -> None:
     log = joined()
-    log.say(LeavingGroup, ANNA)
+    log.append(LeavingGroup, ANNA)
     assert join(log, ANNA_AGAIN, 2) is None
     assert log.state.members["anna"].present
 
 
 def test_a_member_that_left_is_not_brought_back_by_a_late_heartbeat() -> None:
     log = joined()
-    log.say(LeavingGroup, ANNA)
-    assert log.say(Heartbeat, ANNA) is not None
+    log.append(LeavingGroup, ANNA)
+    assert log.append(Heartbeat, ANNA) is not None
     assert not log.state.members["anna"].present
 
 
 def test_a_heartbeat_takes_over_what_changed_and_keeps_the_rest() -> None:
     log = joined()
-    assert log.say(Heartbeat, ANNA) is None
-    assert log.state.members["anna"] == MemberState(ANNA, 2, True, WANTS)
-    assert log.say(Heartbeat, ANNA, wants=wants_of([web(1)])) is None
-    assert log.state.members["anna"] == MemberState(ANNA, 3, True, wants_of([web(1)]))
+    assert log.append(Heartbeat, ANNA) is None
+    assert log.state.members["anna"] == MemberState(ANNA, 2, True, TOPICS)
+    assert log.append(Heartbeat, ANNA, wants=requested_topics([web(1)])) is None
+    assert log.state.members["anna"] == MemberState(ANNA, 3, True, requested_topics([web(1)]))
 
 
 def test_a_heartbeat_of_an_unknown_process_creates_no_member() -> None:
     log = Log(BERT)
-    assert log.say(Heartbeat, ANNA) is not None
+    assert log.append(Heartbeat, ANNA) is not None
     assert "anna" not in log.state.members
 
 
 def test_a_silent_member_becomes_absent_and_an_absent_one_is_forgotten() -> None:
     log = joined()
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=1) is None
+    assert log.append(ForgettingMember, BERT, client_id="anna", if_last=1) is None
     assert log.state.members["anna"] == MemberState(ANNA, last=2, present=False)
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=1) is not None
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=2) is None
+    assert log.append(ForgettingMember, BERT, client_id="anna", if_last=1) is not None
+    assert log.append(ForgettingMember, BERT, client_id="anna", if_last=2) is None
     assert "anna" not in log.state.members
 
 
 def test_a_forgotten_member_joins_again_as_if_new() -> None:
     log = joined()
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=1)
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=2)
+    log.append(ForgettingMember, BERT, client_id="anna", if_last=1)
+    log.append(ForgettingMember, BERT, client_id="anna", if_last=2)
     assert join(log, ANNA, 2) is not None
     assert join(log, ANNA, None) is None
 
@@ -136,7 +136,7 @@ def test_a_forgotten_member_joins_again_as_if_new() -> None:
 def test_another_heartbeat_interval_than_that_of_the_present_members_is_refused() -> None:
     log = joined()
     assert join(log, ANNA_AGAIN, 1, heartbeat_seconds=3.0) is not None
-    log.say(LeavingGroup, BERT)
+    log.append(LeavingGroup, BERT)
     assert join(log, ANNA_AGAIN, 1, heartbeat_seconds=3.0) is None, "once no other member is there"
     assert log.state.heartbeat_seconds == 3.0
 
@@ -151,9 +151,9 @@ def test_a_target_is_computed_once_for_each_change() -> None:
     assert log.balance() is None
     assert list(log.state.target.values()) == [(WEB,)]
     assert log.balance() is not None, "nothing has changed"
-    log.say(Heartbeat, ANNA, wants=WANTS)
+    log.append(Heartbeat, ANNA, wants=TOPICS)
     assert not is_unbalanced(log), "the same again asks for nothing"
-    log.say(Heartbeat, ANNA, wants=wants_of([WEB, web(1)]))
+    log.append(Heartbeat, ANNA, wants=requested_topics([WEB, web(1)]))
     assert is_unbalanced(log)
     assert log.balance() is None
     assert log.state.target == {"anna": (web(1),), "bert": (WEB,)}
@@ -173,7 +173,7 @@ def test_a_target_about_an_older_change_is_refused() -> None:
 def paused() -> Log:
     log = Log(ANNA, BERT)
     log.claim(ANNA)
-    assert log.say(ReleaseGroup, BERT, pause_id="p", for_seconds=100.0, reason="upgrade") is None
+    assert log.append(ReleaseGroup, BERT, pause_id="p", for_seconds=100.0, reason="upgrade") is None
     return log
 
 
@@ -197,18 +197,18 @@ def test_m4_an_owner_goes_on_beating_and_releases_while_the_group_is_paused() ->
 
 def test_m4_only_the_resume_of_that_pause_ends_it() -> None:
     log = paused()
-    log.say(ReleaseGroup, ANNA, pause_id="q")
-    assert log.say(ResumingGroup, ANNA, pause_id="other") is not None
-    assert log.say(ResumingGroup, ANNA, pause_id="p") is None
+    log.append(ReleaseGroup, ANNA, pause_id="q")
+    assert log.append(ResumingGroup, ANNA, pause_id="other") is not None
+    assert log.append(ResumingGroup, ANNA, pause_id="p") is None
     assert log.claim(BERT, web(1)) is not None, "the other pause still holds"
-    assert log.say(ResumingGroup, ANNA, pause_id="q") is None
+    assert log.append(ResumingGroup, ANNA, pause_id="q") is None
     assert log.claim(BERT, web(1)) is None
 
 
 def test_a_pause_is_resumed_once() -> None:
     log = paused()
-    log.say(ResumingGroup, ANNA, pause_id="p")
-    assert log.say(ResumingGroup, BERT, pause_id="p") is not None
+    log.append(ResumingGroup, ANNA, pause_id="p")
+    assert log.append(ResumingGroup, BERT, pause_id="p") is not None
 
 
 # places
@@ -217,6 +217,6 @@ def test_a_pause_is_resumed_once() -> None:
 def test_a_refused_foreign_record_only_advances_the_position() -> None:
     log = joined()
     before = log.state.copy()
-    log.say(LeavingGroup, MemberId("nobody", "n"))
+    log.append(LeavingGroup, MemberId("unknown", "n"))
     before.next_offset += 1
     assert log.state == before

@@ -1,4 +1,4 @@
-"""One reader's view: silence is its own suspicion, the fold is everybody's."""
+"""One reader's view: each reader measures silence itself, all readers share the fold."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_fresh_below_one_interval_stale_above_two(silence: float, expected: Fres
 def test_silence_counts_from_the_last_accepted_record() -> None:
     log = Log(ANNA, BERT)
     log.beat(ANNA, 1)
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=0)
+    log.append(ForgettingMember, BERT, client_id="anna", if_last=0)
     view = view_of(log, [0.0, 0.0, 5.0, 90.0])
     assert view.silence_seconds("anna", 100.0) == 95.0
-    assert view.silence_seconds("bert", 100.0) == 10.0, "a refused word is a word"
+    assert view.silence_seconds("bert", 100.0) == 10.0, "a refused record counts too"
 
 
 def test_no_member_is_suspected_without_a_record() -> None:
@@ -48,8 +48,8 @@ def test_no_member_is_suspected_without_a_record() -> None:
 
 def test_a_live_member_has_joined_and_sent_a_heartbeat_within_two_intervals() -> None:
     log = Log(ANNA, BERT, CLEO)
-    log.say(LeavingGroup, CLEO)
-    log.say(Heartbeat, BERT)
+    log.append(LeavingGroup, CLEO)
+    log.append(Heartbeat, BERT)
     view = view_of(log, [0.0, 0.0, 0.0, 1.0, 15.0])
     assert [member.who for member in view.live_members(20.0)] == [ANNA, BERT]
     assert [item.who for item in view.live_members(20.5)] == [BERT]
@@ -66,7 +66,7 @@ def test_a_later_reader_computes_ages_from_the_broker_clock() -> None:
 def test_the_age_of_a_left_member_follows_the_broker_clock() -> None:
     """To forget an absent client id too early loses nothing, and a group that often restarts must get to it."""
     log = Log(ANNA, BERT)
-    log.say(LeavingGroup, ANNA)
+    log.append(LeavingGroup, ANNA)
     view = view_of(log, [1000.0] * 3, appended_at=[100.0] * 3)
     view.age_by(broker_now=180.0, now=1000.0)
     assert view.silence_seconds("anna", 1000.0) == 80.0
@@ -106,14 +106,14 @@ def test_a_snapshot_is_as_old_as_its_last_record() -> None:
 @pytest.mark.parametrize("kept_after", [2, 3, 4])
 def test_a_pause_has_the_same_length_under_every_leader_and_snapshot(kept_after: int) -> None:
     log = Log(ANNA)
-    log.say(ReleaseGroup, ANNA, pause_id="p", for_seconds=60.0)
+    log.append(ReleaseGroup, ANNA, pause_id="p", for_seconds=60.0)
     for _ in range(4):
-        log.say(Heartbeat, ANNA)
+        log.append(Heartbeat, ANNA)
     # 10 seconds by the first clock, 49 by the second, which shows quite another time, and then 2 more.
-    told = [(100.0, 1), (100.0, 1), (110.0, 1), (5000.0, 2), (5049.0, 2), (5051.0, 2)]
+    appends = [(100.0, 1), (100.0, 1), (110.0, 1), (5000.0, 2), (5049.0, 2), (5051.0, 2)]
     view = GroupView(GROUP, 10.0)
     over: list[bool] = []
-    for offset, (record, (appended_at, epoch)) in enumerate(zip(log.records, told, strict=True)):
+    for offset, (record, (appended_at, epoch)) in enumerate(zip(log.records, appends, strict=True)):
         view.read(offset, record, appended_at, appended_at, epoch)
         over.append(view.pause_is_over("p"))
         if offset == kept_after:
@@ -129,17 +129,17 @@ def test_own_disconnection_does_not_count_as_silence_of_others() -> None:
     assert view.silence_seconds("anna", 1060.0) == 10.0
 
 
-def test_members_that_are_forgotten_are_not_remembered() -> None:
+def test_a_view_drops_forgotten_members() -> None:
     log = Log(ANNA, BERT)
-    log.say(ForgettingMember, ANNA, client_id="bert", if_last=1)
-    log.say(ForgettingMember, ANNA, client_id="bert", if_last=2)
+    log.append(ForgettingMember, ANNA, client_id="bert", if_last=1)
+    log.append(ForgettingMember, ANNA, client_id="bert", if_last=2)
     view = view_of(log, [0.0] * 4)
-    assert list(view._heard) == list(view._appended) == ["anna"]
+    assert list(view._last_read_at) == list(view._appended) == ["anna"]
 
 
 def test_a_view_knows_since_when_a_target_is_missing_and_when_the_last_change_came() -> None:
     log = Log(ANNA, BERT)
-    log.say(BalancingGroup, ANNA, if_changed=1)
+    log.append(BalancingGroup, ANNA, if_changed=1)
     view = GroupView(GROUP, 10.0)
     times = []
     for offset, record in enumerate(log.records):

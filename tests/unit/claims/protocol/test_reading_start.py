@@ -18,8 +18,8 @@ def start(snapshots: list[Snapshot], first: int, end: int, misfits: tuple[int, .
     return reading_start(snapshots, "t", (first, end), lambda offset, appended_at: offset + 1 not in misfits)
 
 
-def chosen(found: ReadingStart) -> int | None:
-    return None if found.snapshot is None else found.snapshot.state.next_offset
+def chosen(start: ReadingStart) -> int | None:
+    return None if start.snapshot is None else start.snapshot.state.next_offset
 
 
 def test_the_snapshot_with_the_highest_event_position_counts() -> None:

@@ -17,7 +17,7 @@ from penstock.claims.protocol.records import LeavingGroup, MemberId, RequestedTo
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
 from penstock.claims.protocol.state import Claim, GroupState, MemberState, Pause
 from penstock.logs.log import Partition
-from tests.unit.claims.protocol.talk import Word, spoken, talks
+from tests.unit.claims.protocol.random_log import Draft, log_of, random_drafts
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2" / "Snapshot.json"
 ANNA, BERT = MemberId("anna", "5f3a"), MemberId("bert", "77b0")
@@ -70,12 +70,12 @@ def test_version_2_is_still_read() -> None:
     assert decode_snapshot(GOLDEN.read_bytes(), "shop") == RELEASED
 
 
-# whatever was folded is there again
+# a snapshot restores the fold
 
 
-@given(talks(), st.integers(0, 100))
-def test_reading_from_a_snapshot_gives_the_same_state(talk: list[Word], cut: int) -> None:
-    steps = spoken(talk)
+@given(random_drafts(), st.integers(0, 100))
+def test_reading_from_a_snapshot_gives_the_same_state(drafts: list[Draft], cut: int) -> None:
+    steps = log_of(drafts)
     before = steps[min(cut, len(steps) - 1)].before
     restored = decode_snapshot(encode_snapshot(Snapshot("t", "shop", 1.0, before)), "shop").state
     assert restored == before

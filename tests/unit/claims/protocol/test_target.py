@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.protocol.records import MemberId, wants_of
+from penstock.claims.protocol.records import MemberId, requested_topics
 from penstock.claims.protocol.state import Claim, GroupState, MemberState
 from penstock.claims.protocol.target import balance
 from penstock.logs.log import Partition
@@ -18,8 +18,8 @@ def parts(count: int, topic: str = "t") -> list[Partition]:
     return [Partition(topic, f"id-{topic}", number) for number in range(count)]
 
 
-def member(name: str, wants: Sequence[Partition]) -> MemberState:
-    return MemberState(MemberId(name, "1"), 0, True, wants_of(wants))
+def member(name: str, partitions: Sequence[Partition]) -> MemberState:
+    return MemberState(MemberId(name, "1"), 0, True, requested_topics(partitions))
 
 
 def group(*members: MemberState) -> GroupState:
@@ -31,15 +31,15 @@ def counts(target: dict[str, tuple[Partition, ...]]) -> dict[str, int]:
 
 
 def moved(before: dict[str, tuple[Partition, ...]], after: dict[str, tuple[Partition, ...]]) -> int:
-    owner = {each: key for key, partitions in before.items() for each in partitions}
-    return sum(owner.get(each) not in (None, key) for key, partitions in after.items() for each in partitions)
+    owner = {partition: key for key, partitions in before.items() for partition in partitions}
+    return sum(owner.get(partition) not in (None, key) for key, partitions in after.items() for partition in partitions)
 
 
-def test_everything_is_given_out_equally_up_to_one() -> None:
+def test_shares_differ_by_at_most_one_partition() -> None:
     state = group(*(member(f"m{number}", parts(11)) for number in range(4)))
     target = balance(state)
     assert sorted(counts(target).values()) == [2, 3, 3, 3]
-    assert sorted(each for partitions in target.values() for each in partitions) == parts(11)
+    assert sorted(partition for partitions in target.values() for partition in partitions) == parts(11)
 
 
 def test_a_new_member_takes_its_share_and_nothing_else_moves() -> None:
@@ -59,7 +59,7 @@ def test_the_share_of_a_lost_member_is_spread_and_nothing_else_moves() -> None:
     after = balance(state)
     assert set(counts(after).values()) == {25}
     assert moved({key: item for key, item in state.target.items() if key != "m2"}, after) == 0
-    assert {each for partitions in after.values() for each in partitions} >= set(gone)
+    assert {partition for partitions in after.values() for partition in partitions} >= set(gone)
 
 
 def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
@@ -69,11 +69,11 @@ def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
 
 
 def test_topics_are_shared_among_members_that_request_them() -> None:
-    """Members with different lists: nothing is unowned, and nobody has what it does not want."""
+    """Members with different lists: nothing is unowned, and each member has only what it requests."""
     both = parts(10, "a") + parts(10, "b")
     state = group(member("anna", parts(10, "a")), member("bert", both), member("cleo", both))
     target = balance(state)
-    assert sorted(each for partitions in target.values() for each in partitions) == both
+    assert sorted(partition for partitions in target.values() for partition in partitions) == both
     assert {item.topic for item in target["anna"]} == {"a"}
     assert counts(target) == {"anna": 6, "bert": 7, "cleo": 7} or max(counts(target).values()) <= 7
 
@@ -100,14 +100,14 @@ def test_freed_partition_goes_to_another_member_and_back_only_if_there_is_none()
     st.integers(1, 9),
 )
 def test_every_requested_partition_is_owned_and_a_second_target_moves_nothing(lists: list[set[str]], size: int) -> None:
-    wanted = [[each for topic in sorted(names) for each in parts(size, topic)] for names in lists]
-    state = group(*(member(f"m{number}", item) for number, item in enumerate(wanted)))
+    requested = [[partition for topic in sorted(names) for partition in parts(size, topic)] for names in lists]
+    state = group(*(member(f"m{number}", item) for number, item in enumerate(requested)))
     target = balance(state)
-    given_out = Counter(each for partitions in target.values() for each in partitions)
+    given_out = Counter(partition for partitions in target.values() for partition in partitions)
     assert max(given_out.values(), default=0) <= 1
-    for number, each in enumerate(wanted):
-        mine = target.get(f"m{number}", ())
-        assert set(mine) <= set(each)
-        assert set(each) <= set(given_out)
+    for number, partitions in enumerate(requested):
+        given = target.get(f"m{number}", ())
+        assert set(given) <= set(partitions)
+        assert set(partitions) <= set(given_out)
     state.target = target
     assert balance(state) == target

@@ -32,8 +32,8 @@ def annas(position: int | None = None) -> Log:
 
 
 def taken_over(log: Log, by: MemberId = BERT) -> None:
-    """Anna is silent; everybody agrees, and another member claims what she held."""
-    assert log.say(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
+    """Anna is silent and declared gone, and another member claims what she held."""
+    assert log.append(ForgettingMember, by, client_id="anna", if_last=log.state.members["anna"].last) is None
     assert log.claim(by) is None
 
 
@@ -42,21 +42,21 @@ def view_of(
 ) -> tuple[GroupView, list[GroupState]]:
     """A reader that reads each record at its own time, and what it saw behind each."""
     view = GroupView(GROUP, INTERVAL)
-    seen = []
+    states = []
     for offset, record in enumerate(records):
         view.read(offset, record, read_at[offset], appended_at[offset])
-        seen.append(view.state.copy())
-    return view, seen
+        states.append(view.state.copy())
+    return view, states
 
 
 # upstream
 
 
-def test_upstream_8_a_claim_is_beyond_suspicion_for_two_intervals() -> None:
+def test_upstream_8_an_owner_is_not_suspected_for_two_intervals() -> None:
     view, _ = view_of(annas().records, [0.0] * 4 + [1.0], [0.0] * 5)
     assert [view.suspected("anna", now) for now in (1.0, 62.0, 120.0, 121.0)] == [False] * 4
     assert view.suspected("anna", 121.5)
-    assert view.claim(WEB).held_by(ANNA), "suspicion takes nothing from anybody"
+    assert view.claim(WEB).held_by(ANNA), "suspicion alone releases nothing"
 
 
 def test_upstream_9_state_is_immutable() -> None:
@@ -104,10 +104,10 @@ def test_upstream_15_partitions_of_any_number_are_read_in_parallel() -> None:
 
 
 def contested() -> list[Record]:
-    """A log with a claim, a silence, a take-over, a lost race and words of the dead."""
+    """A log with a claim, a silence, a take-over, a lost race and late records of a replaced process."""
     log = annas(5)
     taken_over(log)
-    log.say(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
+    log.append(ClaimingPartition, CLEO, requests=(ClaimRequest(WEB, 1),))
     log.beat(ANNA, 1, 50)
     log.release(ANNA, 1, 1)
     log.beat(BERT, 2, 6)
@@ -117,7 +117,7 @@ def contested() -> list[Record]:
 LIVE = [0.0, 0.0, 0.0, 1.0, 30.0, 151.0, 152.0, 153.0, 154.0, 155.0, 156.0]
 
 
-def test_p1_a_reader_of_today_agrees_with_one_of_yesterday_at_every_place() -> None:
+def test_p1_later_and_earlier_readers_agree_at_every_offset() -> None:
     records = contested()
     _, seen_live = view_of(records, LIVE, LIVE)
     _, replayed = view_of(records, [86_400.0] * len(records), LIVE)
@@ -129,7 +129,7 @@ def test_p1_a_reader_of_today_agrees_with_one_of_yesterday_at_every_place() -> N
 def test_p2_clocks_that_differ_change_no_state(skew: float) -> None:
     records = contested()
     _, straight = view_of(records, LIVE, LIVE)
-    _, skewed = view_of(records, [item + skew for item in LIVE], [each - skew for each in LIVE])
+    _, skewed = view_of(records, [item + skew for item in LIVE], [instant - skew for instant in LIVE])
     assert skewed == straight
 
 
@@ -165,7 +165,7 @@ def test_p4_a_second_process_does_not_join_next_to_a_live_one() -> None:
 
 def test_p11_a_release_after_a_lost_race_changes_nothing() -> None:
     log = annas()
-    log.say(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
+    log.append(ClaimingPartition, BERT, requests=(ClaimRequest(WEB),))
     assert log.release(BERT, 1) is not None
     assert log.release(BERT, 0) is not None
     assert log.claim_of().held_by(ANNA)
@@ -174,8 +174,8 @@ def test_p11_a_release_after_a_lost_race_changes_nothing() -> None:
 def test_p11_a_claim_whose_acknowledgement_was_lost_is_known_by_reading() -> None:
     log = Log()
     claim = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
-    assert log.hear(claim) is None
-    assert log.hear(replace(claim, seq=2)) is not None, "sent once more because nobody answered"
+    assert log.append_record(claim) is None
+    assert log.append_record(replace(claim, seq=2)) is not None, "sent once more because no answer came"
     assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3)
 
 
@@ -184,7 +184,7 @@ def test_p11_a_claim_that_arrives_late_takes_nothing_that_changed_meanwhile() ->
     late = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(WEB),))
     log.claim(BERT)
     log.release(BERT, 1)
-    assert log.hear(late) is not None, "free again is not the same as never claimed"
+    assert log.append_record(late) is not None, "free again is not the same as never claimed"
 
 
 def test_p13_position_0_is_a_position_and_none_is_not() -> None:
@@ -201,7 +201,7 @@ def test_p13_position_0_is_a_position_and_none_is_not() -> None:
 
 def test_p13_a_loss_before_any_position_begins_at_the_beginning() -> None:
     log = annas(None)
-    log.say(ClaimingMessages, ANNA, partition=WEB, token=1, end=3)
+    log.append(ClaimingMessages, ANNA, partition=WEB, token=1, end=3)
     taken_over(log)
     assert log.claim_of().given_up == ((0, 3),)
 

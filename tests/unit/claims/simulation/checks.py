@@ -35,7 +35,7 @@ class Checks:
         self.seed = seed
         self.takeovers = 0
         self.quiet: frozenset[MemberId] | None = None
-        """Processes that nothing befalls: none of them may be taken for dead. None while everything is allowed."""
+        """Processes without a fault: none of them may be declared gone. None while everything is allowed."""
         self._fair = True
         """Whether the target shares equally: not where a partition was freed."""
         self._forced_at: dict[Partition, float] = {}
@@ -83,7 +83,7 @@ class Checks:
         if one.position is not None and not sought and (other.position is None or other.position < one.position):
             self.fail(f"{partition}: position {one.position} fell to {other.position}")
         if other.held and (other.owner is None or not new.present(other.owner)):
-            self.fail(f"{partition} is held by {other.owner}, which is no member")
+            self.fail(f"{partition} is held by {other.owner}, which is not a member")
         if isinstance(record, Seeking) and one.held and one.owner != record.who:
             self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
         self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
@@ -92,15 +92,17 @@ class Checks:
         ours = self._intervals[record.who] = record.heartbeat_seconds
         for member in new.members.values():
             if member.present and self._intervals[member.who] != ours:
-                self.fail(f"{record.who} joined with {ours} s beside {member.who} with {self._intervals[member.who]} s")
+                self.fail(
+                    f"{record.who} joined with {ours} s alongside {member.who} with {self._intervals[member.who]} s"
+                )
 
     def _forgotten(self, record: ForgettingMember, old: GroupState, now: float) -> None:
         member = old.members[record.client_id]
         if member.present and self.quiet is not None and member.who in self.quiet:
-            self.fail(f"{member.who} lives, and was taken for dead at {now} by {record.who}")
+            self.fail(f"{member.who} is alive, and was declared gone at {now} by {record.who}")
 
     def _resumed(self, record: ResumingGroup, now: float, stepped_at: float) -> None:
-        """A timed pause does not end early, whoever leads the log; only a clock that is set is believed."""
+        """A timed pause does not end early, whichever broker leads the log; only a clock that is set is trusted."""
         began_at, seconds = self._pauses.pop(record.pause_id, (now, 0.0))
         if record.who != ADMIN and now < began_at + seconds and stepped_at < began_at:
             self.fail(f"a pause of {seconds:.0f} s was ended by {record.who} after {now - began_at:.0f} s")
@@ -127,20 +129,20 @@ class Checks:
     # after the calm
 
     def shares(self, living: Sequence[Process], now: float) -> None:
-        """Everything is held that anybody may hold, by one, and shares are equal where nothing speaks against it."""
+        """Each requested partition has one owner, and shares are equal among members with equal requests."""
         held = {process: process.held(now) for process in living}
         owners = Counter(partition for item in held.values() for partition in item)
         for process in living:
-            unowned = [each for each in process.wanted if each not in owners]
+            unowned = [partition for partition in process.requested if partition not in owners]
             if unowned:
-                names = {each.client_id: sorted(map(str, held[each])) for each in living}
+                names = {other.client_id: sorted(map(str, held[other])) for other in living}
                 self.fail(
-                    f"nobody holds {sorted(map(str, unowned))} at {now}, though {process.client_id} could: {names}"
+                    f"no process holds {sorted(map(str, unowned))} at {now}, though {process.client_id} could: {names}"
                 )
-            foreign = [str(each) for each in held[process] if each not in process.wanted]
+            foreign = [str(partition) for partition in held[process] if partition not in process.requested]
             if foreign:
                 self.fail(f"{process.client_id} holds {foreign}, which it does not want")
-            alike = [len(held[other]) for other in living if set(other.wanted) == set(process.wanted)]
+            alike = [len(held[other]) for other in living if set(other.requested) == set(process.requested)]
             if self._fair and max(alike) - len(held[process]) > 1:
                 self.fail(f"unfair after the calm: {process.client_id} holds {len(held[process])}, others {alike}")
         twice = [str(key) for key, count in owners.items() if count > 1]

@@ -19,7 +19,7 @@ SNAPSHOTS_KEPT = 5
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record in the log. `behind` is what everybody must see who has read up to here."""
+    """A record in the log. `behind` is the state that every reader must have after it."""
 
     record: Record
     appended_at: float
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(slots=True)
 class CoordinationLog:
-    """What is in the log, and what its broker says."""
+    """The records of the log, and the state of its broker."""
 
     snapshot_bytes_max: int
     entries: list[Entry] = field(default_factory=list)
@@ -53,7 +53,7 @@ class CoordinationLog:
 
     @property
     def state(self) -> GroupState:
-        """What somebody sees who has read everything."""
+        """The view of a reader that has read everything."""
         return self.entries[-1].behind if self.entries else GroupState()
 
     def end(self, now: float) -> int:
@@ -87,7 +87,7 @@ class CoordinationLog:
     def snapshots(self) -> list[Snapshot]:
         return snapshots_of(GROUP, self.kept)
 
-    # what may befall it
+    # faults
 
     def elect(self, skew: float) -> None:
         """Another broker leads, and its clock is quite another."""
@@ -107,7 +107,7 @@ class CoordinationLog:
                 self.first = max(self.first, newest.state.next_offset)
 
     def recreate(self) -> bool:
-        """The topic is deleted and created again; whether a snapshot tells of the old one."""
+        """The topic is deleted and created again; whether a snapshot of the old one is left."""
         if not self.kept:
             return False
         self.entries, self.first = [], 0
@@ -127,7 +127,7 @@ class CoordinationLog:
         return True
 
     def begin_new_topic(self) -> None:
-        """As the error about a lost history says: another topic, of which there is no snapshot."""
+        """Follow the hint of the error about a lost history: another topic, without a snapshot."""
         self.kept = self.kept or [b""]
         self.recreate()
         self.kept = []

@@ -1,4 +1,4 @@
-"""What a group at rest does when one thing happens to it: how soon everything is owned again, and who is disturbed."""
+"""One fault in a group at rest: how soon everything is owned again, and which processes are disturbed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.claims.simulation.world import WORK_TIMEOUT_SECONDS, World
 STEP = 0.25
 DRILLS = 2
 UNOWNED_INTERVALS_MAX = 3.0
-"""After a process was killed, or can no longer be heard."""
+"""After a process was killed, or its records no longer arrive."""
 HANDOVER_INTERVALS_MAX = 1.0
 """After a process has left, or a partition has come."""
 
@@ -27,7 +27,16 @@ class Drills:
 
     def run(self) -> None:
         self._world.step_seconds = STEP
-        drills = [self._kill, self._mute, self._hang, self._leave, self._pause, self._clock, self._terms, self._want]
+        drills = [
+            self._kill,
+            self._cut_off,
+            self._hang,
+            self._leave,
+            self._pause,
+            self._clock,
+            self._other_heartbeat,
+            self._new_topic,
+        ]
         for drill in self._rng.sample(drills, DRILLS):
             living = [item for item in self._world.living() if item.participant is not None]
             if len(living) < 2:
@@ -48,14 +57,14 @@ class Drills:
         self._world.processes.remove(victim)
         self._recovers("a kill", UNOWNED_INTERVALS_MAX, {victim}, at_once=False)
 
-    def _mute(self, victim: Process) -> None:
+    def _cut_off(self, victim: Process) -> None:
         """Its records do not arrive; it reads on, and must stop before others begin."""
-        victim.mute_until = self._world.now + 5 * INTERVAL
+        victim.cut_off_until = self._world.now + 5 * INTERVAL
         self._recovers("a producer stalled", UNOWNED_INTERVALS_MAX, {victim})
         self._world.run_for(5)
 
     def _hang(self, victim: Process) -> None:
-        """Its agent lives and its work does not: it leaves, and joins again when the work goes on."""
+        """The work of a process hangs while its agent runs: it leaves, and joins again when the work goes on."""
         seconds = WORK_TIMEOUT_SECONDS + 2 * INTERVAL
         victim.hung_until = self._world.now + seconds
         self._world.run_for(WORK_TIMEOUT_SECONDS / INTERVAL + 0.2)
@@ -64,17 +73,17 @@ class Drills:
         self._recovers("work hung", HANDOVER_INTERVALS_MAX, {victim})
         self._world.run_for(4)
         if victim.participant is None or victim.participant.phase is not Phase.MEMBER:
-            self._world.checks.fail(f"{victim.client_id} works again, and is no member")
+            self._world.checks.fail(f"{victim.client_id} works again, and is not a member")
         self._world.soon(lambda: self._world.checks.shares(self._world.living(), self._world.now))
 
     def _leave(self, victim: Process) -> None:
-        self._world.trade.closing(victim)
+        self._world.workload.closing(victim)
         victim.agent.leave()
         self._world.processes.remove(victim)
         self._recovers("a process left", HANDOVER_INTERVALS_MAX, {victim})
 
     def _pause(self, victim: Process) -> None:
-        """Nobody works in a pause, also if another broker leads meanwhile; it ends in time, not before."""
+        """No process works in a pause, also if another broker leads meanwhile; it ends in time, not before."""
         intervals = self._rng.uniform(2, 5)
         self._world.append(
             ReleaseGroup(who=ADMIN, seq=0, pause_id="drill", for_seconds=intervals * INTERVAL), self._world.now
@@ -91,34 +100,34 @@ class Drills:
         self._recovers("a pause", 0.2 + 2 * HANDOVER_INTERVALS_MAX, set(self._world.living()))
 
     def _clock(self, victim: Process) -> None:
-        """The leader's clock is set; then somebody comes, who has only that clock to tell how old things are."""
+        """The leader's clock is set; then a process starts that knows the age of records only by that clock."""
         self._world.log.step_clock(self._rng.choice((-1, 1)) * self._rng.uniform(1, 400) * INTERVAL, self._world.now)
         self._quiet(None)
         self._world.start("late")
         self._world.run_for(4)
         self._recovers("a clock was set", HANDOVER_INTERVALS_MAX, set(self._world.living()))
 
-    def _terms(self, victim: Process) -> None:
-        """A process that was configured otherwise is refused, and nobody else notices it."""
+    def _other_heartbeat(self, victim: Process) -> None:
+        """A process with another heartbeat interval is refused, and the others do not notice it."""
         self._quiet(None)
-        stranger = self._world.start("stranger", heartbeat_seconds=self._rng.choice((0.5, 2)) * INTERVAL)
+        other = self._world.start("other", heartbeat_seconds=self._rng.choice((0.5, 2)) * INTERVAL)
         self._recovers("another heartbeat", 2.5, set(), at_once=False)
-        if not isinstance(stranger.error, DifferentHeartbeatError):
-            self._world.checks.fail(f"a process with another interval was not refused: {stranger.error}")
+        if not isinstance(other.error, DifferentHeartbeatError):
+            self._world.checks.fail(f"a process with another interval was not refused: {other.error}")
 
-    def _want(self, victim: Process) -> None:
-        """A topic comes that everybody wants."""
+    def _new_topic(self, victim: Process) -> None:
+        """A topic is added that all members request."""
         self._quiet(None)
         new = [Partition("new", "i-new", number) for number in range(self._rng.randint(1, 3))]
         self._world.partitions = sorted([*self._world.partitions, *new])
-        for client_id, wanted in list(self._world.lists.items()):
-            self._world.want([client_id], sorted([*wanted, *new]))
+        for client_id, requested in list(self._world.lists.items()):
+            self._world.request([client_id], sorted([*requested, *new]))
         self._recovers("a new topic", HANDOVER_INTERVALS_MAX, set(self._world.living()))
 
     # what must hold
 
     def _recovers(self, what: str, intervals: float, disturbed: set[Process], *, at_once: bool = True) -> None:
-        """Within that time everything is owned, and who is not `disturbed` never stops working on what it has."""
+        """Within that time everything is owned, and processes that are not `disturbed` keep working."""
         world = self._world
         kept = {item: item.held(world.now) for item in world.living() if item not in disturbed}
         end, recovered = world.now + intervals * INTERVAL, False
@@ -127,8 +136,8 @@ class Drills:
             self._check_kept(what, kept)
             recovered = recovered or not self._unowned()
         if not recovered:
-            places = [str(each) for each in self._unowned()]
-            world.checks.fail(f"{intervals} intervals after {what}, at {world.now}, nobody works on {places}")
+            places = [str(partition) for partition in self._unowned()]
+            world.checks.fail(f"{intervals} intervals after {what}, at {world.now}, no process works on {places}")
 
     def _check_kept(self, what: str, kept: dict[Process, dict[Partition, int]]) -> None:
         """A partition of an undisturbed process may move to another, if shares change; it is never just interrupted."""
@@ -149,11 +158,13 @@ class Drills:
         return set(participant.view.state.target.get(process.client_id, ()))
 
     def _unowned(self) -> list[Partition]:
-        """What nobody works on, though somebody could."""
-        world, found = self._world, []
+        """The partitions that no process works on, though one could."""
+        world, unowned = self._world, []
         held = {item: item.held(world.now) for item in world.living()}
-        owned = {partition for each in held.values() for partition in each}
+        owned = {partition for partitions in held.values() for partition in partitions}
         for process in held:
             if process.healthy(world.now):
-                found += [each for each in process.wanted if each not in owned and each not in found]
-        return found
+                unowned += [
+                    partition for partition in process.requested if partition not in owned and partition not in unowned
+                ]
+        return unowned

@@ -1,6 +1,6 @@
-"""A trade of plain consumers: the real streams, deliveries and acks of the library, over a log in memory.
+"""A workload of plain consumers: the real streams, deliveries and acks of the library, over a log in memory.
 
-What is executed is written down here, apart from what the consumers know, and compared with what the group says.
+What is executed is written down here, apart from what the consumers know, and compared with the state of the group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from tests.support.group_in_memory import Fetched
 from tests.unit.claims.simulation.model_table import ViolationError
-from tests.unit.claims.simulation.processes import PlainTrade, Process
+from tests.unit.claims.simulation.processes import PlainWorkload, Process
 
 IN_FLIGHT_MAX = 12
 FETCHED_AT_ONCE = 5
@@ -39,13 +39,13 @@ class Lane:
 
     end: int = 0
     base: int = 0
-    """What is below was skipped by whoever set the position, or is done."""
+    """Everything below was skipped when the position was set, or is done."""
     base_token: int = 0
     """Work under older tokens began before the position was set: it does not count."""
     begun: set[int] = field(default_factory=set)
     finished: set[int] = field(default_factory=set)
     late: bool = False
-    """It came when the group had positions of its topic already: it begins at its beginning."""
+    """It was added after the group had positions on its topic: it is read from its beginning."""
 
     @property
     def reached(self) -> int:
@@ -58,7 +58,7 @@ class Lane:
     def move(self, position: int, token: int) -> None:
         self.base, self.base_token = position, token
         self.begun = {item for item in self.begun if item < position}
-        self.finished = {each for each in self.finished if each < position}
+        self.finished = {offset for offset in self.finished if offset < position}
 
 
 @dataclass(slots=True)
@@ -72,17 +72,17 @@ class Consumer:
     started: set[int] = field(default_factory=set)
 
 
-class ConsumerTrade(PlainTrade):
+class ConsumerWorkload(PlainWorkload):
     """Records are executed one by one. At least once: all of them. At most once: none twice, and losses are listed."""
 
     def __init__(
-        self, seed: int, rng: random.Random, careless: bool, delivery: Delivery = "at_least_once", latest: bool = False
+        self, seed: int, rng: random.Random, unchecked: bool, delivery: Delivery = "at_least_once", latest: bool = False
     ) -> None:
         self.seed = seed
         self.again = 0
         self.seeks = 0
         self._rng = rng
-        self._careless = careless
+        self._unchecked = unchecked
         start = StartAt.LATEST if latest else StartAt.EARLIEST
         self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
@@ -119,9 +119,9 @@ class ConsumerTrade(PlainTrade):
     def start(self, process: Process) -> None:
         topics = _Topics(self, process)
         starts = StartOffsets(process.agent, topics, lambda: topics, self._options, _ignore)
-        starts.know(frozenset(process.wanted))
+        starts.know(frozenset(process.requested))
         supervisor = StreamSupervisor(process.agent, topics, starts, self._options, _ignore)
-        deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._careless)
+        deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._unchecked)
         self._consumers[process] = Consumer(process, supervisor, deliveries)
 
     def closing(self, process: Process) -> None:
@@ -131,7 +131,7 @@ class ConsumerTrade(PlainTrade):
     def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
         consumer = self._consumers[process]
         with suppress(TransientError, OutcomeUnknownError):
-            # As the thread of the supervisor, which tells of it and goes on.
+            # As the thread of the supervisor, which reports it and goes on.
             consumer.supervisor._turn()
         self._check_starts(consumer)
         self._finish(consumer, now)
@@ -144,12 +144,12 @@ class ConsumerTrade(PlainTrade):
                 seconds = self._rng.choice((0.0, 1.0, 8.0, 25.0)) if hostile else 1.0
                 self._begin(process, work)
                 consumer.works.append((now + seconds, work))
-                if self._careless and not self._options.at_most_once:
+                if self._unchecked and not self._options.at_most_once:
                     self._done(consumer, work)
         return []
 
     def _check_starts(self, consumer: Consumer) -> None:
-        """Nobody begins before the position that it has read of its group."""
+        """No process begins before the position that it has read of its group."""
         participant = consumer.process.participant
         for partition, stream in consumer.supervisor.streams.items():
             if stream.number in consumer.started or participant is None:
@@ -177,13 +177,13 @@ class ConsumerTrade(PlainTrade):
 
     def _finish(self, consumer: Consumer, now: float) -> None:
         """As `Member.done`; a claim that is lost meanwhile is what the documented loop expects."""
-        for each in [item for item in consumer.works if item[0] <= now]:
-            consumer.works.remove(each)
-            work = each[1]
+        for work_item in [item for item in consumer.works if item[0] <= now]:
+            consumer.works.remove(work_item)
+            work = work_item[1]
             lane = self._lanes[work.partition]
             if work.token >= lane.base_token:
                 lane.finished.add(work.offset)
-            if not self._careless or self._options.at_most_once:
+            if not self._unchecked or self._options.at_most_once:
                 self._done(consumer, work)
 
     @staticmethod
@@ -192,10 +192,10 @@ class ConsumerTrade(PlainTrade):
         if stream is not None:
             stream.acks.done(work.offset, work.token)
 
-    # what the log says
+    # what the log holds
 
     def sent(self, process: Process, record: Record) -> None:
-        """Who releases a partition on which nothing is under way tells all that it has finished."""
+        """A process that releases a partition without work in flight reports everything that it has finished."""
         if not isinstance(record, ReleasingPartition):
             return
         consumer = self._consumers[process]
@@ -229,7 +229,7 @@ class ConsumerTrade(PlainTrade):
         lane.move(position, after.token)
 
     def lost(self) -> None:
-        """Tokens and positions are lost: the group begins where `start` says, and `latest` skips what was there."""
+        """Tokens and positions are lost: the group begins at `start`, and `latest` skips what was there."""
         self._state = GroupState()
         for lane in self._lanes.values():
             lane.base_token = 0
@@ -242,7 +242,7 @@ class ConsumerTrade(PlainTrade):
         self._growing = True
 
     def mark(self) -> None:
-        """What is there now must be finished soon; there is no more."""
+        """Stop producing: what is there now must be finished soon."""
         self._marked = self._accepted
         self._growing = False
 
@@ -251,7 +251,7 @@ class ConsumerTrade(PlainTrade):
             lane, claim = self._lanes[partition], state.claim(partition)
             if max(claim.position or 0, lane.base) < lane.end:
                 self._fail(f"{partition} is at {claim.position} after the calm, it has {lane.end} records")
-            listed = {each for start, end in claim.given_up for each in range(start, end)}
+            listed = {offset for start, end in claim.given_up for offset in range(start, end)}
             missing = set(range(lane.base, lane.end)) - lane.finished - listed
             if missing:
                 self._fail(f"{partition}: {sorted(missing)} were never executed, and no ledger lists them")
@@ -261,18 +261,18 @@ class ConsumerTrade(PlainTrade):
 class _Topics:
     """The topics of one process."""
 
-    trade: ConsumerTrade
+    workload: ConsumerWorkload
     process: Process
 
     def partitions(self) -> tuple[Partition, ...]:
-        return tuple(self.process.wanted)
+        return tuple(self.process.requested)
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        return self.trade.bounds(partitions)
+        return self.workload.bounds(partitions)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
 
 def _ignore(event: Event) -> None:
-    """Nobody listens."""
+    """There is no listener."""

@@ -1,6 +1,6 @@
 """One process of the simulation: a real agent whose thread and Kafka clients are the simulation's.
 
-And what a trade is asked for: the work that processes do with their claims.
+And the interface of a workload: the work that processes do with their claims.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One life of a member, with its own clock, its own slowness, and work under way."""
+    """One incarnation of a member, with its own clock, its own delays, and work in flight."""
 
     options: MemberOptions
-    wanted: Sequence[Partition]
+    requested: Sequence[Partition]
     monotonic: Callable[[float], float]
     read_max: int
     agent: SimulatedAgent = field(init=False)
     asleep_until: float = 0.0
     hung_until: float = 0.0
-    """Up to then its work shows no sign of life."""
-    mute_until: float = 0.0
+    """Up to then its work makes no progress."""
+    cut_off_until: float = 0.0
     """Up to then nothing that it sends arrives."""
     error: PenstockError | None = None
     fenced: dict[Partition, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Process:
         return {} if self.participant is None else self.participant.held(self.monotonic(now))
 
     def healthy(self, now: float) -> bool:
-        return self.error is None and max(self.asleep_until, self.hung_until, self.mute_until) <= now
+        return self.error is None and max(self.asleep_until, self.hung_until, self.cut_off_until) <= now
 
 
 class SimulatedJournal:
@@ -194,7 +194,7 @@ class SimulatedAgent(Agent):
         return self._participant
 
     def turn(self) -> None:
-        """One round of the thread: as `_memberships`, `_live_in` and `_turn` do it."""
+        """One round of the thread: as `_memberships`, `_membership` and `_turn` do it."""
         if self._participant is None or self._session is None:
             if not self._work_hangs():
                 self._begin()
@@ -207,37 +207,37 @@ class SimulatedAgent(Agent):
         self.journal = SimulatedJournal(self._network, self._process)
         session = SimulatedSession(cast(Journal, self.journal), self._spec, self.now)
         participant = self._catch_up(session)
-        participant.want(*self._wanted)
+        participant.request(*self._requested)
         participant.begin(self.now())
         self._participant, self._session = participant, session
 
     def leave(self) -> None:
-        """Leave cleanly; a process that lives joins again in its next round."""
+        """Leave cleanly; a running process joins again in its next round."""
         if self._participant is not None and self._session is not None:
             self._leave(self._session, self._participant)
 
     def interrupt(self) -> None:
-        """The membership is over without a word: its clients failed."""
+        """The membership ends without a record: its clients failed."""
         self._participant = self._session = None
 
-    def send(self, records: Sequence[Record]) -> None:
+    def send_records(self, records: Sequence[Record]) -> None:
         if self._participant is not None and self._session is not None:
             self._session.send(self._participant, records)
 
     def _read_back(self, verdicts: Sequence[Future[SendResult]], deadline: float) -> list[SendResult]:
-        """Nobody waits in the simulation: whether a record arrived shows in a later round."""
+        """The simulation does not wait: whether a record arrived shows in a later round."""
         raise OutcomeUnknownError("the records are under way")
 
 
-class Trade(Protocol):
-    """What processes do with what they hold, and what must never come of it."""
+class Workload(Protocol):
+    """What processes do with the partitions they hold, and checks of the outcome."""
 
     def floor(self, partition: Partition) -> int:
         """The token that the table of a partition has."""
         ...
 
     def start(self, process: Process) -> None:
-        """A process begins its life."""
+        """A process starts."""
         ...
 
     def closing(self, process: Process) -> None:
@@ -281,8 +281,8 @@ class Trade(Protocol):
         ...
 
 
-class PlainTrade:
-    """What most trades need not care about."""
+class PlainWorkload:
+    """Defaults for what most workloads do not need."""
 
     def floor(self, partition: Partition) -> int:
         return 0
@@ -306,7 +306,7 @@ class PlainTrade:
         """It is not in the log yet."""
 
     def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
-        """The work says what it needs."""
+        """The work requests its partitions."""
 
     def lost(self) -> None:
         """The work remembers what it needs."""

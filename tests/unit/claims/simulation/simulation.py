@@ -19,7 +19,7 @@ from penstock.claims.protocol.records import ResumingGroup
 from tests.support.coordination import GROUP, INTERVAL
 from tests.unit.claims.simulation.checks import ADMIN
 from tests.unit.claims.simulation.drills import Drills
-from tests.unit.claims.simulation.misfortunes import Misfortunes
+from tests.unit.claims.simulation.random_faults import RandomFaults
 from tests.unit.claims.simulation.world import QUICK, STEP, Outcome, World
 
 HOSTILE_INTERVALS = 20
@@ -28,24 +28,26 @@ CALM_INTERVALS = 12
 work that ends (1), shares (2), and two more."""
 
 
-def simulate(seed: int, *, trade: str | None = None, careless: bool = False, deaf: bool = False) -> Outcome:
+def simulate(
+    seed: int, *, workload: str | None = None, unchecked: bool = False, misses_records: bool = False
+) -> Outcome:
     """One run; raises `ViolationError` where a promise is broken.
 
     The switches break something on purpose: a table that takes everything, a reader that misses records.
     """
-    world = World(seed, trade, careless, deaf)
-    misfortunes = Misfortunes(world)
+    world = World(seed, workload, unchecked, misses_records)
+    faults = RandomFaults(world)
     with _virtual_looks():
         while world.now < HOSTILE_INTERVALS * INTERVAL:
             world.step()
-            misfortunes.befall()
+            faults.inject()
         _calm_down(world)
         Drills(world).run()
         world.checks.quiet, world.step_seconds = None, STEP
         _check_progress(world)
     _check_late_reader(world)
-    world.outcome.befell["takeover"] = world.checks.takeovers
-    world.outcome.befell["too large"] = world.log.too_large
+    world.outcome.counts["takeover"] = world.checks.takeovers
+    world.outcome.counts["too large"] = world.log.too_large
     return world.outcome
 
 
@@ -66,30 +68,32 @@ def _calm_down(world: World) -> None:
         world.restart()
     world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
     world.processes = [item for item in world.processes if item.client_id in world.lists]
-    world.settle()
+    world.stabilize()
     for process in world.processes:
-        process.asleep_until = process.hung_until = process.mute_until = 0.0
+        process.asleep_until = process.hung_until = process.cut_off_until = 0.0
         process.read_max = QUICK
     for pause_id in list(world.log.state.pauses):
         world.append(ResumingGroup(who=ADMIN, seq=0, pause_id=pause_id))
     world.run_for(CALM_INTERVALS - 4)
-    world.checks.quiet = frozenset(each.participant.who for each in world.living() if each.participant is not None)
+    world.checks.quiet = frozenset(
+        process.participant.who for process in world.living() if process.participant is not None
+    )
     world.run_for(4)
     _check_progress(world)
 
 
 def _check_progress(world: World) -> None:
     """Everything is held and moves on; what was there before is done."""
-    world.trade.mark()
+    world.workload.mark()
     world.run_for(4)
     world.soon(lambda: world.checks.shares(world.living(), world.now))
     held = sorted({partition for process in world.living() for partition in process.held(world.now)})
-    world.soon(lambda: world.trade.check_progress(held, world.log.state))
-    world.trade.go_on()
+    world.soon(lambda: world.workload.check_progress(held, world.log.state))
+    world.workload.go_on()
 
 
 def _check_late_reader(world: World) -> None:
-    """Who comes at the end and reads from the beginning agrees with all who were there."""
+    """A reader that starts at the end of the run and reads from the beginning agrees with all others."""
     view = GroupView(GROUP, INTERVAL)
     for offset, entry in enumerate(world.log.entries):
         view.read(offset, entry.record, 5.0, entry.appended_at, entry.epoch)

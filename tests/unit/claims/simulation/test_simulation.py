@@ -14,22 +14,22 @@ from itertools import islice
 
 import pytest
 
-from tests.unit.claims.simulation.executions import ConsumerTrade
+from tests.unit.claims.simulation.executions import ConsumerWorkload
 from tests.unit.claims.simulation.model_table import ViolationError
 from tests.unit.claims.simulation.simulation import simulate
-from tests.unit.claims.simulation.trades import OnceTrade
+from tests.unit.claims.simulation.workloads import OnceWorkload
 from tests.unit.claims.simulation.world import Outcome
 
 SEEDS = int(os.environ.get("PENSTOCK_SEEDS", "20"))
 """`make simulate` tries 2,000."""
 MANY = 100
 CHUNK = min(MANY, SEEDS)
-SELDOM = ("outage", "other_list", "grow", "stranger", "lost log", "too large", "resume", "double", "leave")
-DRILLS = ("kill", "mute", "hang", "leave", "pause", "clock", "terms", "want")
+SELDOM = ("outage", "other_list", "grow", "other_heartbeat", "lost log", "too large", "resume", "double", "leave")
+DRILLS = ("kill", "cut_off", "hang", "leave", "pause", "clock", "other_heartbeat", "new_topic")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK), ids=lambda first: f"seeds {first} to {first + CHUNK - 1}")
-def test_the_promises_hold_under_random_group_events(first: int) -> None:
+def test_the_promises_hold_under_random_faults(first: int) -> None:
     outcomes = [simulate(seed) for seed in range(first, first + CHUNK)]
     check_hostile(outcomes)
     if CHUNK >= MANY:
@@ -38,73 +38,75 @@ def test_the_promises_hold_under_random_group_events(first: int) -> None:
 
 def check_hostile(outcomes: list[Outcome]) -> None:
     """The promises are worth something only if the schedules tried to break them."""
-    befell, ended = total(outcomes)
-    assert befell["takeover"] > CHUNK / 2
-    assert befell["crash"] > CHUNK / 4
-    assert befell["nap"] > CHUNK / 2
+    counts, ended = total(outcomes)
+    assert counts["takeover"] > CHUNK / 2
+    assert counts["crash"] > CHUNK / 4
+    assert counts["nap"] > CHUNK / 2
     assert sum(outcome.late + outcome.lost for outcome in outcomes) > 5 * CHUNK
     assert sum(item.refused for item in outcomes) > CHUNK
     assert ended["DuplicateClientError"] > CHUNK / 8
-    for often in ("interrupt", "hang", "mute", "election", "clock", "pause", "seek", "free", "retention"):
-        assert befell[often] > 0, often
+    for often in ("interrupt", "hang", "cut_off", "election", "clock", "pause", "seek", "free", "retention"):
+        assert counts[often] > 0, often
 
 
 def total(outcomes: list[Outcome]) -> tuple[Counter[str], Counter[str]]:
-    befell, ended = Counter[str](), Counter[str]()
+    counts, ended = Counter[str](), Counter[str]()
     for outcome in outcomes:
-        befell.update(outcome.befell)
+        counts.update(outcome.counts)
         ended.update(outcome.ended)
-    return befell, ended
+    return counts, ended
 
 
 def check_thorough(outcomes: list[Outcome]) -> None:
-    """So many schedules reach every trade, every misfortune and every drill."""
-    befell, ended = total(outcomes)
+    """So many schedules reach every workload, every fault and every drill."""
+    counts, ended = total(outcomes)
     assert max(outcome.lists for outcome in outcomes) > 1
     for item in (*SELDOM, *(f"drill {drill}" for drill in DRILLS)):
-        assert befell[item] > 0, item
+        assert counts[item] > 0, item
     for error in ("ReplacedError", "DifferentHeartbeatError", "LostHistoryError"):
         assert ended[error] > 0, error
-    assert sum(each.trade.seeks for each in outcomes if isinstance(each.trade, OnceTrade)) > 0
-    consumers = [each.trade for each in outcomes if isinstance(each.trade, ConsumerTrade)]
+    assert sum(outcome.workload.seeks for outcome in outcomes if isinstance(outcome.workload, OnceWorkload)) > 0
+    consumers = [outcome.workload for outcome in outcomes if isinstance(outcome.workload, ConsumerWorkload)]
     assert sum(consumer.seeks for consumer in consumers) > 0
-    assert sum(each.again for each in consumers) > 0, "at least once is more than once where somebody died"
+    assert sum(consumer.again for consumer in consumers) > 0, "at least once is more than once after a crash"
 
 
-@pytest.mark.parametrize("trade", ["table", "latest"])
-def test_a_seed_replays_record_for_record(trade: str) -> None:
-    first, second = (replace(simulate(7, trade=trade), trade=None) for _ in range(2))  # type: ignore[arg-type]
+@pytest.mark.parametrize("workload", ["table", "latest"])
+def test_the_same_seed_gives_the_same_records(workload: str) -> None:
+    first, second = (replace(simulate(7, workload=workload), workload=None) for _ in range(2))  # type: ignore[arg-type]
     assert first == second
 
 
 # the checks can fail
 
 
-def violations(count: int, trade: str | None = None, *, careless: bool = False, deaf: bool = False) -> Iterator[str]:
+def violations(
+    count: int, workload: str | None = None, *, unchecked: bool = False, misses_records: bool = False
+) -> Iterator[str]:
     for seed in range(count):
         try:
-            simulate(seed, trade=trade, careless=careless, deaf=deaf)
+            simulate(seed, workload=workload, unchecked=unchecked, misses_records=misses_records)
         except ViolationError as violation:
             yield str(violation)
 
 
-def test_without_the_token_check_rows_of_old_owners_are_shown_to_pass() -> None:
-    result = list(islice(violations(30, "table", careless=True), 5))
+def test_without_the_token_check_the_simulation_finds_rows_of_old_owners() -> None:
+    result = list(islice(violations(30, "table", unchecked=True), 5))
     assert len(result) == 5
     assert any("after a newer fence" in item for item in result)
-    assert all(each.startswith("seed ") for each in result)
+    assert all(failure.startswith("seed ") for failure in result)
 
 
-@pytest.mark.parametrize("trade", ["once", "most"])
-def test_messages_executed_before_they_are_claimed_are_shown_to_be_executed_twice(trade: str) -> None:
-    assert any("twice" in violation for violation in violations(20, trade, careless=True))
+@pytest.mark.parametrize("workload", ["once", "most"])
+def test_the_simulation_finds_messages_that_are_executed_before_they_are_claimed(workload: str) -> None:
+    assert any("twice" in violation for violation in violations(20, workload, unchecked=True))
 
 
-def test_records_acknowledged_before_execution_are_shown_to_be_missing() -> None:
-    assert any("finished is only" in violation for violation in violations(5, "least", careless=True))
+def test_the_simulation_finds_records_that_are_acknowledged_before_execution() -> None:
+    assert any("finished is only" in violation for violation in violations(5, "least", unchecked=True))
 
 
-def test_a_reader_that_misses_records_is_shown_to_disagree() -> None:
-    result = list(violations(5, deaf=True))
+def test_the_simulation_finds_a_reader_that_misses_records() -> None:
+    result = list(violations(5, misses_records=True))
     assert len(result) == 5
     assert all("disagrees" in item for item in result)

@@ -70,7 +70,7 @@ class Acks:
         return len(self._undone)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many items may be handed out now."""
         return self.in_flight_max - len(self._tracked)
 
@@ -78,7 +78,7 @@ class Acks:
         """Deliver an item; offsets rise, and may skip what the log does not hold."""
         if offset < self._next:
             raise ValueError(f"offset {offset} of {self.partition} comes after {self._next - 1}")
-        if self.room < 1:
+        if self.capacity < 1:
             raise ValueError(f"{self.in_flight_max} items of {self.partition} are in flight already")
         self._tracked.append(offset)
         self._undone.add(offset)

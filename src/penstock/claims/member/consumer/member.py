@@ -17,7 +17,7 @@ from penstock.claims.member.consumer.start_offsets import IN_FLIGHT_MAX, Deliver
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import StreamReader, Work
 from penstock.claims.member.membership import MemberOptions
-from penstock.claims.member.session import Tell, logger, unfailing
+from penstock.claims.member.session import EventListener, logger, unfailing
 from penstock.errors import PenstockError, UserError
 from penstock.events import ConsumerReplaced, Event
 from penstock.job.spec import KafkaLogSpec, StartAt
@@ -31,7 +31,7 @@ FETCH_SECONDS = 0.1
 
 
 def _log(event: Event) -> None:
-    """The default `tell` of a member: Python's logging."""
+    """The default listener of a member: Python's logging."""
     logger.info("%s %s", event.name, event.facts())
 
 
@@ -50,20 +50,20 @@ class Member:
         heartbeat_seconds: float = 10.0,
         in_flight_max: int = IN_FLIGHT_MAX,
         coordination: CoordinationOptions | None = None,
-        tell: Tell = _log,
+        listener: EventListener = _log,
     ) -> None:
-        spec, tell = _log_spec(where, topics, start), unfailing(tell)
+        spec, listener = _log_spec(where, topics, start), unfailing(listener)
         options = DeliveryOptions(delivery, in_flight_max, spec.start)
         member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds)
-        self._agent = Agent(spec, member, coordination, tell)
+        self._agent = Agent(spec, member, coordination, listener)
         call_seconds_max = max(1.0, heartbeat_seconds)
         self._topics = KafkaTopics(spec, call_seconds_max)
         start_offsets = StartOffsets(
-            self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), options, tell
+            self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), options, listener
         )
-        self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, options, tell)
+        self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, options, listener)
         self._reader = StreamReader(spec, group)
-        self._tell = tell
+        self._report = listener
         self._deliveries = Deliveries(self._agent, self._supervisor, options.at_most_once)
         self._polling = threading.Lock()
         self._closing = threading.Event()
@@ -119,14 +119,14 @@ class Member:
                     streams = dict(self._supervisor.streams)
                     stuck, self._supervisor.stuck = self._supervisor.stuck, False
                 if stuck:
-                    self._tell(ConsumerReplaced(reason="it returned nothing although the log has more"))
+                    self._report(ConsumerReplaced(reason="it returned nothing although the log has more"))
                     self._reader.replace_consumer()
                 self._reader.follow(streams)
                 result = self._deliveries.hand_out(count_max)
-                left = deadline - self._agent.now()
-                if result or left <= 0:
+                remaining_seconds = deadline - self._agent.now()
+                if result or remaining_seconds <= 0:
                     return result
-                self._reader.fetch(min(left, FETCH_SECONDS))
+                self._reader.fetch(min(remaining_seconds, FETCH_SECONDS))
             return []
 
     def __iter__(self) -> Iterator[Work]:

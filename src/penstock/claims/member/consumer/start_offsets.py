@@ -1,4 +1,4 @@
-"""Where a newly claimed partition is read from: its position in the coordination log, else where `start` says."""
+"""Where a newly claimed partition is read from: its position in the coordination log, else the configured `start`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.session import Tell
+from penstock.claims.member.session import EventListener
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
@@ -18,12 +18,10 @@ from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
 
 ANSWERS_MIN = 4
-"""How often the log must say the same, each time to another client."""
+"""How often the broker must give the same answer, each time to another client."""
 LASTING_INTERVALS = 3
 """For how many heartbeat intervals, at least."""
 LASTING_SECONDS_MIN = 3.0
-
-
 IN_FLIGHT_MAX = 1000
 
 Delivery = Literal["at_least_once", "at_most_once"]
@@ -33,7 +31,7 @@ Delivery = Literal["at_least_once", "at_most_once"]
 class DeliveryOptions:
     """How records reach the application; `in_flight_max` limits those of one partition after its position.
 
-    `start` is where a group begins. UserError for an invalid word or number.
+    `start` is where a group begins. UserError for an invalid value.
     """
 
     delivery: Delivery = "at_least_once"
@@ -84,9 +82,9 @@ class Topics(Protocol):
 
 @dataclass(slots=True)
 class _UnexpectedAnswer:
-    """A position that the log says it does not have: believed once it has said so for a while.
+    """A position that is outside the log as the broker reports it; trusted once it has reported that for a while.
 
-    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
+    A broker that has just restarted may briefly report an end that its log has long passed. To trust one such answer
     would stop the member.
     """
 
@@ -101,16 +99,16 @@ class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(
-        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], options: DeliveryOptions, tell: Tell
+        self, agent: Agent, log: Topics, reopen: Callable[[], Topics], options: DeliveryOptions, report: EventListener
     ) -> None:
-        """`ask_anew` opens a client of its own, for questions whose first answer is doubted."""
+        """`reopen` opens another client, to check an unexpected answer."""
         self._agent = agent
         self._log = log
-        self._ask_anew = ask_anew
+        self._reopen = reopen
         self._options = options
-        self._tell = tell
+        self._report = report
         self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
-        self._doubts: dict[Partition, _UnexpectedAnswer] = {}
+        self._unexpected: dict[Partition, _UnexpectedAnswer] = {}
         self._known: frozenset[Partition] = frozenset()
         self._begun: frozenset[str] | None = None
 
@@ -119,7 +117,7 @@ class StartOffsets:
         self._known = partitions
 
     def see_begun(self) -> None:
-        """Note once, on joining, on which topics the group has positions: whatever has none there is newer than they.
+        """Note once, on joining, on which topics the group has positions: a partition without one is newer.
 
         As early as possible: later this member might take another's first steps for the past.
         """
@@ -130,7 +128,7 @@ class StartOffsets:
             self._begun = frozenset(partition.topic_id for partition, claim in claims if position_of(claim) is not None)
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The start offsets of these claims; those that are lost, or whose position is doubted, are left out."""
+        """The start offsets of these claims; lost claims, and those whose position is being checked, are omitted."""
         self.see_begun()
         now = self._agent.now()
         with self._agent.looking() as participant:
@@ -148,17 +146,17 @@ class StartOffsets:
         return first_starts
 
     def _waits(self, partition: Partition, now: float) -> bool:
-        """Whether the position is in doubt, and it is too early to ask again."""
-        doubt = self._doubts.get(partition)
-        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
+        """Whether the position is being checked, and it is too early to ask again."""
+        unexpected = self._unexpected.get(partition)
+        return unexpected is not None and now - unexpected.asked_at < self._lasting_seconds / ANSWERS_MIN
 
     def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
-        doubted = [partition for partition in claims if partition in self._doubts]
-        bounds = dict(self._log.bounds([partition for partition in claims if partition not in self._doubts]))
-        if doubted:
+        checked = [partition for partition in claims if partition in self._unexpected]
+        bounds = dict(self._log.bounds([partition for partition in claims if partition not in self._unexpected]))
+        if checked:
             # Another client asks the present leaders of the partitions.
-            with closing(self._ask_anew()) as log:
-                bounds |= log.bounds(doubted)
+            with closing(self._reopen()) as log:
+                bounds |= log.bounds(checked)
         return bounds
 
     # without a position
@@ -190,17 +188,17 @@ class StartOffsets:
         return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
 
     def _start_others(self, topics: set[str]) -> None:
-        """Record where the rest of these topics starts, as far as no member holds it: the holders record the others."""
+        """Record where the unowned partitions of these topics start: their holders record the others."""
         with self._agent.looking() as participant:
             claims = {
                 partition: participant.view.claim(partition)
                 for partition in sorted(self._known)
                 if partition.topic_id in topics
             }
-        rest = {key: claim for key, claim in claims.items() if not claim.held and position_of(claim) is None}
-        bounds = self._log.bounds(rest)
-        starts = {partition: self._first_offset(partition, bounds[partition]) for partition in rest}
-        self._agree(starts, rest)
+        unowned = {key: claim for key, claim in claims.items() if not claim.held and position_of(claim) is None}
+        bounds = self._log.bounds(unowned)
+        starts = {partition: self._first_offset(partition, bounds[partition]) for partition in unowned}
+        self._agree(starts, unowned)
 
     def _agree(self, starts: Mapping[Partition, int], claims: Mapping[Partition, Claim]) -> set[Partition]:
         """Record positions in the group; returns where they were accepted."""
@@ -211,7 +209,7 @@ class StartOffsets:
             (partition, {"if_token": claims[partition].token, "position": offset, "reason": reason})
             for partition, offset in starts.items()
         ]
-        verdicts = self._agent.say_each(Seeking, about)
+        verdicts = self._agent.send_all(Seeking, about)
         return {partition for partition, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
 
     # with a position
@@ -223,17 +221,17 @@ class StartOffsets:
             self._agent.renounce(partition, "claimed messages were never processed")
             return None
         if bounds.first <= position <= bounds.end:
-            self._doubts.pop(partition, None)
+            self._unexpected.pop(partition, None)
             return position
         error = PositionOutOfRangeError(partition, position, bounds)
-        now, doubt = self._agent.now(), self._doubts.get(partition)
-        if doubt is None or (doubt.token, doubt.position) != (claim.token, position):
-            self._doubts[partition] = _UnexpectedAnswer(claim.token, position, now, now)
-            self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
+        now, unexpected = self._agent.now(), self._unexpected.get(partition)
+        if unexpected is None or (unexpected.token, unexpected.position) != (claim.token, position):
+            self._unexpected[partition] = _UnexpectedAnswer(claim.token, position, now, now)
+            self._report(ReadingInterrupted(reason=error.primary, detail="the broker is asked again first"))
             return None
-        doubt.asked_at = now
-        doubt.answers += 1
-        if doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds:
+        unexpected.asked_at = now
+        unexpected.answers += 1
+        if unexpected.answers >= ANSWERS_MIN and now - unexpected.since >= self._lasting_seconds:
             raise error
         return None
 

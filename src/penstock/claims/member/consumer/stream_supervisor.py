@@ -11,7 +11,7 @@ from penstock.claims.member.agent import Agent
 from penstock.claims.member.consumer.acks import Acks
 from penstock.claims.member.consumer.start_offsets import DeliveryOptions, StartOffsets, Topics
 from penstock.claims.member.consumer.streams import Stream, Work, offset_of
-from penstock.claims.member.session import Tell
+from penstock.claims.member.session import EventListener
 from penstock.claims.protocol.records import ClaimingMessages
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import ReadingBegins, ReadingInterrupted
@@ -24,7 +24,7 @@ class StreamSupervisor:
     """Starts and ends streams. `lock` guards them; `error` is what ended the thread."""
 
     def __init__(
-        self, agent: Agent, log: Topics, start_offsets: StartOffsets, options: DeliveryOptions, tell: Tell
+        self, agent: Agent, log: Topics, start_offsets: StartOffsets, options: DeliveryOptions, listener: EventListener
     ) -> None:
         self.lock = threading.RLock()
         self.streams: dict[Partition, Stream] = {}
@@ -34,19 +34,19 @@ class StreamSupervisor:
         self._agent = agent
         self._log = log
         self._options = options
-        self._tell = tell
+        self._report = listener
         self._start_offsets = start_offsets
         self._numbers = count(1)
         self._interval_seconds = agent.member.heartbeat_seconds
         self._looked_at = float("-inf")
         self._stopping = threading.Event()
-        self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._live, daemon=True)
+        self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._run, daemon=True)
 
     def start(self) -> None:
         """Look at the topics, so that a wrong name fails here, and start the thread."""
         partitions = self._log.partitions()
         self._start_offsets.know(frozenset(partitions))
-        self._agent.want(partitions, {})
+        self._agent.request(partitions, {})
         self._thread.start()
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class StreamSupervisor:
             if stream is None or stream.token != work.token:
                 return None
             if work.stream and work.stream != stream.number:
-                # The claim was in doubt meanwhile: the present stream delivers again what was not done before.
+                # The claim was unconfirmed meanwhile: the present stream delivers again what was not done before.
                 return None
             if self.owns(stream):
                 return stream
@@ -86,7 +86,7 @@ class StreamSupervisor:
         """Report to the agent how far each stream is and where work is in flight, for heartbeats and releases.
 
         Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position. Also
-        while it is in doubt: it may be released then, and what is done would be done again, or listed as lost.
+        while it is unconfirmed: it may be released then, and what is done would be done again, or listed as lost.
         """
         # A process that is not a member at the moment has nothing to report.
         with self.lock, suppress(TransientError), self._agent.looking() as participant:
@@ -95,12 +95,12 @@ class StreamSupervisor:
                     participant.holdings.progress(partition, stream.acks.position, stream.lag)
             participant.holdings.using(key for key, stream in self.streams.items() if stream.acks.undone)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.wait(TURN_SECONDS):
             try:
                 self._turn()
             except (TransientError, OutcomeUnknownError) as error:
-                self._tell(ReadingInterrupted(reason=error.primary, detail=error.detail))
+                self._report(ReadingInterrupted(reason=error.primary, detail=error.detail))
                 self._stopping.wait(min(1.0, self._interval_seconds))
             except PenstockError as error:
                 self.error = error
@@ -121,7 +121,7 @@ class StreamSupervisor:
         now = self._agent.now()
         if now - self._looked_at >= self._interval_seconds:
             self._looked_at = now
-            self._agent.want(self._log.partitions(), {})
+            self._agent.request(self._log.partitions(), {})
             if self.streams:
                 self._look_at_ends()
 
@@ -137,7 +137,7 @@ class StreamSupervisor:
                 acks = Acks(partition, tokens[partition], offset, self._options.in_flight_max)
                 self.streams[partition] = Stream(acks, next(self._numbers))
         for partition, offset in starts.items():
-            self._tell(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
+            self._report(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
         self._looked_at = float("-inf")
 
     def _look_at_ends(self) -> None:
@@ -214,7 +214,7 @@ class Deliveries:
         if about:
             # If it fails, the records stay in their queues; the log shows now or at the next poll what is claimed.
             with suppress(TransientError, OutcomeUnknownError):
-                self._agent.say_each(ClaimingMessages, about)
+                self._agent.send_all(ClaimingMessages, about)
 
     def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
         """Those of the streams whose next records are claimed by us in the log: no other member can claim them."""

@@ -23,9 +23,9 @@ from penstock.logs.log import Partition
 FETCH_AT_ONCE_MAX = 500
 UNANSWERED_SECONDS_MAX = 10.0
 """A consumer that gives nothing for so long although the log has more is replaced: after a restart of its broker
-librdkafka may wait for ever for the answer to a question about leader epochs."""
+librdkafka may wait for ever for the answer to a request for leader epochs."""
 _LOOKS_AT_PROGRESS = 4
-"""How often the consumer says within that time how far it has fetched."""
+"""How often the consumer reports within that time how far it has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Stream:
     fetch_from: int = field(init=False)
     """The offset after the last record that the consumer delivered."""
     fetched_to: int | None = None
-    """How far the consumer says that it has fetched: records of aborted transactions are never delivered."""
+    """How far the consumer reports that it has fetched: records of aborted transactions are never delivered."""
     unanswered_seconds: float = 0.0
-    """How long the consumer was asked for this stream since it last came forward."""
+    """How long this stream was polled since it last advanced."""
 
     def __post_init__(self) -> None:
         self.fetch_from = self.acks.position
@@ -84,7 +84,7 @@ class Stream:
         return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
 
     def stuck(self) -> bool:
-        """Whether the consumer should have answered by now: the log has more, and it was asked for long."""
+        """Whether the consumer should have delivered by now: the log has more, and it was polled for long."""
         return self.fetch_from < self.log_end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
 
     @property
@@ -109,7 +109,7 @@ class Stream:
         while self.queue and isinstance(self.queue[0], int):
             self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
         messages = (entry for entry in self.queue if not isinstance(entry, int))
-        return list(islice(messages, max(0, min(count_max, self.acks.room))))
+        return list(islice(messages, max(0, min(count_max, self.acks.capacity))))
 
     def hand_out(self, count: int) -> Iterator[Work]:
         """Take so many records from the queue and track them."""
@@ -210,7 +210,7 @@ class StreamReader:
 
     def _hold_back(self) -> None:
         """Pause full streams: one slow partition must not fill the memory or stop the others."""
-        full = {key for key, stream in self._followed.items() if len(stream.queue) >= stream.acks.room}
+        full = {key for key, stream in self._followed.items() if len(stream.queue) >= stream.acks.capacity}
         slack = [key for key in self._paused - full if self._has_slack(self._followed[key])]
         self._resume(slack)
         new = full - self._paused

@@ -65,7 +65,7 @@ def test_upstream_43_one_record_is_outstanding_until_it_is_done() -> None:
     assert (one.undone, one.tracked, one.position) == (0, 0, 1)
 
 
-def test_offsets_that_the_log_does_not_hold_are_passed_with_their_neighbours() -> None:
+def test_the_position_skips_offsets_that_the_log_does_not_hold() -> None:
     """Compaction and transactions leave holes."""
     holes = delivered(3, 7, 20, start=1)
     assert holes.position == 3, "nothing exists below it"
@@ -126,14 +126,14 @@ def test_p16_finishing_a_record_of_another_claim_is_refused(token: int) -> None:
 
 def test_i6_a_poison_record_stops_delivery_after_the_bound() -> None:
     full = delivered(0, 1, 2, in_flight_max=3)
-    assert full.room == 0
+    assert full.capacity == 0
     full.done(1, TOKEN)
     full.done(2, TOKEN)
-    assert (full.room, full.undone) == (0, 1)
+    assert (full.capacity, full.undone) == (0, 1)
     with pytest.raises(ValueError):
         full.deliver(3)
     full.done(0, TOKEN)
-    assert full.room == 3
+    assert full.capacity == 3
 
 
 def test_records_are_handed_out_in_the_order_of_the_log() -> None:

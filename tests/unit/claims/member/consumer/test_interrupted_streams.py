@@ -1,4 +1,4 @@
-"""A claim that is in doubt for a while and then is ours again: the documented loop goes on, and nothing is lost."""
+"""A claim that is unconfirmed for a while and then is ours again: the documented loop goes on, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Reading:
         return stream is not None
 
     def lose_the_broker(self) -> None:
-        """For longer than the lease, and nobody else is there to take over."""
-        self.agent.deaf = True
+        """For longer than the lease, and no other process takes over."""
+        self.agent.disconnected = True
         self.pass_seconds(3 * INTERVAL)
         assert self.supervisor.streams == {}
-        self.agent.deaf = False
+        self.agent.disconnected = False
         self.pass_seconds(INTERVAL)
         assert WEB in self.supervisor.streams
 
@@ -85,7 +85,7 @@ def test_unacknowledged_records_are_redelivered_and_acknowledged_separately() ->
 def test_acknowledged_records_are_not_redelivered_without_a_heartbeat() -> None:
     member = Reading()
     for work in member.hand_out(4):
-        member.agent.deaf = True
+        member.agent.disconnected = True
         assert member.done(work)
     assert (member.group.claim(WEB).position or 0) == 0
     member.lose_the_broker()
@@ -99,17 +99,17 @@ def test_a_record_made_by_hand_is_checked_against_the_present_stream() -> None:
     assert member.done(Work(WEB, work.offset, None, None, (), None, work.token))
 
 
-def test_work_done_under_a_doubtful_claim_is_reported_at_release() -> None:
-    """At most once it may be done then, as nobody else will do it: it is not lost."""
+def test_work_done_under_an_unconfirmed_claim_is_reported_at_release() -> None:
+    """At most once it may be done then, as no other process will do it: it is not lost."""
     member = Reading("at_most_once")
     works = member.hand_out(4)
-    member.agent.deaf = True
+    member.agent.disconnected = True
     member.pass_seconds(2 * INTERVAL)
     assert member.agent.held() == {}
     assert all(member.done(work) for work in works)
     member.pass_seconds(1)
     member.agent.renounce(WEB, "a test")
-    member.agent.deaf = False
+    member.agent.disconnected = False
     member.group.pass_seconds(1)
     assert member.group.claim(WEB).token == 2, "it was released, and taken again"
     assert member.group.claim(WEB).position == 4

@@ -9,7 +9,7 @@ from penstock.claims.member.consumer.acks import Acks
 from penstock.claims.member.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Session
+from penstock.claims.member.session import UNREAD_INTERVALS_MAX, Session
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import JoiningGroup
 from penstock.logs.kafka.reader import next_offsets
@@ -28,7 +28,7 @@ class Listening:
         self.participant.begin(self.now)
         self.replaced = 0
         self.session = Session(cast(Any, self), cast(Any, None), lambda: self.now)
-        self.session.check_heard(self.participant)
+        self.session.check_read_back(self.participant)
 
     def reopen(self) -> None:
         """As the journal: its clients are replaced."""
@@ -38,7 +38,7 @@ class Listening:
         """The agent turns ten times a second."""
         for _ in range(round(seconds * 10)):
             self.now += 0.1
-            self.session.check_heard(self.participant)
+            self.session.check_read_back(self.participant)
 
     def hears_itself(self) -> None:
         outbox = self.participant.outbox
@@ -48,20 +48,20 @@ class Listening:
 
 def test_a_member_replaces_its_clients_if_nothing_that_it_wrote_comes_back() -> None:
     member = Listening()
-    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     assert member.replaced == 0
     member.turns(1.0)
     assert member.replaced == 1
     assert "came back" in str(member.session.events)
-    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 1.0)
+    member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 1.0)
     assert member.replaced == 1, "the new ones have as much time"
 
 
 def test_a_member_that_reads_its_own_records_continues() -> None:
     member = Listening()
-    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     member.hears_itself()
-    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     assert member.replaced == 0
 
 
@@ -69,7 +69,7 @@ def test_a_process_that_slept_first_reads_what_waits_for_it() -> None:
     member = Listening()
     member.turns(1.0)
     member.now += 1000.0
-    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     assert member.replaced == 0
     member.turns(1.0)
     assert member.replaced == 1
@@ -96,7 +96,7 @@ def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> No
         assert not stream.stuck()
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
     stream.hear_progress(300)
-    assert stream.stuck(), "it says the same as before"
+    assert stream.stuck(), "its position is the same as before"
 
 
 def test_progress_is_read_from_the_clients_statistics() -> None:

@@ -27,7 +27,7 @@ from tests.support.memory_log import MemoryLog
 ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
 LATEST = DeliveryOptions(start=StartAt.LATEST)
 RESTARTED = Bounds(0, 3)
-"""What a broker tells of a log with ten records that has just come back."""
+"""What a broker that has just restarted reports of a log with ten records."""
 
 
 @dataclass(slots=True)
@@ -46,15 +46,15 @@ class Broker:
         return self.log.partitions()
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        wanted = tuple(partitions)
-        return {**self.log.bounds(wanted), **{item: self.wrong[item] for item in wanted if item in self.wrong}}
+        requested = tuple(partitions)
+        return {**self.log.bounds(requested), **{item: self.wrong[item] for item in requested if item in self.wrong}}
 
     def close(self) -> None:
         """There is nothing to let go of."""
 
 
 class Group:
-    """Members over one log; each finds its starts when the test says so."""
+    """Members over one log; each finds its starts when the test calls it."""
 
     def __init__(self, *partitions: Partition, records: int = 0) -> None:
         self.log = MemoryLog({partition: {} for partition in partitions})
@@ -62,11 +62,11 @@ class Group:
             self.log.append(item, *[b""] * records)
         self.broker = Broker(self.log)
         self.coordination = MemoryGroup()
-        self.heard: list[Event] = []
+        self.events: list[Event] = []
 
     def join(self, client_id: str, options: DeliveryOptions) -> tuple[MemoryAgent, StartOffsets]:
         agent = self.coordination.join(client_id, self.log.partitions())
-        starts = StartOffsets(agent, self.broker.client(), self.broker.client, options, self.heard.append)
+        starts = StartOffsets(agent, self.broker.client(), self.broker.client, options, self.events.append)
         starts.know(frozenset(self.log.partitions()))
         starts.see_begun()
         return agent, starts
@@ -76,7 +76,7 @@ class Group:
         agent, starts = self.join("anna", options)
         self.coordination.pass_seconds(INTERVAL)
         [token] = agent.held().values()
-        assert agent.say(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
+        assert agent.send(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
         return agent, starts
 
     def wait_for_start(self, agent: MemoryAgent, starts: StartOffsets, intervals: float = 10) -> dict[Partition, int]:
@@ -108,10 +108,10 @@ def test_p1_a_partition_that_came_with_a_member_is_read_from_its_beginning_where
 
 
 def test_p1_latest_is_fixed_for_every_partition_of_the_topic_when_its_group_begins() -> None:
-    """Also for those that nobody holds yet: what arrives there from then on is delivered."""
+    """Also for those that no member holds yet: what arrives there from then on is delivered."""
     group = Group(ZERO, ONE, records=5)
     anna, annas = group.join("anna", LATEST)
-    anna.want([ZERO], {})
+    anna.request([ZERO], {})
     group.coordination.pass_seconds(INTERVAL)
     assert annas.find(anna.held()) == {ZERO: 5}
     group.log.append(ONE, b"new")
@@ -146,7 +146,7 @@ def test_p12_one_wrong_answer_of_a_broker_is_ignored(delivery: Delivery) -> None
     assert starts.find(anna.held()) == {ZERO: 10}
     assert group.coordination.claim(ZERO).given_up == ()
     assert group.broker.clients > 1, "another client asked"
-    assert [type(item) for item in group.heard] == [ReadingInterrupted]
+    assert [type(item) for item in group.events] == [ReadingInterrupted]
 
 
 def test_p12_a_lasting_answer_of_the_log_stops_the_member() -> None:

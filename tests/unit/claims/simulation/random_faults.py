@@ -1,4 +1,4 @@
-"""What may befall a simulated group in one moment."""
+"""Random faults that may hit a simulated group at any moment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STEP_SECONDS_MAX = 3600.0
 """By how much a clock may be wrong, or be set."""
 
 
-class Misfortunes:
-    """Chooses by chance, and lets it happen."""
+class RandomFaults:
+    """Chooses faults at random and injects them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
-        self._strangers = 0
+        self._other_heartbeats = 0
         self._pauses = 0
         self._of_processes: list[tuple[float, Callable[[Process], None]]] = [
             (0.004, self._nap),
@@ -32,7 +32,7 @@ class Misfortunes:
             (0.001, self._leave),
             (0.002, self._interrupt),
             (0.002, self._hang),
-            (0.002, self._mute),
+            (0.002, self._cut_off),
         ]
         self._of_all: list[tuple[float, Callable[[], None]]] = [
             (0.003, self._pause),
@@ -44,25 +44,25 @@ class Misfortunes:
             (0.002, self._seek),
             (0.003, self._other_list),
             (0.001, self._grow),
-            (0.001, self._stranger),
+            (0.001, self._other_heartbeat),
             (0.003, self._retention),
             (0.001, self._loss),
         ]
 
-    def befall(self) -> None:
+    def inject(self) -> None:
         for process in self._world.living():
-            luck = self._rng.random()
+            roll = self._rng.random()
             for chance, happen in self._of_processes:
-                if 0 <= luck < chance:
+                if 0 <= roll < chance:
                     happen(process)
                     self._world.outcome.note(happen.__name__.strip("_"))
-                luck -= chance
-        luck = self._rng.random()
-        for chance, befall in self._of_all:
-            if 0 <= luck < chance:
-                befall()
-                self._world.outcome.note(befall.__name__.strip("_"))
-            luck -= chance
+                roll -= chance
+        roll = self._rng.random()
+        for chance, inject in self._of_all:
+            if 0 <= roll < chance:
+                inject()
+                self._world.outcome.note(inject.__name__.strip("_"))
+            roll -= chance
 
     def _later(self, intervals_max: float) -> float:
         return self._world.now + self._rng.uniform(0, intervals_max) * INTERVAL
@@ -84,20 +84,20 @@ class Misfortunes:
             self._world.start(process.client_id)
 
     def _leave(self, process: Process) -> None:
-        self._world.trade.closing(process)
+        self._world.workload.closing(process)
         with suppress(TransientError):
             process.agent.leave()
         self._crash(process)
 
     def _interrupt(self, process: Process) -> None:
-        """The process lives, and begins a new membership: its client to the coordination topic was renewed."""
+        """A running process begins a new membership: its client to the coordination topic was renewed."""
         process.agent.interrupt()
 
     def _hang(self, process: Process) -> None:
         process.hung_until = self._world.now + self._rng.uniform(0.5, 7) * INTERVAL
 
-    def _mute(self, process: Process) -> None:
-        process.mute_until = self._world.now + self._rng.uniform(0.2, 4) * INTERVAL
+    def _cut_off(self, process: Process) -> None:
+        process.cut_off_until = self._world.now + self._rng.uniform(0.2, 4) * INTERVAL
 
     # people
 
@@ -114,10 +114,10 @@ class Misfortunes:
         self._world.append(FreeingPartition(who=ADMIN, seq=0, partition=partition, if_token=token))
 
     def _seek(self) -> None:
-        """To an earlier or later position, of a partition that somebody holds or nobody; sometimes it is refused."""
+        """To an earlier or later position, of a partition with or without an owner; sometimes it is refused."""
         partition, token = self._any_claim()
         claim = self._world.log.state.claim(partition)
-        position = self._world.trade.some_position(partition)
+        position = self._world.workload.some_position(partition)
         if self._rng.random() < 0.5:
             moving = FreeingPartition(who=ADMIN, seq=0, partition=partition, if_token=token, position=position)
             self._world.append(moving)
@@ -133,10 +133,10 @@ class Misfortunes:
 
     def _other_list(self) -> None:
         chosen = self._rng.sample(sorted(self._world.lists), self._rng.randint(1, len(self._world.lists)))
-        self._world.want(chosen, self._world.some_list())
+        self._world.request(chosen, self._world.some_list())
 
     def _grow(self) -> None:
-        """A topic has one partition more, and all that want it see that."""
+        """A topic has one partition more, and all members that request it see that."""
         topic = self._rng.choice(
             sorted({(partition.topic, partition.topic_id) for partition in self._world.partitions})
         )
@@ -144,14 +144,14 @@ class Misfortunes:
         if number < 6:
             new = Partition(*topic, number)
             self._world.partitions = sorted([*self._world.partitions, new])
-            for client_id, wanted in list(self._world.lists.items()):
-                if topic[0] in {each.topic for each in wanted}:
-                    self._world.want([client_id], sorted([*wanted, new]))
+            for client_id, requested in list(self._world.lists.items()):
+                if topic[0] in {partition.topic for partition in requested}:
+                    self._world.request([client_id], sorted([*requested, new]))
 
-    def _stranger(self) -> None:
-        """A process that was configured otherwise than the group."""
-        self._strangers += 1
-        self._world.start(f"s{self._strangers}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
+    def _other_heartbeat(self) -> None:
+        """A process with another heartbeat interval than the group."""
+        self._other_heartbeats += 1
+        self._world.start(f"s{self._other_heartbeats}", self._rng.choice((2 * INTERVAL, INTERVAL / 2)))
 
     # brokers
 

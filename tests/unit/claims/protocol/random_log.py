@@ -1,4 +1,4 @@
-"""Any talk of any members: what several lives say from older and newer views of one log, sense and nonsense alike."""
+"""Random logs: records that several processes send from older and newer views of one log, valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from penstock.claims.protocol.records import (
     ReleasingPartition,
     ResumingGroup,
     Seeking,
-    wants_of,
+    requested_topics,
 )
 from penstock.claims.protocol.state import Claim, GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import ANNA, BERT, CLEO, INTERVAL, web
 
-LIVES = (ANNA, BERT, CLEO, MemberId("anna", "a2"))
+INCARNATIONS = (ANNA, BERT, CLEO, MemberId("anna", "a2"))
 PARTITIONS = (web(0), web(1))
-WORDS_MAX = 120
+DRAFTS_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What somebody wants to say: `behind` records are not yet read by it, `number` is an offset or a choice.
+class Draft:
+    """A record to be: its sender has not yet read the last `behind` records; `number` is an offset or a choice.
 
-    An `apt` word is said by whoever may say it, where the speaker's view knows one.
+    A `plausible` draft is sent by the owner of the partition, where the kind of record needs one.
     """
 
     kind: type[Record]
@@ -51,12 +51,12 @@ class Word:
     partition: Partition
     behind: int
     number: int
-    apt: bool
+    plausible: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record of the log, and the state before and behind it."""
+    """One record of the log, and the state before and after it."""
 
     offset: int
     record: Record
@@ -70,64 +70,64 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a speaker knows when it speaks."""
+    """What the sender has read when it sends a draft."""
 
     state: GroupState
-    word: Word
+    draft: Draft
 
     @property
     def claim(self) -> Claim:
-        return self.state.claim(self.word.partition)
+        return self.state.claim(self.draft.partition)
 
     @property
     def member_last(self) -> int | None:
-        member = self.state.members.get(self.word.who.client_id)
+        member = self.state.members.get(self.draft.who.client_id)
         return None if member is None else member.last
 
     @property
-    def speaker(self) -> MemberId:
-        owner = self.claim.owner if self.word.kind in _OF_OWNERS else None
-        return (owner or self.word.who) if self.word.apt else self.word.who
+    def sender(self) -> MemberId:
+        owner = self.claim.owner if self.draft.kind in _OF_OWNERS else None
+        return (owner or self.draft.who) if self.draft.plausible else self.draft.who
 
 
 def _beats(view: _View) -> tuple[Beat, ...]:
-    return (Beat(view.word.partition, view.claim.token, view.word.number, seeks=view.claim.seeks),)
+    return (Beat(view.draft.partition, view.claim.token, view.draft.number, seeks=view.claim.seeks),)
 
 
 def _requests(view: _View) -> tuple[ClaimRequest, ...]:
-    several = PARTITIONS if view.word.number % 3 == 0 else (view.word.partition,)
-    return tuple(ClaimRequest(item, view.state.claim(item).token, view.word.number // 10) for item in several)
+    several = PARTITIONS if view.draft.number % 3 == 0 else (view.draft.partition,)
+    return tuple(ClaimRequest(item, view.state.claim(item).token, view.draft.number // 10) for item in several)
 
 
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
     JoiningGroup: lambda view: {
         "if_last": view.member_last,
         "heartbeat_seconds": INTERVAL,
-        "wants": wants_of(PARTITIONS),
+        "wants": requested_topics(PARTITIONS),
     },
     LeavingGroup: lambda view: {"beats": _beats(view)},
-    ForgettingMember: lambda view: {"client_id": view.word.who.client_id, "if_last": view.member_last or 0},
+    ForgettingMember: lambda view: {"client_id": view.draft.who.client_id, "if_last": view.member_last or 0},
     BalancingGroup: lambda view: {"if_changed": view.state.changed or 0},
-    Heartbeat: lambda view: {"wants": wants_of(PARTITIONS[: view.word.number % 5]), "beats": _beats(view)},
+    Heartbeat: lambda view: {"wants": requested_topics(PARTITIONS[: view.draft.number % 5]), "beats": _beats(view)},
     ClaimingPartition: lambda view: {"requests": _requests(view)},
     ReleasingPartition: lambda view: {"beats": _beats(view)},
     ClaimingMessages: lambda view: {
         "token": view.claim.token,
         "if_seeks": view.claim.seeks,
-        "end": max(view.word.number, (view.claim.claimed or 0) + 1),
+        "end": max(view.draft.number, (view.claim.claimed or 0) + 1),
     },
     Seeking: lambda view: {
         "if_token": view.claim.token,
         "if_seeks": view.claim.seeks,
-        "position": view.word.number,
+        "position": view.draft.number,
     },
     FreeingPartition: lambda view: {
         "if_token": view.claim.token,
-        "position": view.word.number if view.word.number % 2 else None,
+        "position": view.draft.number if view.draft.number % 2 else None,
     },
-    ForgettingPartitions: lambda view: {"partitions": (view.word.partition,)},
-    ReleaseGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
-    ResumingGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
+    ForgettingPartitions: lambda view: {"partitions": (view.draft.partition,)},
+    ReleaseGroup: lambda view: {"pause_id": f"p{view.draft.number % 2}"},
+    ResumingGroup: lambda view: {"pause_id": f"p{view.draft.number % 2}"},
 }
 _ABOUT_NO_PARTITION = (
     JoiningGroup,
@@ -151,34 +151,34 @@ _WEIGHTS: dict[type[Record], int] = {
 _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 
 
-def talks() -> st.SearchStrategy[list[Word]]:
-    """Long talks by a seed: drawn word by word they would rarely come far."""
-    return st.integers(0, 2**32 - 1).map(talk_of)
+def random_drafts() -> st.SearchStrategy[list[Draft]]:
+    """Long lists by a seed: hypothesis, drawing one draft at a time, would mostly draw short ones."""
+    return st.integers(0, 2**32 - 1).map(drafts_of)
 
 
-def talk_of(seed: int) -> list[Word]:
+def drafts_of(seed: int) -> list[Draft]:
     rng = random.Random(seed)
     return [
-        Word(
+        Draft(
             kind=rng.choice(_KINDS),
-            who=rng.choice(LIVES),
+            who=rng.choice(INCARNATIONS),
             partition=rng.choice((*PARTITIONS, PARTITIONS[0])),
             behind=rng.choice((0, 0, 0, 0, 0, 0, 1, 2, 5)),
             number=rng.randrange(40),
-            apt=rng.random() < 0.8,
+            plausible=rng.random() < 0.8,
         )
-        for _ in range(rng.randrange(WORDS_MAX))
+        for _ in range(rng.randrange(DRAFTS_MAX))
     ]
 
 
-def spoken(talk: list[Word]) -> list[Step]:
-    """The log that this talk becomes, folded; two members have joined before."""
+def log_of(drafts: list[Draft]) -> list[Step]:
+    """The log that these drafts become, folded; two members have joined before."""
     states = [GroupState()]
     steps = []
-    joins = [Word(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
-    for offset, word in enumerate([*joins, *talk]):
-        seen = states[max(0, len(states) - 1 - word.behind)]
-        record = _record(_View(seen, word), offset)
+    joins = [Draft(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
+    for offset, draft in enumerate([*joins, *drafts]):
+        state = states[max(0, len(states) - 1 - draft.behind)]
+        record = _record(_View(state, draft), offset)
         after = states[-1].copy()
         refusal = apply(after, offset, record, float(offset))
         steps.append(Step(offset, record, states[-1], after, refusal))
@@ -187,8 +187,8 @@ def spoken(talk: list[Word]) -> list[Step]:
 
 
 def _record(view: _View, seq: int) -> Record:
-    word = view.word
-    content = _CONTENT[word.kind](view)
-    if word.kind not in _ABOUT_NO_PARTITION:
-        content["partition"] = word.partition
-    return word.kind(who=view.speaker, seq=seq, **content)
+    draft = view.draft
+    content = _CONTENT[draft.kind](view)
+    if draft.kind not in _ABOUT_NO_PARTITION:
+        content["partition"] = draft.partition
+    return draft.kind(who=view.sender, seq=seq, **content)

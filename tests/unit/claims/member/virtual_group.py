@@ -1,4 +1,4 @@
-"""A room in which members speak in turn, over a log that everybody hears at once; time passes only when told to."""
+"""A group in virtual time: members take turns over a log in memory, and time passes only in `run`."""
 
 from __future__ import annotations
 
@@ -19,68 +19,68 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(slots=True)
-class Attendant:
-    """One process in the room. Who is `asleep` neither reads nor speaks; `mute` reads and is not heard."""
+class VirtualProcess:
+    """One process of the group; `asleep`: it neither reads nor sends; `cut_off`: it reads, and its records are lost."""
 
     participant: Participant
     asleep: bool = False
-    mute: bool = False
+    cut_off: bool = False
     gone: bool = False
     error: PenstockError | None = None
     read: int = 0
-    unheard: list[Record] = field(default_factory=list)
+    unsent: list[Record] = field(default_factory=list)
 
 
-class Room:
-    """One group, its coordination log, and everybody in it."""
+class VirtualGroup:
+    """One group, its coordination log, and its processes."""
 
     def __init__(self, partitions: Sequence[Partition] | int = 4) -> None:
         self.partitions = [web(number) for number in range(partitions)] if isinstance(partitions, int) else partitions
         self.log: list[tuple[Record, float]] = []
-        self.attendants: list[Attendant] = []
+        self.processes: list[VirtualProcess] = []
         self.now = 1000.0
         self.broker_skew = 0.0
         self.epoch = 1
 
-    def enter(
+    def start(
         self,
         client_id: str,
         nonce: str = "1",
         *,
-        wanted: Sequence[Partition] | None = None,
+        requested: Sequence[Partition] | None = None,
         heartbeat_seconds: float = INTERVAL,
         **options: Any,
-    ) -> Attendant:
-        """A process starts: it reads what there is and begins."""
+    ) -> VirtualProcess:
+        """Start a process: it reads the log and begins."""
         member = MemberOptions(GROUP, client_id, heartbeat_seconds, **options)
         participant = Participant(member, nonce, GroupView(GROUP, heartbeat_seconds))
-        participant.want(self.partitions if wanted is None else wanted, {})
-        attendant = Attendant(participant)
-        self.attendants.append(attendant)
-        self.hear(attendant)
+        participant.request(self.partitions if requested is None else requested, {})
+        process = VirtualProcess(participant)
+        self.processes.append(process)
+        self.read_log(process)
         participant.begin(self.now)
-        return attendant
+        return process
 
-    def hear(self, attendant: Attendant) -> None:
-        for offset in range(attendant.read, len(self.log)):
+    def read_log(self, process: VirtualProcess) -> None:
+        for offset in range(process.read, len(self.log)):
             record, appended_at = self.log[offset]
-            attendant.participant.read(offset, record, self.now, appended_at, self.epoch)
-        attendant.read = len(self.log)
+            process.participant.read(offset, record, self.now, appended_at, self.epoch)
+        process.read = len(self.log)
 
-    def turn(self, attendant: Attendant) -> None:
-        """Read, decide, speak; raises what ends the process."""
-        self.hear(attendant)
-        records = attendant.participant.decide(self.now)
-        if attendant.mute:
-            attendant.unheard += records
+    def step(self, process: VirtualProcess) -> None:
+        """Read, decide, send; raises what ends the process."""
+        self.read_log(process)
+        records = process.participant.decide(self.now)
+        if process.cut_off:
+            process.unsent += records
         else:
             self.append(records)
 
     def append(self, records: Sequence[Record]) -> None:
         self.log += [(record, self.now + self.broker_skew) for record in records]
 
-    def say(self, record: Record) -> None:
-        """Somebody from outside speaks."""
+    def append_record(self, record: Record) -> None:
+        """Append a record of a process outside the group."""
         self.append([record])
 
     def run(self, intervals: float, step_seconds: float = 0.5) -> None:
@@ -88,22 +88,22 @@ class Room:
         end = self.now + intervals * INTERVAL
         while self.now < end:
             self.now += step_seconds
-            for attendant in self.attendants:
-                if attendant.asleep or attendant.gone:
+            for process in self.processes:
+                if process.asleep or process.gone:
                     continue
                 try:
-                    self.turn(attendant)
+                    self.step(process)
                 except PenstockError as error:
-                    attendant.error, attendant.gone = error, True
+                    process.error, process.gone = error, True
 
-    def leave(self, attendant: Attendant) -> None:
-        self.append(attendant.participant.leave(self.now))
-        attendant.gone = True
+    def leave(self, process: VirtualProcess) -> None:
+        self.append(process.participant.leave(self.now))
+        process.gone = True
 
-    # what is so
+    # state
 
     def view(self) -> GroupView:
-        """As somebody sees it who reads everything now."""
+        """The view of a reader that reads everything now."""
         view = GroupView(GROUP, INTERVAL)
         for offset, (record, appended_at) in enumerate(self.log):
             view.read(offset, record, self.now, appended_at)
@@ -117,8 +117,8 @@ class Room:
         claims = [view.claim(partition) for partition in self.partitions]
         return [claim.owner.client_id if claim.held and claim.owner is not None else None for claim in claims]
 
-    def held(self, attendant: Attendant) -> list[Partition]:
-        return sorted(attendant.participant.held(self.now))
+    def held(self, process: VirtualProcess) -> list[Partition]:
+        return sorted(process.participant.held(self.now))
 
-    def words(self, kind: type[R]) -> list[R]:
+    def records_of(self, kind: type[R]) -> list[R]:
         return [record for record, _ in self.log if isinstance(record, kind)]

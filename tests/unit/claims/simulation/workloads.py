@@ -1,4 +1,4 @@
-"""The trades of the simulation: batches into tables, messages at most once."""
+"""The workloads of the simulation: batches into tables, messages at most once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from penstock.claims.protocol.records import (
 from penstock.claims.protocol.state import GroupState
 from penstock.logs.log import Partition
 from tests.support.coordination import INTERVAL
-from tests.unit.claims.simulation.executions import ConsumerTrade
+from tests.unit.claims.simulation.executions import ConsumerWorkload
 from tests.unit.claims.simulation.model_table import Table, ViolationError
-from tests.unit.claims.simulation.processes import Job, PlainTrade, Process, Trade
+from tests.unit.claims.simulation.processes import Job, PlainWorkload, Process, Workload
 
-__all__ = ["TRADES", "ViolationError"]
+__all__ = ["WORKLOADS", "ViolationError"]
 
 
-class TableTrade(PlainTrade):
+class TableWorkload(PlainWorkload):
     """Batches: the position is read behind the fence, the commit comes when the rows are ready."""
 
-    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
-        self.table = Table(seed, not careless)
+    def __init__(self, seed: int, rng: random.Random, unchecked: bool) -> None:
+        self.table = Table(seed, not unchecked)
         self.rng = rng
         self.seed = seed
         self._reached: dict[Partition, int] = {}
@@ -85,13 +85,13 @@ class TableTrade(PlainTrade):
             raise ViolationError(f"seed {self.seed}: no work after the calm on {idle}")
 
 
-class OnceTrade(PlainTrade):
-    """Messages at most once: claimed in the log first, then executed; what nobody executed is in the loss ledger."""
+class OnceWorkload(PlainWorkload):
+    """Messages at most once: claimed in the log first, then executed; what was not executed is in the loss ledger."""
 
-    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
+    def __init__(self, seed: int, rng: random.Random, unchecked: bool) -> None:
         self.seed = seed
         self.rng = rng
-        self.careless = careless
+        self.unchecked = unchecked
         self.executed: dict[Partition, set[int]] = defaultdict(set)
         self.accepted = 0
         self.refused = 0
@@ -99,30 +99,30 @@ class OnceTrade(PlainTrade):
         self._marked = 0
         self._sought: dict[Partition, int] = {}
         self._first: dict[tuple[Partition, int], int] = {}
-        """Where each owner began: nobody goes back behind that, to what another may be about to execute."""
+        """Where each owner began: no process goes back before that, to what another may be about to execute."""
 
     def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
         participant = process.participant
         process.agent.using(process.jobs)
         if participant is None:
             return []
-        said: list[Record] = []
+        sending: list[Record] = []
         held = process.held(now)
         for partition, job in list(process.jobs.items()):
             claim = participant.view.claim(partition)
             sought = job.lease is not None and (claim.seeks != job.lease or job.ready_at <= now)
             if claim.token != job.token or not claim.held_by(participant.who) or sought:
                 del process.jobs[partition]
-            elif job.ready_at <= now and (self.careless or (claim.claimed or 0) >= job.end):
+            elif job.ready_at <= now and (self.unchecked or (claim.claimed or 0) >= job.end):
                 del process.jobs[partition]
                 self._execute(partition, job)
                 if self.rng.random() < 0.9 or not hostile:
                     participant.holdings.progress(partition, job.end)
             elif job.lease is None and job.ready_at + 2 * INTERVAL <= now:
-                # The claim of the messages may be lost: it is said again, for the same messages.
+                # The claim of the messages may be lost: it is sent again, for the same messages.
                 job.ready_at = now
                 claiming = {"token": job.token, "end": job.end}
-                said.append(participant.record_about(ClaimingMessages, partition, **claiming))
+                sending.append(participant.record_about(ClaimingMessages, partition, **claiming))
         for partition, token in held.items():
             claim = participant.view.claim(partition)
             if partition in process.jobs or self.rng.random() < 0.3:
@@ -131,13 +131,13 @@ class OnceTrade(PlainTrade):
             first = self._first.setdefault((partition, token), start)
             if hostile and start - 3 >= first and self.rng.random() < 0.02:
                 seeking = {"if_token": token, "position": start - 3}
-                said.append(participant.record_about(Seeking, partition, **seeking))
+                sending.append(participant.record_about(Seeking, partition, **seeking))
                 process.jobs[partition] = Job(token, start, start, now + 70, claim.seeks)
                 continue
             end = start + self.rng.randint(1, 9)
             process.jobs[partition] = Job(token, start, end, now + self.rng.choice((0.0, 1.0, 8.0)))
-            said.append(participant.record_about(ClaimingMessages, partition, token=token, end=end))
-        return participant.outbox.sending(said, process.monotonic(now))
+            sending.append(participant.record_about(ClaimingMessages, partition, token=token, end=end))
+        return participant.outbox.sending(sending, process.monotonic(now))
 
     def _execute(self, partition: Partition, job: Job) -> None:
         if job.token < self._sought.get(partition, 0):
@@ -152,16 +152,16 @@ class OnceTrade(PlainTrade):
         return self.rng.randint(0, max(self.executed[partition], default=0))
 
     def appended(self, record: Record, refusal: str | None, after: GroupState) -> None:
-        """What is behind a seek may be executed again; what an older owner executes was before it.
+        """What follows a seek may be executed again; what an older owner executes was before it.
 
-        Also the last owner is an older one, if nobody holds the partition.
+        Also the last owner is an older one, if no process holds the partition.
         """
         if isinstance(record, ClaimingMessages):
             self.refused += refusal is not None
         if isinstance(record, Seeking | FreeingPartition) and refusal is None and record.position is not None:
             self.seeks += 1
-            here = self.executed[record.partition]
-            self.executed[record.partition] = {item for item in here if item < record.position}
+            executed = self.executed[record.partition]
+            self.executed[record.partition] = {item for item in executed if item < record.position}
             claim = after.claim(record.partition)
             self._sought[record.partition] = claim.token + (not claim.held)
 
@@ -173,7 +173,7 @@ class OnceTrade(PlainTrade):
             raise ViolationError(f"seed {self.seed}: nothing is executed after the calm")
         for partition in partitions:
             claim = state.claim(partition)
-            listed = {each for start, end in claim.given_up for each in range(start, end)}
+            listed = {offset for start, end in claim.given_up for offset in range(start, end)}
             missing = set(range(claim.position or 0)) - listed - self.executed[partition]
             if missing:
                 raise ViolationError(
@@ -181,10 +181,10 @@ class OnceTrade(PlainTrade):
                 )
 
 
-TRADES: dict[str, Callable[[int, random.Random, bool], Trade]] = {
-    "table": TableTrade,
-    "once": OnceTrade,
-    "least": partial(ConsumerTrade, delivery="at_least_once"),
-    "latest": partial(ConsumerTrade, delivery="at_least_once", latest=True),
-    "most": partial(ConsumerTrade, delivery="at_most_once"),
+WORKLOADS: dict[str, Callable[[int, random.Random, bool], Workload]] = {
+    "table": TableWorkload,
+    "once": OnceWorkload,
+    "least": partial(ConsumerWorkload, delivery="at_least_once"),
+    "latest": partial(ConsumerWorkload, delivery="at_least_once", latest=True),
+    "most": partial(ConsumerWorkload, delivery="at_most_once"),
 }
