@@ -100,10 +100,10 @@ class Forked:
         return self.returncode
 
 
-def has_stopped(process: Process, words: str = "") -> bool:
-    """Whether the process has stopped itself (SIGSTOP); it must not end instead, for which `words` may tell why."""
+def has_stopped(process: Process, output: str = "") -> bool:
+    """Whether the process has stopped itself (SIGSTOP); it must not end instead, for which `output` may tell why."""
     code = process.poll()
-    assert code is None, f"it ended with {code} instead of stopping; {words}"
+    assert code is None, f"it ended with {code} instead of stopping; {output}"
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 

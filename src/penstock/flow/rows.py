@@ -74,7 +74,7 @@ def in_parts(decode: Callable[[pa.RecordBatch], PartT], batch: pa.RecordBatch) -
         waiting = decoded.rest
 
 
-def beside(rows: pa.RecordBatch, more: pa.RecordBatch) -> pa.RecordBatch:
+def with_columns(rows: pa.RecordBatch, more: pa.RecordBatch) -> pa.RecordBatch:
     """The columns of both."""
     if not more.num_columns:
         return rows

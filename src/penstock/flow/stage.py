@@ -145,8 +145,8 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:
         return
     pairs = pa.table({"topic": topics, "partition": numbers}).group_by(["topic", "partition"]).aggregate([])
     for pair in pairs.to_pylist():
-        mine = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
-        yield (pair["topic"], pair["partition"]), batch.filter(mine)
+        selected = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
+        yield (pair["topic"], pair["partition"]), batch.filter(selected)
 
 
 def without_poison(batch: pa.RecordBatch, poison: Mapping[int, str]) -> tuple[pa.RecordBatch, BadRows]:

@@ -19,7 +19,7 @@ from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.partition_values import partition_faults
 from penstock.flow.decode import Decoder, decoder_for
-from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
+from penstock.flow.rows import BadRows, bad_rows, in_parts, rows_without, take, with_columns
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
@@ -173,7 +173,7 @@ class TableTask(SliceWriter):
         self.quarantine(key, poisoned)
         for decoded in in_parts(self._decoder.decode, part):
             computed = compute(decoded.rows, self._flow.columns)
-            rows = beside(computed.rows.columns, computed.columns)
+            rows = with_columns(computed.rows.columns, computed.columns)
             if self._flow.drop:
                 rows = rows.select([name for name in rows.schema.names if name not in self._flow.drop])
             self.write(key, rows, computed.rows.kafka)

@@ -189,7 +189,7 @@ def _check_reachable(master: str | None) -> None:
 
 def _opening_error(error: Exception, master: str) -> PenstockError:
     cause = last_cause(error)
-    if any(words in str(error) for words in _MISREAD_MASTER):
+    if any(text in str(error) for text in _MISREAD_MASTER):
         return UserError(f"Spark does not know the master {master}", detail=cause, hint="check spark.master")
     return TransientError(
         f"Spark could not be started on the master {master}",

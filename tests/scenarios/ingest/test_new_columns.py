@@ -62,10 +62,10 @@ def test_a_field_with_an_invalid_column_name_is_reported_and_left_out(
     name = topic()
     produce(name, [json.dumps({"id": 1, "a b": 1, "ok": True, "empty": {}, "deep": {"x;": 1, "y": 2}})])
     pipe.describe(name, on="new_column: add")
-    heard = pipe.run_to_end()
+    recorder = pipe.run_to_end()
     assert pipe.rows("id", "ok", "deep") == [(1, True, {"y": 2})]
     assert names_of(pipe) == ["id", "partition", "offset", "deep", "ok"]
-    assert heard.named("fields left out")[0]["fields"] == ["a b", "deep.x;"]
+    assert recorder.named("fields left out")[0]["fields"] == ["a b", "deep.x;"]
 
 
 def test_one_odd_record_does_not_decide_the_type_of_a_column_and_is_quarantined(

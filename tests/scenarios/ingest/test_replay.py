@@ -157,12 +157,12 @@ def test_two_replays_at_once_write_each_record_once(
     run_once(job, spark)
     rival: list[ReplayReport] = []
     at_step = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
-    mine = replay(
+    report = replay(
         mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(at_step=at_step), spark=spark
     )
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
     assert quarantined(job) == [(0, 1)]
-    assert mine.replayed + rival[0].replayed == 3
+    assert report.replayed + rival[0].replayed == 3
     assert totals(mended(job), spark).replayed == 3
 
 

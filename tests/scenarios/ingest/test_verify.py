@@ -265,16 +265,16 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )
     verify_command(file, json=True, shallow=False)
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    assert told["first_violation"] is None
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["first_violation"] is None
     append(job, 0, [2])
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True, shallow=True)
     assert exit_info.value.exit_code == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["first_violation"]["kind"] == "twice"
-    assert (told["first_violation"]["partition"], told["first_violation"]["offset"]) == (0, 2)
+    report = json.loads(capsys.readouterr().out)
+    assert report["first_violation"]["kind"] == "twice"
+    assert (report["first_violation"]["partition"], report["first_violation"]["offset"]) == (0, 2)
 
 
 def test_the_command_exits_with_3_when_something_is_not_proven_and_names_the_remedy(
@@ -291,9 +291,9 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_names_the_rem
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True)
     assert exit_info.value.exit_code == 3
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["verdict"]) == (False, "not_proven")
-    [check] = [item for item in told["checks"] if item["verdict"] == "not_proven"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["verdict"]) == (False, "not_proven")
+    [check] = [item for item in report["checks"] if item["verdict"] == "not_proven"]
     assert "place: none" in check["not_proven"][0]["remedy"]
     assert check["name"] == "offsets"
     with pytest.raises(typer.Exit):

@@ -117,10 +117,10 @@ def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
         ("[1]", ("decode.format",)),
     ],
 )
-def test_the_hint_names_the_key_to_change_in_the_job_file(value: str, words: tuple[str, ...]) -> None:
+def test_the_hint_names_the_key_to_change_in_the_job_file(value: str, parts: tuple[str, ...]) -> None:
     (reason,) = bad_of(value)
     hint = hint_for(reason)
-    assert all(word in hint for word in words), hint
+    assert all(part in hint for part in parts), hint
 
 
 @pytest.mark.parametrize(

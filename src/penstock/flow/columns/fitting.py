@@ -48,10 +48,10 @@ def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field
 
 def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | None:
     """The first field that both have and of which the types differ; a struct may have fields that the other lacks."""
-    there = {folded(field.name): field for field in one}
+    by_name = {folded(field.name): field for field in one}
     for field in other:
-        mine = there.get(folded(field.name))
-        result = None if mine is None else _type_conflict(mine.name, mine.type, field.type)
+        match = by_name.get(folded(field.name))
+        result = None if match is None else _type_conflict(match.name, match.type, field.type)
         if result is not None:
             return result
     return None
@@ -72,16 +72,16 @@ def respelled(fields: Iterable[pa.Field], others: Iterable[pa.Field]) -> pa.Sche
     theirs = {folded(field.name): field for field in others}
     result = [(field, theirs.get(folded(field.name), field)) for field in fields]
     return pa.schema(
-        [each.with_name(like.name).with_type(_joined_type(each.type, like.type, respelled)) for each, like in result]
+        [field.with_name(like.name).with_type(_joined_type(field.type, like.type, respelled)) for field, like in result]
     )
 
 
 def new_paths(before: Iterable[pa.Field], after: Iterable[pa.Field], above: str = "") -> list[str]:
     """The fields of `after` that `before` lacks, as dotted paths."""
-    there = {folded(field.name): field for field in before}
+    by_name = {folded(field.name): field for field in before}
     result: list[str] = []
     for field in after:
-        old = there.get(folded(field.name))
+        old = by_name.get(folded(field.name))
         if old is None:
             result.append(above + field.name)
         else:
@@ -103,15 +103,15 @@ def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _fitted(
     names: Sequence[str], columns: Sequence[pa.Array], fields: Iterable[pa.Field], count: int
 ) -> list[pa.Array]:
-    there = dict(zip(map(folded, names), columns, strict=True))
-    if len(there) < len(names):
+    by_name = dict(zip(map(folded, names), columns, strict=True))
+    if len(by_name) < len(names):
         raise InvariantError(f"columns are the same but for the case of their names: {names}")
     arrays = []
     for field in fields:
-        array = there.pop(folded(field.name), None)
+        array = by_name.pop(folded(field.name), None)
         arrays.append(pa.nulls(count, field.type) if array is None else fit_array(array, field.type))
-    if there:
-        lost = [name for name in names if folded(name) in there]
+    if by_name:
+        lost = [name for name in names if folded(name) in by_name]
         raise InvariantError(f"the table has no column for {', '.join(lost)}: its values would be lost")
     return arrays
 

@@ -65,7 +65,7 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
             (self.flags, pa.bool_()),
         ]
         shown = [(count, kind) for count, kind in candidates if count and kind is not None]
-        return max(shown, key=lambda each: each[0])[1] if shown else None
+        return max(shown, key=lambda candidate: candidate[0])[1] if shown else None
 
     def of_items(self) -> SeenTypes:
         """What the elements of the lists show, to add to."""
@@ -79,8 +79,8 @@ NewFields = dict[str, SeenTypes]
 
 
 def add_fields(into: NewFields, other: Mapping[str, SeenTypes]) -> None:
-    for name, seen in other.items():
-        into.setdefault(name, SeenTypes()).add(seen)
+    for name, counts in other.items():
+        into.setdefault(name, SeenTypes()).add(counts)
 
 
 def merged(reports: Iterable[Mapping[str, SeenTypes]]) -> NewFields:
@@ -95,13 +95,13 @@ def column_types(fields: Mapping[str, SeenTypes]) -> dict[str, pa.DataType]:
     """The fields that can be columns, with their types; of spellings that differ only in case the most frequent one."""
     chosen: dict[str, str] = {}
     types: dict[str, pa.DataType] = {}
-    for name, seen in fields.items():
-        kind = None if name_fault(name) else seen.type()
+    for name, counts in fields.items():
+        kind = None if name_fault(name) else counts.type()
         if kind is None:
             continue
         rival = chosen.get(folded(name))
         if rival is not None:
-            if (fields[rival].count, rival) >= (seen.count, name):
+            if (fields[rival].count, rival) >= (counts.count, name):
                 continue
             del types[rival]
         chosen[folded(name)] = name
@@ -114,9 +114,9 @@ def addable(fields: Mapping[str, pa.DataType], taken: Iterable[str], decoded: It
 
     Delta compares names without case. A name that is taken by a computed column is no column of the records.
     """
-    known, names = frozenset(decoded), {folded(name) for name in taken}
+    decoded_names, names = frozenset(decoded), {folded(name) for name in taken}
     return pa.schema(
-        [pa.field(name, fields[name]) for name in sorted(fields) if name in known or folded(name) not in names]
+        [pa.field(name, fields[name]) for name in sorted(fields) if name in decoded_names or folded(name) not in names]
     )
 
 
@@ -124,11 +124,11 @@ def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> li
     """Fields with values that find no place in the columns, as dotted paths."""
     chosen = {field.name: field.type for field in columns}
     result: list[str] = []
-    for name, seen in fields.items():
+    for name, counts in fields.items():
         if name not in chosen:
-            result += [name] if seen.shows_values else []
+            result += [name] if counts.shows_values else []
             continue
-        kind, inner = chosen[name], seen
+        kind, inner = chosen[name], counts
         while inner.items is not None and pa.types.is_list(kind):
             kind, inner = kind.value_type, inner.items
         if pa.types.is_struct(kind):

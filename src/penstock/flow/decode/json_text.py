@@ -45,10 +45,10 @@ class JsonObject(dict[str, Any]):
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = JsonObject(pairs)
     if len(members) != len(pairs):
-        rest = [name for name, _ in pairs]
+        repeated = [name for name, _ in pairs]
         for name in members:
-            rest.remove(name)
-        members.doubled = frozenset(rest)
+            repeated.remove(name)
+        members.doubled = frozenset(repeated)
     return members
 
 

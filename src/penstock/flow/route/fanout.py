@@ -185,8 +185,8 @@ class Fanout:
         missing = offsets[belongs] >= start
         if not missing.all():
             # A process that died left the type ahead: it has these records, wherever they belong.
-            there = len(chosen) - int(missing.sum())
-            self._tallies.add(type_key, Share(Counts(skipped=there)))
+            present = len(chosen) - int(missing.sum())
+            self._tallies.add(type_key, Share(Counts(skipped=present)))
             lacking: Rows = chosen[missing]
             return lacking
         if type_key.type not in piece.left:

@@ -14,7 +14,7 @@ from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
-from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, with_columns
 from penstock.flow.write.manifest import Counts, ranges_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
@@ -71,7 +71,7 @@ class Filer:
         faults: Faults = {}
         times = event_times(kind.event_time, good, faults)
         faults |= self._bounds.outside(times, good.kafka.column("timestamp"))
-        body = fit_columns(beside(good.columns, computed.columns), kind.target)
+        body = fit_columns(with_columns(good.columns, computed.columns), kind.target)
         offsets = good.kafka.column("offset")
         kept = rows_without(good.kafka.num_rows, faults)
         if len(kept) < good.kafka.num_rows:

@@ -67,11 +67,11 @@ class ValueCodes:
     """Route values to codes."""
 
     def __init__(self, codes: Mapping[str, int] | Mapping[bytes, int], kind: pa.DataType) -> None:
-        self._known = pa.array(list(codes), kind)
+        self._values = pa.array(list(codes), kind)
         self._codes = np.array([*codes.values(), UNKNOWN], np.int16)
 
     def of(self, values: pa.Array) -> Codes:
-        places = pc.index_in(values, self._known).fill_null(len(self._known))
+        places = pc.index_in(values, self._values).fill_null(len(self._values))
         codes: Codes = self._codes[places.to_numpy(zero_copy_only=False)]
         return codes
 

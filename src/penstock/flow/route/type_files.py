@@ -125,8 +125,8 @@ class TypeFiles(FilePool[PileKey]):
         last = span.last
         if not stats:
             stats = self._place_stats(key, span, file.rows)
-        told = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
-        share = Share(quarantine_files=(told,)) if key.day is None else Share(files=(told,))
+        staged = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
+        share = Share(quarantine_files=(staged,)) if key.day is None else Share(files=(staged,))
         self._by_type[key.type_key] = self._by_type.get(key.type_key, Share()) + share
 
     def _place_stats(self, key: PileKey, span: _Span, rows: int) -> str:

@@ -103,10 +103,10 @@ def replayed_name(run: str, unique: str) -> str:
 
 def with_content(name: str, content: Content) -> str:
     """The same name, with the content of its file in it."""
-    told = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
-    if content_of(told) != content:
-        raise ValueError(f"not a file name of ours: {told}")
-    return told
+    full_name = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
+    if content_of(full_name) != content:
+        raise ValueError(f"not a file name of ours: {full_name}")
+    return full_name
 
 
 def content_of(path: str) -> Content | None:

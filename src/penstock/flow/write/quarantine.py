@@ -41,16 +41,16 @@ _VARYING = (
 def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.RecordBatch:
     """Bad rows in the columns of the quarantine table."""
     count = len(bad.errors)
-    known = {
+    constants = {
         "job": pa.repeat(job, count),
         "topic_id": pa.repeat(topic_id, count),
         "error": bad.errors,
         "batch": pa.repeat(batch_id, count),
         "quarantined_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC")), count),
     }
-    there = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **known}
+    columns = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **constants}
     nothing = pa.nulls(count)
-    arrays = [there.get(item.name, nothing).cast(item.type) for item in QUARANTINE_SCHEMA]
+    arrays = [columns.get(item.name, nothing).cast(item.type) for item in QUARANTINE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
 
 
@@ -66,10 +66,12 @@ def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
     rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
     result = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
-    return [Reason(item["kind"], item["row_count"], told_error(partition, bad, item["row_min"])) for item in result]
+    return [
+        Reason(item["kind"], item["row_count"], described_error(partition, bad, item["row_min"])) for item in result
+    ]
 
 
-def told_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
+def described_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
     """Where a bad row stands in the log, and why it is bad."""
     topic, number = partition
     return f"{topic}/{number} offset {bad.kafka.column('offset')[row].as_py()}: {bad.errors[row].as_py()}"

@@ -47,8 +47,8 @@ class Share:
     def __add__(self, other: Share) -> Share:
         return Share(
             counts=self.counts + other.counts,
-            first=min(_known(self.first, other.first), default=None),
-            event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
+            first=min(_not_none(self.first, other.first), default=None),
+            event_ms_max=max(_not_none(self.event_ms_max, other.event_ms_max), default=None),
             days=_sums(self.days, other.days),
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
@@ -122,5 +122,5 @@ def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count}
 
 
-def _known(*numbers: int | None) -> list[int]:
+def _not_none(*numbers: int | None) -> list[int]:
     return [number for number in numbers if number is not None]

@@ -108,8 +108,8 @@ class Outcome:
         return pq.ParquetFile(Path(self.flow.root_url) / file.path).read()
 
     def footer(self, file: StagedFile) -> dict[str, Any]:
-        words = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
-        facts: dict[str, Any] = json.loads(words[b"penstock"])
+        metadata = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
+        facts: dict[str, Any] = json.loads(metadata[b"penstock"])
         return facts
 
     def offsets(self, name: str) -> list[int]:

@@ -53,7 +53,7 @@ def spelled(parts: list[tuple[str, str, str, str, str]]) -> bytes:
 
 records = st.one_of(
     st.lists(members, max_size=4).map(spelled),
-    st.lists(members, max_size=4).map(lambda rest: spelled([('"type"', "", " ", '"a"', ""), *rest])),
+    st.lists(members, max_size=4).map(lambda others: spelled([('"type"', "", " ", '"a"', ""), *others])),
     st.sampled_from(NOT_RECORDS),
 )
 
@@ -166,11 +166,11 @@ def test_the_outcome_of_a_record_depends_on_the_record_alone(
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
 def test_records_decoded_together_have_the_same_values_as_alone(batch: list[bytes], path: tuple[str, ...]) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
-    assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
-    together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
+    routed = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
+    assert routed.batch.column("offset").to_pylist() == sorted(routed.batch.column("offset").to_pylist())
+    together = dict(zip(routed.batch.column("offset").to_pylist(), routed.values.to_pylist(), strict=True))
     together.update(
-        dict(zip(settled.bad.kafka.column("offset").to_pylist(), settled.bad.errors.to_pylist(), strict=True))
+        dict(zip(routed.bad.kafka.column("offset").to_pylist(), routed.bad.errors.to_pylist(), strict=True))
     )
     alone: dict[int, str | None] = {}
     for row, record in enumerate(batch):

@@ -107,14 +107,14 @@ def refused(
 ) -> dict[int, str]:
     """The records that `read` refuses for a reason; between two of them there is no step in Python."""
     reasons: dict[int, str] = {}
-    rest = iter(records)
-    results = map(read, rest)
+    remaining = iter(records)
+    results = map(read, remaining)
     while True:
         try:
             deque(results, maxlen=0)
             return reasons
         except _REFUSALS as error:
-            number = len(records) - length_hint(rest) - 1
+            number = len(records) - length_hint(remaining) - 1
             reason = reason_of(records[number], error)
             if reason is not None:
                 reasons[number] = reason

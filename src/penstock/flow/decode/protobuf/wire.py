@@ -68,14 +68,14 @@ class WireReader:
         arrays: dict[str, pa.Array] = {}
         for field in self._fields:
             rows = cursor.rows_at(field)
-            wanted = field.descriptor.name in self._names
+            requested = field.descriptor.name in self._names
             if field.wire == _BYTES:
                 starts, lengths = cursor.texts(rows)
-                if wanted:
+                if requested:
                     arrays[field.descriptor.name] = self._text(field.descriptor, cursor, rows, starts, lengths)
             else:
                 numbers = cursor.numbers(rows, field)
-                if wanted:
+                if requested:
                     arrays[field.descriptor.name] = self._number(field.descriptor, rows, numbers)
         cursor.check_end()
         return [arrays[name] for name in self._names]
