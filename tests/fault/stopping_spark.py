@@ -1,4 +1,4 @@
-"""python -m tests.fault.stopping_spark JOB...: `run --once`, and somebody stops the context under the first batch."""
+"""python -m tests.fault.stopping_spark JOB...: `run --once`, and the context is stopped during the first batch."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Recorder:
         self.events.append((event.name, event.facts()))
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        return [fields for each, fields in self.events if each == name]
+        return [fields for event, fields in self.events if event == name]
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class Pipe:
         recorder: Recorder | None = None,
         open_log: OpenLog = open_log_of,
     ) -> Recorder:
-        """`run --once`: up to the end that the topics have at its start; returns what this run told."""
+        """`run --once`: up to the end that the topics have at its start; returns the events of this run."""
         recorder = recorder or Recorder()
         opened: list[Rounds[Any]] = []
 
@@ -210,7 +210,7 @@ def crash_at(step: str) -> AtStep:
 
 
 def once_at(step: str, act: Callable[[], object]) -> AtStep:
-    """Somebody acts while we are at a step, the first time that we reach it."""
+    """Calls `act` at a step, the first time that it is reached."""
     waiting = [act]
 
     def at_step(reached: str) -> None:

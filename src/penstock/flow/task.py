@@ -50,7 +50,7 @@ class Flow(TableFlow):
     """The decoded fields and the computed columns: what `sql:` sees."""
     sql: SqlSpec | None
     drop: frozenset[str] = frozenset()
-    """Decoded fields that are no columns of the table."""
+    """Decoded fields that are not columns of the table."""
 
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on)
@@ -134,7 +134,7 @@ class SliceWriter(StagingTask[Flow]):
     """The last steps of rows: they take the table's columns, and those that it cannot take are bad."""
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
-        """Write rows that came from the Kafka rows beside them; one that the table cannot take is bad."""
+        """Write rows that were decoded from these Kafka rows; one that the table cannot take is bad."""
         fitted = fit_columns(rows, self._flow.table.schema)
         faults = self._flow.row_faults(fitted, kafka)
         if faults:

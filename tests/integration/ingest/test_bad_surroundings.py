@@ -115,7 +115,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
         assert f"Kafka at {nobody_listens} does not answer" in process.errors
         assert "hint: is the broker up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]
-    assert {name: each["error"] for name, each in failed.items()} == {
+    assert {name: event["error"] for name, event in failed.items()} == {
         "away": "TransientError",
         "closed": "UserError",
         "sealed": "UserError",

@@ -56,14 +56,14 @@ def test_a_struct_of_several_shapes_is_one_struct_and_grows_with_later_batches(
     ]
     frame = pipe.spark.read.format("delta").load(pipe.table).orderBy("id")
     rows = frame.select("id", "place.city", "place.zip", "place.spots", "place.land.code").collect()
-    assert [(*row[:3], row[3] and [tuple(each) for each in row[3]], row[4]) for row in rows] == expected
+    assert [(*row[:3], row[3] and [tuple(spot) for spot in row[3]], row[4]) for row in rows] == expected
     read = [(row["id"], row["place"] or dict.fromkeys(("city", "zip", "spots", "land"))) for row in rows_of(pipe)]
     assert [
         (
             number,
             place["city"],
             place["zip"],
-            place["spots"] and [tuple(each.values()) for each in place["spots"]],
+            place["spots"] and [tuple(spot.values()) for spot in place["spots"]],
             place["land"] and place["land"]["code"],
         )
         for number, place in read

@@ -1,4 +1,4 @@
-"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+"""Staged files are checked before the commit: a missing file is never committed."""
 
 from __future__ import annotations
 

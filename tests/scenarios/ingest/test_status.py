@@ -1,4 +1,4 @@
-"""`status` says how a job stands, from its table and its log."""
+"""`status` shows the state of a job, from its table and its log."""
 
 from __future__ import annotations
 

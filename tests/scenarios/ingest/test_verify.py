@@ -98,7 +98,7 @@ def test_a_row_of_a_partition_that_was_never_read_is_named(job: JobSpec) -> None
 
 
 def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> None:
-    """The commit marker of the transaction at offset 2 is no record."""
+    """The commit marker of the transaction at offset 2 is not a record."""
     name = topic()
     produce(name, ["a", "b"], transactional=True)
     produce(name, ["c"])
@@ -182,13 +182,13 @@ def test_both_incarnations_of_a_recreated_topic_may_have_the_same_offsets(
     compact(table.table, 1 << 20)
     after = verify(job)
     assert failed(after) == []
-    assert not after.ok, "nothing tells the lives of compacted rows apart"
+    assert not after.ok, "the incarnations of compacted rows cannot be distinguished"
 
 
 def test_rows_lost_and_doubled_after_a_recreated_topic_and_a_compaction_are_not_proven(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
-    """As many rows as were written, of which nothing tells the incarnation: 3 is gone from both, 4 is there twice."""
+    """The number of rows is right and their incarnation unknown: 3 is missing in both, 4 is duplicated."""
     table = filled(job)
     recreated(job, topic, produce)
     zero, one = partitions_of(job)

@@ -44,12 +44,12 @@ def rows() -> list[dict[str, Any]]:
             "interval": window.interval,
             "window_start": datetime.fromtimestamp(window.start, UTC),
             "window_end": datetime.fromtimestamp(window.start + SECONDS[window.interval], UTC),
-            "count": found.count,
-            "sum": found.sum,
-            "min": found.min,
-            "max": found.max,
+            "count": totals.count,
+            "sum": totals.sum,
+            "min": totals.min,
+            "max": totals.max,
         }
-        for window, found in expected_windows(value for _, value in metric_records(SAMPLE)).items()
+        for window, totals in expected_windows(value for _, value in metric_records(SAMPLE)).items()
     ]
 
 

@@ -145,7 +145,7 @@ def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, 
         ("[1]", "['01']", 8, "types.fs.values[0]", "no type marker"),
         ("[1]", "[2147483648]", 8, "types.fs.values[0]", "no type marker"),
         ("[1]", "['1000']", 9, "types.gc.values[0]", "means type fs already"),
-        ("timestamp_millis(timestamp)", "timestamp", 6, "event_time", "in types fs, gc: timestamp is no time"),
+        ("timestamp_millis(timestamp)", "timestamp", 6, "event_time", "in types fs, gc: timestamp is not a time"),
     ],
 )
 def test_a_wrong_value_of_a_garmadon_export_is_reported_at_its_location(

@@ -1,4 +1,4 @@
-"""An error of ours that a Spark task raised keeps its branch, its detail and its hint on the way to the driver."""
+"""A Penstock error that a Spark task raised keeps its branch, its detail and its hint on the way to the driver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Computed columns: the expressions of a job over decoded rows, with Arrow kernels.
 
-A row for which an expression has no answer (`day` of a text that is no time) is bad, not its batch. Null in, null out.
+A row for which an expression has no answer (`day` of a text that is not a time) is bad; its batch is not. Null gives null.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Faults = dict[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Computed columns beside the rows that have them all; the other rows are bad."""
+    """Computed columns, with the rows that have a value in each; the other rows are bad."""
 
     columns: pa.RecordBatch
     rows: DecodedRows
@@ -124,7 +124,7 @@ def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> p
         raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
     for constant in constants:
         if not casts(constant, common):
-            raise UserError(f"{to_text(call)}: the constant {constant} is no {common}")
+            raise UserError(f"{to_text(call)}: the constant {constant} is not of type {common}")
     return common
 
 

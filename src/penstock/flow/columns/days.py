@@ -51,7 +51,7 @@ def time_fault(expression: Expression, schema: pa.Schema) -> str | None:
         return error.primary
     text = to_text(expression)
     hint = f"; write timestamp_millis({text}), or _seconds or _micros" if pa.types.is_integer(kind) else ""
-    return None if is_time(kind) else f"{text} is no time: it is of type {job_type_name(kind)}{hint}"
+    return None if is_time(kind) else f"{text} is not a time: it is of type {job_type_name(kind)}{hint}"
 
 
 class DayBounds:

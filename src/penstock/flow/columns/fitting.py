@@ -126,7 +126,7 @@ def fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(fitted, fields=list(kind), mask=null_mask(array))
     if pa.types.is_list(kind) and pa.types.is_list(array.type) and pa.types.is_nested(kind.value_type):
         if array.offset:
-            # Arrow takes no mask beside offsets that begin elsewhere.
+            # Arrow accepts no mask for a list array with an offset.
             array = array.take(pa.array(range(len(array)), pa.int64()))
         items = fit_array(array.values, kind.value_type)
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))

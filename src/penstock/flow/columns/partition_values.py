@@ -94,7 +94,7 @@ def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
 
 
 def _not_text(column: pa.Array) -> list[int]:
-    """Rows whose bytes are no UTF-8: what Spark makes of bytes may be so."""
+    """Rows whose text is not UTF-8: Spark may return such bytes as text."""
     try:
         column.validate(full=True)
         return []

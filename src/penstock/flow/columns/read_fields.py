@@ -1,6 +1,6 @@
 """Fields that the job file itself reads: a type whose columns are inferred has them, whatever its first records show.
 
-Otherwise one odd record could fix columns that the event time or a computed column can never be taken from.
+Otherwise one unusual record could fix column types from which the event time or a computed column cannot be taken.
 """
 
 from __future__ import annotations

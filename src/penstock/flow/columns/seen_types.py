@@ -1,6 +1,6 @@
 """What the values of new fields show, counted, the types that columns for them get, and which become columns.
 
-The records of a whole batch decide, not the oddest of them. Types that fit each other are widened together: whole
+The records of a whole batch decide, not one unusual record. Types that fit each other are widened together: whole
 numbers and fractions to double, objects and lists member by member. Of those that do not fit each other the one that
 most records show wins, and the other records will not fit the column. Null, `[]` and `{}` show no type.
 """
@@ -110,9 +110,9 @@ def column_types(fields: Mapping[str, SeenTypes]) -> dict[str, pa.DataType]:
 
 
 def addable(fields: Mapping[str, pa.DataType], taken: Iterable[str], decoded: Iterable[str] = ()) -> pa.Schema:
-    """Those that a table can take beside the columns that it has; a field that is decoded already brings new members.
+    """The fields that a table with the columns `taken` can add; a field that is decoded already brings new members.
 
-    Delta compares names without case. A name that is taken by a computed column is no column of the records.
+    Delta compares names without case. A name that a computed column has taken cannot be a column of the records.
     """
     decoded_names, names = frozenset(decoded), {folded(name) for name in taken}
     return pa.schema(
@@ -137,7 +137,7 @@ def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> li
 
 
 def to_json(fields: Mapping[str, SeenTypes]) -> str:
-    """In ASCII, because names of fields may hold what is no character; without zeros, and empty if there are none."""
+    """In ASCII, because names may hold half of a surrogate pair; without zeros, and empty if there are no fields."""
     return json.dumps(msgspec.to_builtins(fields)) if fields else ""
 
 

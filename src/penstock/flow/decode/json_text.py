@@ -53,7 +53,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 
 def _refuse_constant(name: str) -> None:
-    raise MisfitError(f"not JSON: {name} is no number there")
+    raise MisfitError(f"not JSON: {name} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(

@@ -66,7 +66,7 @@ class TypeFiles(FilePool[PileKey]):
         """Files of each in all, once they are known."""
 
     def begin(self, partition: PartitionKey, first_offset: int) -> None:
-        """Tell where the task's piece of the partition begins to have records."""
+        """Note the first record of the task's piece of the partition."""
         self._first_offsets.setdefault(partition, first_offset)
 
     @contextmanager

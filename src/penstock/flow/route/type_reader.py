@@ -40,7 +40,7 @@ class TypeReader:
     """Reads the records of one type whose route value is text, or those whose value is `numeric`.
 
     Where the schema lacks the route field it is read too, so that every record can be proved; the job file names that
-    field, so it is no new field under any policy.
+    field, so no policy treats it as a new field.
     """
 
     def __init__(self, flow: FanoutFlow, kind: TypeFlow, *, numeric: bool) -> None:

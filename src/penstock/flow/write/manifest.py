@@ -1,4 +1,4 @@
-"""What is said of staged files and of the records that were read: the words of a task's report and of a commit."""
+"""Staged files, counts and offset ranges: the values in a task's report and in a commit."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Share:
     failed: str = ""
     """Why the type could not be written; its files are then left to vacuum."""
     new_fields: str = ""
-    """What fields show that its columns lack, as `flow.seen_types` writes it."""
+    """What fields show that its columns lack, as `flow.columns.seen_types` writes it."""
     replayed: Ranges = ()
     """Of a replay: the offsets of the written rows."""
     sums: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Share:
     def as_failed(self, reason: str) -> Share:
         """Of a type that could not be written: its records are only counted, for they are read again."""
         counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
-        # The reason may quote a record, and with it what is no character.
+        # The reason may quote a record, and with it half of a surrogate pair.
         printable = reason.encode("utf-8", "backslashreplace").decode()
         return Share(counts, self.first, failed=printable)
 

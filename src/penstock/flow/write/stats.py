@@ -46,7 +46,7 @@ class LeafColumn:
 
 
 class FileStats:
-    """The statistics of one file in the making, whose rows have the schema."""
+    """The statistics of one file while it is written; its rows have the schema."""
 
     def __init__(self, schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> None:
         self._leaves = _indexed_leaves(schema, indexed_columns_max)
@@ -117,7 +117,7 @@ def _leaf_count(kind: pa.DataType) -> int:
 def _bounds(
     leaf: LeafColumn, columns: list[Any], long_texts: tuple[str, str] | None
 ) -> tuple[Bound | None, Bound | None]:
-    """The least and the greatest value as JSON wants them; `None` for one that JSON cannot hold."""
+    """The least and the greatest value as Delta's JSON has them; `None` for one that JSON cannot hold."""
     text = _spelling(leaf.kind)
     with_values = [column for column in columns if column.num_values]
     bounded = [value for value in with_values if value.has_min_max]

@@ -1,4 +1,4 @@
-"""JSON records: which become rows, which are bad, and what the bad ones say."""
+"""JSON records: which become rows, which are bad, and their reasons."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def kafka_part(
 
 
 def type_flow(name: str, schema: pa.Schema | None, **changes: Any) -> TypeFlow:
-    """A type whose route value is its name, filed by the Kafka time unless it is told otherwise."""
+    """A type whose route value is its name, filed by the Kafka time by default."""
     target = None if schema is None else pa.schema([*schema, ("offset", pa.int64())])
     facts: dict[str, Any] = {
         "values": (name,),

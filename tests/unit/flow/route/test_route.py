@@ -1,4 +1,4 @@
-"""A record goes to the type that its route value means, whatever stands around that value and beside the record."""
+"""A record goes to the type that its route value means, whatever surrounds the value, and whatever other records hold."""
 
 from __future__ import annotations
 
@@ -90,10 +90,12 @@ def fits(value: Any, kind: pa.DataType, known_only: bool) -> bool:
     return isinstance(value, Number) and set(value) <= set("-0123456789") and abs(int(value)) < 2**63
 
 
-def all_fit(found: Members, fields: list[pa.Field], known_only: bool) -> bool:
-    if known_only and not set(found) <= {field.name for field in fields}:
+def all_fit(members: Members, fields: list[pa.Field], known_only: bool) -> bool:
+    if known_only and not set(members) <= {field.name for field in fields}:
         return False
-    return all(item.name not in found.twice and fits(found.get(item.name), item.type, known_only) for item in fields)
+    return all(
+        item.name not in members.twice and fits(members.get(item.name), item.type, known_only) for item in fields
+    )
 
 
 def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only: bool) -> tuple[str, bool]:
@@ -123,7 +125,7 @@ def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only
 
 
 def with_route_field(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field]:
-    """The job file names the route field, so it is known wherever a struct has room for it."""
+    """The job file names the route field, so it is known wherever the schema has a struct for it."""
     named = {field.name: field for field in fields}
     if path[0] not in named:
         return [*fields, pa.field(path[0], kind)] if len(path) == 1 else fields
@@ -280,7 +282,7 @@ def shown_fate(folder: Path, value: bytes) -> str:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b'{"type": "nobody"}', 'its type "nobody" is not known'),
+        (b'{"type": "other"}', 'its type "other" is not known'),
         (b'{"type": 12}', 'its type "12" is not known'),
         (b'{"n": 1}', "has no type: no text or whole number at type"),
         (b'{"type": 1.5}', "has no type: no text or whole number at type"),

@@ -1,4 +1,4 @@
-"""The files of a task: within their limits, told apart by their names, and telling in their footers what they are."""
+"""The files of a task: within their limits, with unique names, and with their content described in their footers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ GIVEN_TWICE = ": given twice"
 TINY_EXPONENT = r"[eE]-0*[1-9][0-9]{2}"
 """Arrow reads past the end of a table for such a decimal: it refuses the number, or takes it for 0."""
 SUSPICIOUS_NUMBER = r'[eE]-0*[1-9][0-9]|[eE]\+?0*[1-9][0-9]{2}|[0-9.]{77}|(?i:nan|inf)|"[-+0-9.eE_ ]*[_ ][-+0-9.eE_ ]*"'
-"""Occurs in records with odd numbers, and in a few others."""
+"""Matches every record with a number that only Arrow refuses or misreads, and a few others."""
 LONG_ZEROS = b"0" * 19
 """Occurs in every decimal that Arrow takes for another number than 0: with that many zeros, and an exponent."""
 

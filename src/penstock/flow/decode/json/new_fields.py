@@ -32,7 +32,7 @@ _NOTHING: FieldTree = {}
 
 
 class MapOf(NamedTuple):
-    """Stands for a map, whose keys are no fields, with the names below its values."""
+    """Stands for a map, whose keys are not fields, with the names below its values."""
 
     values: FieldTree | MapOf | pa.Decimal128Type | None
 

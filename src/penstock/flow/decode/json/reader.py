@@ -224,7 +224,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def _is_read_by_msgspec(kind: pa.DataType) -> bool:
-    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be odd text."""
+    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be other text."""
     return kind in _AS_TEXT or (kind in _PLAIN and kind != pa.float32())
 
 
@@ -290,7 +290,7 @@ def _text_type(kind: pa.DataType, known_only: bool) -> Any:
 
 
 def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:
-    """Raise `pa.ArrowInvalid`, in Arrow's words, if a map gives a key twice, of which msgspec kept one."""
+    """Raise `pa.ArrowInvalid`, with Arrow's message, if a map gives a key twice: msgspec keeps only one of them."""
     if text.count(b'"') == _ENCODE(maps).count(b'"') and b"\\u0022" not in text:
         return
     for members in parse(text):

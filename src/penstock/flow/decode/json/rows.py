@@ -34,10 +34,10 @@ from penstock.flow.rows import Decoded
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _DECIMAL = "decimal256"
-"""In the words of Arrow for a decimal that it refuses."""
+"""Part of Arrow's message for a decimal that it refuses."""
 _GIVEN_TWICE = re.compile(r"Column\((?:.*/)?([^/]+)\) was specified twice in row \d+$", re.DOTALL)
 _NAMES_TWICE_MAX = 8
-"""That are looked for in all records, unless the first of them have more."""
+"""How many duplicated names are searched for in all records, unless the first records have more."""
 _SAMPLE_RECORDS = 256
 _REASON_CHARACTERS_MAX = 120
 
@@ -46,7 +46,7 @@ _REASON_CHARACTERS_MAX = 120
 class _Candidates:
     """Records that may still become rows, as Arrow reads them.
 
-    `rows` are their numbers in the batch, `errors` says why other rows of it are bad.
+    `rows` are their numbers in the batch, `errors` has the reasons why other rows of it are bad.
     """
 
     texts: pa.Array

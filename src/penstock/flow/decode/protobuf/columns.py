@@ -137,7 +137,7 @@ def _timestamps(values: Sequence[Any]) -> pa.Array:
     believed = (seconds >= _SECONDS_MIN) & (seconds < _SECONDS_END) & (nanos >= 0) & (nanos < _NANOS_END)
     if not believed.all():
         first = int(np.argmin(believed))
-        raise MisfitError(f"{seconds[first]} s {nanos[first]} ns is no time of the years 1 to 9999")
+        raise MisfitError(f"{seconds[first]} s {nanos[first]} ns is not a time of the years 1 to 9999")
     return pa.array(seconds * 1_000_000 + nanos // 1000).view(_UTC_MICROS)
 
 

@@ -1,8 +1,8 @@
 """Flat messages straight from their wire format into columns, field by field over a whole array of them.
 
 The fast path of the protobuf reader. It takes messages as serialisers write them: known fields, each once, in the
-order of their numbers, none of them repeated or a message. Whatever else comes is refused as a whole and read by the
-library, whose word counts: no record is bad because of anything here.
+order of their numbers, none of them repeated or a message. Any other array of messages is refused as a whole and read
+by the library, which alone decides whether a record is bad.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class _Cursor:
     def _varints(self, rows: _Rows, at: Integers) -> _Numbers:
         words = self._words[at]
         last = ~words & _ENDS
-        # All bits up to the first byte that does not say "more follows".
+        # All bits up to the first byte without the continuation bit.
         inside = last ^ (last - np.uint64(1))
         sizes = np.bitwise_count(inside).astype(np.int64) >> 3
         numbers = _seven_bits(words & inside)
