@@ -1,10 +1,10 @@
 """What a task of a job with one table does with its records: decode, compute columns, write staged files, count.
 
-Without `sql:` the whole way is one `mapInArrow` (`fused_stage`). With it, Spark's projection stands between
+Without `sql:` all steps are one `mapInArrow` (`fused_stage`). With it, Spark's projection runs between
 `decode_stage` and `write_stage`; hidden columns carry what the last stage needs to write and count (RULES P4).
 
-The table is what a type is to a job with types, and takes every record: so nothing is routed, a failure to write is the
-batch's, and files are distinguished by the table's partition columns instead of days.
+The table is what a type is to a job with types, and takes every record: so nothing is routed, a failure to write
+fails the batch, and files are distinguished by the table's partition columns instead of days.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class StagingTask(Generic[FlowT]):
 
 
 class SliceWriter(StagingTask[Flow]):
-    """The last steps of rows: they take the table's columns, and those that it cannot take are bad."""
+    """Fits rows to the table's columns and writes them; rows that the table cannot take are bad."""
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
         """Write rows that were decoded from these Kafka rows; one that the table cannot take is bad."""
@@ -149,7 +149,7 @@ class SliceWriter(StagingTask[Flow]):
             self._lane(key).rows.write(self._flow.completed(key, fitted, kafka))
 
     def _refuse(self, key: PartitionKey, kafka: pa.RecordBatch, faults: Mapping[int, str]) -> None:
-        """Quarantine rows; after `sql:` their bytes are gone, so they are named and the batch is run again."""
+        """Quarantine rows; after `sql:` their bytes are missing, so they are reported and the batch is run again."""
         bad = bad_rows(kafka, faults)
         if "value" in kafka.schema.names:
             self.quarantine(key, bad)
@@ -162,7 +162,7 @@ class SliceWriter(StagingTask[Flow]):
 
 
 class TableTask(SliceWriter):
-    """The whole way of a record, where no `sql:` stands in it."""
+    """All steps of a record in a job without `sql:`."""
 
     def __init__(self, flow: Flow) -> None:
         super().__init__(flow)

@@ -43,7 +43,6 @@ def delta_frame(spark: SparkSession, path: str, version: int | None = None) -> D
 
 
 def table_properties(spark: SparkSession, path: str) -> dict[str, str]:
-    """The properties of a table."""
     quoted = spark_path(path).replace("`", "``")
     with _explained(spark, path):
         return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES delta.`{quoted}`").collect()}

@@ -41,7 +41,7 @@ _OWN_ERROR = re.compile(
 
 
 class BatchFailedError(TransientError):
-    """The Spark job of a batch failed for a reason that may be a record's."""
+    """The Spark job of a batch failed for a reason that may lie in a record."""
 
 
 class SparkStoppedError(TransientError):

@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, whatever it writes: it runs, records that break it are found, reports are checked."""
+"""The Spark job of a batch: run it, find the records that break it, and check its reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Records = Callable[[Sequence[Slice]], RecordFrame]
 
 @dataclass(frozen=True, slots=True)
 class LogRecords:
-    """Reads slices from the log; the same slices in the same pieces, however many cores come and go meanwhile."""
+    """Reads slices from the log; the same slices in the same pieces, even if the number of cores changes."""
 
     session: SparkSession
     log: Log

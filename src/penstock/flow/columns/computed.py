@@ -1,6 +1,6 @@
 """Computed columns: the expressions of a job over decoded rows, with Arrow kernels.
 
-A row for which an expression has no answer (`day` of a text that is not a time) is bad; its batch is not. Null gives null.
+A row for which an expression has no answer (`day` of a text that is not a time) is bad, not its batch. Null gives null.
 """
 
 from __future__ import annotations

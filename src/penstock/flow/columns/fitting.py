@@ -1,7 +1,7 @@
-"""How the columns of two schemas meet: names are compared as Delta compares them, without case and at every depth.
+"""Fitting the columns of two schemas: names are compared as Delta compares them, without case and at every depth.
 
-The table's spelling and order stand. What one side has under another spelling is the same column; it is never filled
-with nulls, and what has no place in the table is an error, never dropped.
+The table's spelling and order apply. A column under another spelling is the same column, so it is never filled with
+nulls; a column that the table lacks is an error and never dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Conflict(NamedTuple):
 
 
 def folded(name: str) -> str:
-    """What two names have in common that are one column to Delta."""
+    """The name in lower case: equal for names that are one column to Delta."""
     return name.lower()
 
 

@@ -1,4 +1,4 @@
-"""Partition values: rows apart by them, their text in the Delta log, and folders for readers that look at paths."""
+"""Partition values: rows split by them, their text in the Delta log, and folders for readers that look at paths."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.job.schema import job_type_name
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
-"""Where file systems end a name."""
+"""The longest name that common file systems take."""
 FOLDERS_BYTES_MAX = 700
-"""Of all folders of a path together: object stores end a whole key at 1,024."""
+"""Of all folders of a path together: object stores limit a key to 1,024 bytes."""
 
 Values = tuple[str | None, ...]
 

@@ -1,4 +1,4 @@
-"""The port of all decoders, and the one that a job asks for."""
+"""The interface of all decoders, and the choice of a job's decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """Looks at nothing: the payload of a record is its only column."""
+    """Decodes nothing: the payload of a record is its only column."""
 
     schema: pa.Schema
     wrapping: Wrapping

@@ -3,8 +3,7 @@
 The guess reads what follows the first `"name"` of the text; it may be wrong about nested or quoted text, so it
 counts only where the decoded record has that value. The truth is the value at the path, a string or a whole number:
 taken from a whole batch by Arrow's reader, or singly where that one refuses a record. A record that is not a JSON
-object,
-or gives a name on the path twice, has no type and is bad.
+object, or gives a name on the path twice, has no type and is bad.
 """
 
 from __future__ import annotations

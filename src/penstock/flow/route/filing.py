@@ -50,7 +50,7 @@ class Filer:
         filed = _Filed((), ())
         with self.files.isolated(type_key):
             filed = self._filed(self._flow.types[type_key.type], rows)
-        # Beyond the isolation: what waits longest may be written now, and that may be another type's.
+        # Outside of the isolation: this may write waiting rows of another type.
         self.tallies.add(type_key, Share(event_ms_max=filed.event_ms_max))
         for bad in filed.bad:
             self.quarantine(type_key, bad)

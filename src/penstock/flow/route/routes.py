@@ -111,7 +111,7 @@ class PlainRouter:
 
 
 def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
-    """The batch with unwrapped and wrapped values, the records that cannot be unwrapped, and the rows for the next call."""
+    """The batch with unwrapped and wrapped values, records that cannot be unwrapped, and the rows for the next call."""
     if wrapping.payload is Payload.PLAIN or WRAPPED in batch.schema.names:
         return batch, bad_rows(batch, {}), None
     records = open_records(batch, wrapping, TombstonePolicy.ROW)

@@ -11,7 +11,7 @@ import msgspec
 from penstock.logs.log import EpochMark
 
 PartitionKey = tuple[str, int]
-"""(topic, partition number): inside a batch a topic has one id, so the topic id is the driver's business."""
+"""(topic, partition number): inside a batch a topic has one id, so only the driver needs the topic id."""
 Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
 """Per partition the last records of the pieces that were read."""
 Ranges = tuple[tuple[int, int], ...]

@@ -69,7 +69,7 @@ class ParquetFile:
         return footer
 
     def end(self) -> pq.FileMetaData:
-        """Write the last bytes; only `close`, which may be called in another thread, makes sure that they stay."""
+        """Write the last bytes; only `close`, which may be called in another thread, makes them durable."""
         self._parquet.close()
         self._stream.flush()
         return self._footers[0]
@@ -78,7 +78,7 @@ class ParquetFile:
         self._sink.close()
 
     def abandon(self) -> None:
-        """Let go of the file after an error; what lies in the folder is vacuum's (RULES C2)."""
+        """Close the file after an error; vacuum deletes what was written (RULES C2)."""
         self._sink.abandon()
         try:
             # The last bytes go to a sink that drops them.

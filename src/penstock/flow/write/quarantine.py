@@ -66,13 +66,11 @@ def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
     rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
     result = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
-    return [
-        Reason(item["kind"], item["row_count"], described_error(partition, bad, item["row_min"])) for item in result
-    ]
+    return [Reason(item["kind"], item["row_count"], error_text(partition, bad, item["row_min"])) for item in result]
 
 
-def described_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
-    """Where a bad row stands in the log, and why it is bad."""
+def error_text(partition: PartitionKey, bad: BadRows, row: int) -> str:
+    """The place of a bad row in the log, and why it is bad."""
     topic, number = partition
     return f"{topic}/{number} offset {bad.kafka.column('offset')[row].as_py()}: {bad.errors[row].as_py()}"
 

@@ -76,7 +76,7 @@ class TaskReport:
     """Why records were quarantined; a bounded number of kinds."""
     marks: Marks = field(default_factory=dict)
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
-    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
+    """Records found bad after their bytes were dropped, with the reason; the batch runs again without them."""
 
 
 def report_batch(report: object) -> pa.RecordBatch:
@@ -85,7 +85,7 @@ def report_batch(report: object) -> pa.RecordBatch:
 
 
 def encode_report(report: object) -> bytes:
-    """It is needed until its batch is committed and is stored nowhere."""
+    """Reports are needed until their batch is committed, and are not stored."""
     return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 

@@ -1,7 +1,7 @@
 """Delta statistics of a file, taken from the footer that the Parquet writer has made anyway.
 
-A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows. No more than
-that: deltalake's Arrow data set takes a missing bound for one that no row passes, and skips the file.
+A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows. No other
+bound is left out: deltalake's Arrow data set skips a file whose bound is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A record goes to the type that its route value means, whatever surrounds the value, and whatever other records hold."""
+"""A record goes to the type that its route value means, whatever surrounds the value or is in other records."""
 
 from __future__ import annotations
 

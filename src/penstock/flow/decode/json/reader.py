@@ -43,8 +43,6 @@ _DECODERS_KEPT_MAX = 512
 Rows = Sequence[int] | npt.NDArray[np.int64]
 MapTexts = Mapping[str, Sequence[msgspec.Raw | None]]
 """By column the texts of the maps of records."""
-
-
 Mark = Callable[[Rows, str], None]
 """Takes the numbers of rows whose value does not fit its column, and the reason."""
 

@@ -157,7 +157,8 @@ class JsonDecoder:
 
     def _drop_misread_numbers(self, candidates: _Candidates) -> bool:
         """Drop the records with numbers that only Arrow refuses, or misreads; returns whether there were some."""
-        return self._drop_faulty(candidates, _matching(candidates.texts, SUSPICIOUS_NUMBER))
+        rows = pc.indices_nonzero(pc.match_substring_regex(candidates.texts, SUSPICIOUS_NUMBER))
+        return self._drop_faulty(candidates, rows.to_numpy())
 
     def _drop_duplicates(self, candidates: _Candidates, names: Iterable[str]) -> bool:
         """Drop the records that give one of these fields twice; returns whether there were some."""
@@ -258,11 +259,6 @@ class JsonDecoder:
         return new_fields
 
 
-def _matching(texts: pa.Array, pattern: str) -> list[int]:
-    rows: list[int] = pc.indices_nonzero(pc.match_substring_regex(texts, pattern)).to_pylist()
-    return rows
-
-
 def _names_given_twice(candidates: _Candidates) -> set[str]:
     """The names that the first records give twice: Arrow names only one at a time."""
     faults = candidates.faults(range(min(len(candidates.rows), _SAMPLE_RECORDS)))
@@ -272,8 +268,7 @@ def _names_given_twice(candidates: _Candidates) -> set[str]:
 
 def _has_decimals(kind: pa.DataType) -> bool:
     """Whether the type is a decimal, or holds one at any depth."""
-    inner = (kind.field(number).type for number in range(kind.num_fields))
-    return pa.types.is_decimal(kind) or any(map(_has_decimals, inner))
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(n).type) for n in range(kind.num_fields))
 
 
 def _has_long_zeros(candidates: _Candidates) -> bool:

@@ -116,7 +116,7 @@ def _field(field: FieldDescriptor) -> _Field:
 
 
 def _numbers(field: FieldDescriptor, numbers: _Numbers) -> pa.Array:
-    """What the bits on the wire mean."""
+    """The values of the bits on the wire."""
     if field.type in _ZIGZAG:
         if field.type == FieldDescriptor.TYPE_SINT32:
             numbers = numbers & np.uint64(0xFFFFFFFF)
@@ -153,7 +153,7 @@ class _Rows:
 
 
 class _Cursor:
-    """Where the reading of each message stands; it never leaves the message."""
+    """The read position in each message; it never leaves the message."""
 
     def __init__(self, values: pa.Array) -> None:
         spans = spans_of(values)
