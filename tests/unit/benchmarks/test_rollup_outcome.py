@@ -60,7 +60,7 @@ def written(path: Path, content: Sequence[Mapping[str, Any]], files: int = 1) ->
     return outcome(path)
 
 
-def test_it_counts_windows_and_the_points_in_them(tmp_path: Path) -> None:
+def test_the_outcome_counts_windows_and_their_points(tmp_path: Path) -> None:
     result = written(tmp_path, rows())
     assert (result["windows"], result["window_points"]) == (len(rows()), SAMPLE.points * 4)
 

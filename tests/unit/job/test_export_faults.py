@@ -61,7 +61,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("meta.at", "price", 6, "event_time", "timestamp_millis(price)"),
         ("meta.at", "timestamp_millis(meta.at)", 6, "event_time", "whole numbers"),
         ("meta.at", "day(price)", 6, "event_time", "a time, a date or text"),
-        ("meta.at", "meta", 6, "event_time", "no time"),
+        ("meta.at", "meta", 6, "event_time", "not a time"),
         ("meta.at", "kafka.topic", 6, "event_time", "did you mean kafka.timestamp?"),
         ("meta.at", "\"'2020-01-01'\"", 6, "event_time", "constant"),
         ("meta.at", "dya(meta.at)", 6, "event_time", "did you mean day?"),

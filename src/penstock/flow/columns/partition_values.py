@@ -187,7 +187,7 @@ def _float_text(value: float) -> str:
 
 def _timestamp_text(value: datetime.datetime) -> str:
     if value.tzinfo is None:
-        # deltalake refuses the `T` here, and Spark reads a value without a zone as it stands.
+        # deltalake refuses the `T` here, and Spark reads a value without a zone unchanged.
         return value.isoformat(sep=" ", timespec="microseconds")
     return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 

@@ -75,7 +75,7 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
 
 
 NewFields = dict[str, SeenTypes]
-"""What is known of new fields, by name. A known struct stands here too where it has new members, with only those."""
+"""What is known of new fields, by name. A known struct with new members is here too, with only those."""
 
 
 def add_fields(into: NewFields, other: Mapping[str, SeenTypes]) -> None:

@@ -144,7 +144,7 @@ class Fanout:
         return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
     def _prover(self, key: PartitionKey, way: RouteSource, batch: pa.RecordBatch) -> TypeReader | None:
-        """The reader that decodes and proves at once, if all these records would be written as they stand."""
+        """The reader that decodes and proves at once, if all these records would be written unchanged."""
         start = self._flow.slices[key].takes.get(way.type)
         if start is None or batch.column("offset")[0].as_py() < start or self._flow.types[way.type].decoded is None:
             return None

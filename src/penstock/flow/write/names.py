@@ -8,7 +8,7 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     r.<run>.<unique>.pq                                    rows replayed from quarantine
     w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
-Before the suffix may stand `.k<rows>-<digest>`, where a table distinguishes its files by their content.
+`.k<rows>-<digest>` may precede the suffix, where a table distinguishes its files by their content.
 """
 
 from __future__ import annotations

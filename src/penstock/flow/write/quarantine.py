@@ -29,7 +29,7 @@ KINDS_MAX = 50
 """Kinds that a task or a batch distinguishes; further ones count as one."""
 OTHER_KIND = "other errors"
 
-# In this order: what stands after a value's kind is the value, and a quoted text may hold numbers and dates.
+# In this order: after a value's kind comes the value, and a quoted text may hold numbers and dates.
 _VARYING = (
     (r"(?s), found (null|boolean|number|string|array|object).*", r", found \1"),
     (r'"(?:[^"\\]|\\.)*"', '"…"'),

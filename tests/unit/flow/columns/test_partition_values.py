@@ -59,7 +59,7 @@ CASES: list[tuple[pa.DataType, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "text"), CASES)
-def test_a_value_has_one_text(kind: pa.DataType, value: Any, text: str | None) -> None:
+def test_every_partition_value_has_the_expected_text(kind: pa.DataType, value: Any, text: str | None) -> None:
     assert partition_value(pa.scalar(value, kind)) == text
 
 

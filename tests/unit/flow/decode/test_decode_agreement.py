@@ -153,7 +153,7 @@ def test_the_oracle_agrees_on_every_record(case: tuple[pa.Schema, list[bytes]], 
 
 @settings(max_examples=tries(25))
 @given(cases(), st.sampled_from(list(NewColumnPolicy)[:2]))
-def test_a_records_fate_does_not_depend_on_its_neighbours(
+def test_the_outcome_of_a_record_does_not_depend_on_its_neighbours(
     case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy
 ) -> None:
     schema, values = case

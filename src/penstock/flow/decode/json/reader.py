@@ -149,7 +149,7 @@ def _table(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
         pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )
-    # Between two records stands `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
+    # Between two records there is `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
     # that is still open: so each record gives one row, or this count differs.
     if table.num_rows != len(texts):
         raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
