@@ -58,7 +58,7 @@ def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | N
 
 
 def grown(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> pa.Schema:
-    """The fields of `one`, and those of `other` that it lacks, at any depth; where both have one, that of `one` applies."""
+    """The fields of `one`, and those of `other` that it lacks, at any depth; fields of `one` take precedence."""
     theirs = {folded(field.name): field for field in other}
     fields = []
     for field in one:

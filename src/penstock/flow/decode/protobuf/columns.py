@@ -1,6 +1,6 @@
 """Parsed protobuf messages into Arrow columns: one pass per field, each of them a loop inside C.
 
-A field with presence is null where it is absent. One without stands at its default there, which `defaults` makes null
+A field with presence is null where it is absent. One without has its default there, which `defaults` makes null
 or keeps; a repeated field or a map is empty there.
 """
 
