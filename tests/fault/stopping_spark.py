@@ -1,4 +1,4 @@
-"""python -m tests.fault.stopping_spark JOB...: `run --once`, and somebody stops the context under the first batch."""
+"""python -m tests.fault.stopping_spark JOB...: `run --once`, and the context is stopped during the first batch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.watch.listeners import LogLines
 class StopsSpark(LogLines):
     """Of all jobs of the process, the first to plan a batch finds the context stopped."""
 
-    left: ClassVar[int] = 1
+    stops_left: ClassVar[int] = 1
 
     def event(self, event: Event) -> None:
         super().event(event)
-        if isinstance(event, BatchPlanned) and StopsSpark.left:
-            StopsSpark.left -= 1
+        if isinstance(event, BatchPlanned) and StopsSpark.stops_left:
+            StopsSpark.stops_left -= 1
             SparkContext._active_spark_context._jsc.sc().stop()  # type: ignore[union-attr]
 
 

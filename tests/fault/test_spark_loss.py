@@ -92,10 +92,10 @@ def test_a_stopped_context_is_opened_again_and_costs_no_record(
         path.write_text(path.read_text().replace("job: numbered", f"job: job{number}"))
         jobs.append(path)
     with spark_jvms.lent() as environment:
-        process = Forked("tests.fault.stopping_spark", [str(each) for each in jobs], environment)
-        told = process.stdout.read()
-        assert process.wait(EXIT_SECONDS_MAX) == 0, told + process.stderr.read()
-    assert "the SparkContext was stopped" in told
-    assert "record isolated" not in told
+        process = Forked("tests.fault.stopping_spark", [str(job) for job in jobs], environment)
+        output = process.stdout.read()
+        assert process.wait(EXIT_SECONDS_MAX) == 0, output + process.stderr.read()
+    assert "the SparkContext was stopped" in output
+    assert "record isolated" not in output
     for job in jobs:
         assert pl.read_delta(str(job.parent / "table")).height == 300

@@ -54,7 +54,7 @@ class Process(Protocol):
 
 
 class Forked:
-    """`python -m MODULE ARGUMENTS` with pipes for what it says; the same methods as `subprocess.Popen`."""
+    """`python -m MODULE ARGUMENTS` with pipes for its output; the same methods as `subprocess.Popen`."""
 
     def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         request = {
@@ -75,7 +75,7 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the process lives."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._code(0)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -100,10 +100,10 @@ class Forked:
         return self.returncode
 
 
-def has_stopped(process: Process, words: str = "") -> bool:
-    """Whether the process has stopped itself (SIGSTOP); it must not end instead, for which `words` may tell why."""
+def has_stopped(process: Process, output: str = "") -> bool:
+    """Whether the process has stopped itself (SIGSTOP); it must not end instead; `output` is shown if it does."""
     code = process.poll()
-    assert code is None, f"it ended with {code} instead of stopping; {words}"
+    assert code is None, f"it ended with {code} instead of stopping; {output}"
     return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
@@ -188,7 +188,7 @@ def _take(pipes: Sequence[int]) -> None:
 def main(descriptor: str, listening: str) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
-    # What is here stays: nobody need look through it for garbage.
+    # What is loaded so far stays: the garbage collector can skip it.
     gc.freeze()
     requests, listener = socket.socket(fileno=int(descriptor)), socket.socket(fileno=int(listening))
     request = serve(requests, listener)

@@ -55,7 +55,7 @@ class Recorder:
         self.events.append((event.name, event.facts()))
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        return [fields for each, fields in self.events if each == name]
+        return [fields for event, fields in self.events if event == name]
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Pipe:
     folder: Path
     bootstrap: str
     spark: SparkSession
-    heard: Recorder = field(default_factory=Recorder)
+    recorder: Recorder = field(default_factory=Recorder)
 
     @property
     def path(self) -> Path:
@@ -125,7 +125,7 @@ class Pipe:
     @contextmanager
     def opened(self, at_step: AtStep | None = None, clock: Clock | None = None) -> Iterator[Rounds[Any]]:
         """The rounds of the job, which the test turns by hand."""
-        pipeline = open_rounds(self.job, self.spark, _environment(at_step, clock, self.heard))
+        pipeline = open_rounds(self.job, self.spark, _environment(at_step, clock, self.recorder))
         try:
             yield pipeline
         finally:
@@ -135,23 +135,23 @@ class Pipe:
         self,
         at_step: AtStep | None = None,
         retries: int = 0,
-        heard: Recorder | None = None,
+        recorder: Recorder | None = None,
         open_log: OpenLog = open_log_of,
     ) -> Recorder:
-        """`run --once`: up to the end that the topics have at its start; returns what this run told."""
-        heard = heard or Recorder()
+        """`run --once`: up to the end that the topics have at its start; returns the events of this run."""
+        recorder = recorder or Recorder()
         opened: list[Rounds[Any]] = []
 
         def open_pipeline() -> Rounds[Any]:
-            opened.append(open_rounds(self.job, self.spark, _environment(at_step, None, heard), open_log=open_log))
+            opened.append(open_rounds(self.job, self.spark, _environment(at_step, None, recorder), open_log=open_log))
             return opened[-1]
 
         try:
-            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), heard).run()
+            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), recorder).run()
         finally:
             for pipeline in opened:
                 pipeline.close()
-        return heard
+        return recorder
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         """The table's rows as Polars reads them, in the order of topic positions."""
@@ -186,15 +186,15 @@ class Pipe:
 
 def run_here(job: Path, spark: SparkSession, at_step: AtStep | None = None) -> Recorder:
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
-    spec, heard = load_job(job), Recorder()
-    claims = StaticClaims() if spec.claims is None else open_group(kafka_of(spec), spec.claims, heard.event)
+    spec, recorder = load_job(job), Recorder()
+    claims = StaticClaims() if spec.claims is None else open_group(kafka_of(spec), spec.claims, recorder.event)
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
-        environment = _environment(at_step, None, heard)
-        Loop(lambda: open_rounds(spec, spark, environment, claims), True, threading.Event(), retries, heard).run()
+        environment = _environment(at_step, None, recorder)
+        Loop(lambda: open_rounds(spec, spark, environment, claims), True, threading.Event(), retries, recorder).run()
     finally:
         claims.close()
-    return heard
+    return recorder
 
 
 class CrashError(Exception):
@@ -210,7 +210,7 @@ def crash_at(step: str) -> AtStep:
 
 
 def once_at(step: str, act: Callable[[], object]) -> AtStep:
-    """Somebody acts while we are at a step, the first time that we reach it."""
+    """Calls `act` at a step, the first time that it is reached."""
     waiting = [act]
 
     def at_step(reached: str) -> None:
@@ -225,8 +225,8 @@ def ids(numbers: range) -> list[str]:
     return [f'{{"id": {number}}}' for number in numbers]
 
 
-def _environment(at_step: AtStep | None, clock: Clock | None, heard: Recorder) -> Environment:
-    environment = Environment(listener=heard)
+def _environment(at_step: AtStep | None, clock: Clock | None, recorder: Recorder) -> Environment:
+    environment = Environment(listener=recorder)
     if at_step is not None:
         environment.at_step = at_step
     if clock is not None:

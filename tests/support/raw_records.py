@@ -87,12 +87,12 @@ def _bytes(value: bytes | None) -> bytes:
 
 def _varint(number: int) -> bytes:
     """A number as zigzag of variable length."""
-    left = (number << 1) ^ (number >> 63)
+    remaining = (number << 1) ^ (number >> 63)
     encoded = bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
+    while remaining > 0x7F:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
     return bytes(encoded)
 
 

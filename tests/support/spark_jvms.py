@@ -1,8 +1,8 @@
 """JVMs for the Sparks of processes that tests start: one is lent to a process, and to another once that one has ended.
 
-A JVM takes seconds of CPU before it runs its first task, and a process that is to be killed lives for one batch. It
+A JVM takes seconds of CPU before it runs its first task, and a process that is to be killed runs for one batch. It
 finds the JVM that it is lent as under `spark-submit`, by its environment, and opens a context of its own in it; what a
-killed process left running is stopped before anybody else gets the JVM.
+killed process left running is stopped before another process gets the JVM.
 """
 
 from __future__ import annotations

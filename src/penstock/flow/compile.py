@@ -1,4 +1,4 @@
-"""The compiler: what tasks are given, and the one Spark job in which they write staged files and report of them."""
+"""The compiler: the input of tasks, and the one Spark job in which they write and report staged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes between the stages of a task: decoded rows beside the Kafka rows that they came from, and bad rows."""
+"""What passes between the stages of a task: decoded rows with the Kafka rows that they came from, and bad rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DecodedRows:
 
     def __post_init__(self) -> None:
         if self.columns.num_rows != self.kafka.num_rows:
-            raise InvariantError(f"{self.columns.num_rows} decoded rows stand beside {self.kafka.num_rows} Kafka rows")
+            raise InvariantError(f"{self.columns.num_rows} decoded rows for {self.kafka.num_rows} Kafka rows")
 
     def take(self, rows: Sequence[int]) -> DecodedRows:
         """The named rows, in the order given; the same value if that is all of them."""
@@ -35,14 +35,14 @@ class DecodedRows:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """Kafka rows as they came, each with one sentence (`errors`) that says why it cannot be a row."""
+    """Kafka rows as they came, each with the reason (`errors`) why it cannot be a row."""
 
     kafka: pa.RecordBatch
     errors: pa.Array
 
     def __post_init__(self) -> None:
         if len(self.errors) != self.kafka.num_rows:
-            raise InvariantError(f"{len(self.errors)} errors stand beside {self.kafka.num_rows} bad rows")
+            raise InvariantError(f"{len(self.errors)} errors for {self.kafka.num_rows} bad rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def in_parts(decode: Callable[[pa.RecordBatch], PartT], batch: pa.RecordBatch) -
         waiting = decoded.rest
 
 
-def beside(rows: pa.RecordBatch, more: pa.RecordBatch) -> pa.RecordBatch:
+def with_columns(rows: pa.RecordBatch, more: pa.RecordBatch) -> pa.RecordBatch:
     """The columns of both."""
     if not more.num_columns:
         return rows

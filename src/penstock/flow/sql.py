@@ -22,7 +22,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.seen_types import from_json, to_json
-from penstock.flow.rows import BadRows, beside, in_parts
+from penstock.flow.rows import BadRows, in_parts, with_columns
 from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
 from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
@@ -76,9 +76,9 @@ def _decoded(flow: Flow, batches: Iterable[pa.RecordBatch]) -> Batches:
             yield _bad(poisoned)
             for decoded in in_parts(decoder.decode, part):
                 computed = compute(decoded.rows, flow.columns)
-                rows = beside(computed.rows.columns, computed.columns)
+                rows = with_columns(computed.rows.columns, computed.columns)
                 places = computed.rows.kafka.select(["topic", "partition", "offset", "timestamp"])
-                yield beside(_hidden(RowState.GOOD, places), rows)
+                yield with_columns(_hidden(RowState.GOOD, places), rows)
                 yield _bad(decoded.bad)
                 yield _bad(computed.bad)
                 if decoded.filtered or decoded.new_fields:
@@ -146,8 +146,8 @@ def _refuse_shuffles(frame: DataFrame) -> None:
 
 def _hidden(state: RowState, kafka: pa.RecordBatch) -> pa.RecordBatch:
     """Kafka rows and their state as hidden columns."""
-    there = [name for name in kafka.schema.names if f"{_PREFIX}{name}" in HIDDEN.names]
-    renamed = kafka.select(there).rename_columns([f"{_PREFIX}{name}" for name in there])
+    names = [name for name in kafka.schema.names if f"{_PREFIX}{name}" in HIDDEN.names]
+    renamed = kafka.select(names).rename_columns([f"{_PREFIX}{name}" for name in names])
     return renamed.append_column(f"{_PREFIX}state", pa.repeat(pa.scalar(int(state), pa.int8()), kafka.num_rows))
 
 
@@ -155,9 +155,9 @@ def _bad(bad: BadRows) -> pa.RecordBatch:
     return _hidden(RowState.BAD, bad.kafka).append_column(f"{_PREFIX}error", bad.errors)
 
 
-def _note(key: PartitionKey, **said: object) -> pa.RecordBatch:
-    told = {"state": int(RowState.NOTE), "topic": key[0], "partition": key[1], "error": json.dumps(said)}
-    return pa.RecordBatch.from_pylist([{f"{_PREFIX}{name}": value for name, value in told.items()}])
+def _note(key: PartitionKey, **facts: object) -> pa.RecordBatch:
+    row = {"state": int(RowState.NOTE), "topic": key[0], "partition": key[1], "error": json.dumps(facts)}
+    return pa.RecordBatch.from_pylist([{f"{_PREFIX}{name}": value for name, value in row.items()}])
 
 
 def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[Part]:
@@ -182,9 +182,9 @@ class _ProjectedTask(SliceWriter):
         if bad.num_rows:
             self.quarantine(key, BadRows(bad.select(RECORD_SCHEMA.names), bad.column("error")))
         for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
-            said = json.loads(note)
-            if "mark" in said:
-                self.note_mark(key, EpochMark(*said["mark"]))
+            facts = json.loads(note)
+            if "mark" in facts:
+                self.note_mark(key, EpochMark(*facts["mark"]))
                 continue
-            self.filter(key, said["filtered"])
-            self._tallies.add_fields(TypeKey(key, UNROUTED), from_json(said["new_fields"]))
+            self.filter(key, facts["filtered"])
+            self._tallies.add_fields(TypeKey(key, UNROUTED), from_json(facts["new_fields"]))

@@ -1,4 +1,4 @@
-"""What the tasks of every job have in common: what they are given, how they take records, and that they report once."""
+"""What the tasks of every job share: their input, how they take records, and one report each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TaskFlow:
     slices: Mapping[PartitionKey, NamedSlice]
     failpoint: Failpoint | None = None
     poison: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
-    """Offsets of records that break the job itself, found by `staging.isolate`: they go to quarantine unseen."""
+    """Offsets of records that break the job, found by `staging.isolate`: quarantined without being decoded."""
     replay_run: int | None = None
     """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
     dry: bool = False
@@ -83,14 +83,14 @@ class Task(Protocol):
         """Complete every file and report all that was done."""
 
     def abandon(self) -> None:
-        """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
+        """Close every open file after an error; vacuum deletes what was written (RULES C2)."""
 
 
 @cache
 def keep_modules() -> None:
-    """Let Python's search for garbage pass over what a worker of Spark has loaded, once per process.
+    """Exclude the modules that a Spark worker has loaded from garbage collection, once per process.
 
-    Spark's worker searches after every task. Measured: 80 ms of CPU each time, a fifth of all that small tasks take.
+    Spark's worker collects garbage after every task. Measured: 80 ms of CPU each time, a fifth of a small task.
     """
     if TaskContext.get() is not None:
         gc.freeze()
@@ -145,8 +145,8 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:
         return
     pairs = pa.table({"topic": topics, "partition": numbers}).group_by(["topic", "partition"]).aggregate([])
     for pair in pairs.to_pylist():
-        mine = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
-        yield (pair["topic"], pair["partition"]), batch.filter(mine)
+        selected = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
+        yield (pair["topic"], pair["partition"]), batch.filter(selected)
 
 
 def without_poison(batch: pa.RecordBatch, poison: Mapping[int, str]) -> tuple[pa.RecordBatch, BadRows]:

@@ -1,10 +1,10 @@
 """What a task of a job with one table does with its records: decode, compute columns, write staged files, count.
 
-Without `sql:` the whole way is one `mapInArrow` (`fused_stage`). With it, Spark's projection stands between
+Without `sql:` all steps are one `mapInArrow` (`fused_stage`). With it, Spark's projection runs between
 `decode_stage` and `write_stage`; hidden columns carry what the last stage needs to write and count (RULES P4).
 
-The table is what a type is to a job with types, and takes every record: so nothing is routed, a failure to write is the
-batch's, and files are distinguished by the table's partition columns instead of days.
+The table is what a type is to a job with types, and takes every record: so nothing is routed, a failure to write
+fails the batch, and files are distinguished by the table's partition columns instead of days.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.partition_values import partition_faults
 from penstock.flow.decode import Decoder, decoder_for
-from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
+from penstock.flow.rows import BadRows, bad_rows, in_parts, rows_without, take, with_columns
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
@@ -50,7 +50,7 @@ class Flow(TableFlow):
     """The decoded fields and the computed columns: what `sql:` sees."""
     sql: SqlSpec | None
     drop: frozenset[str] = frozenset()
-    """Decoded fields that are no columns of the table."""
+    """Decoded fields that are not columns of the table."""
 
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on)
@@ -131,10 +131,10 @@ class StagingTask(Generic[FlowT]):
 
 
 class SliceWriter(StagingTask[Flow]):
-    """The last steps of rows: they take the table's columns, and those that it cannot take are bad."""
+    """Fits rows to the table's columns and writes them; rows that the table cannot take are bad."""
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
-        """Write rows that came from the Kafka rows beside them; one that the table cannot take is bad."""
+        """Write rows that were decoded from these Kafka rows; one that the table cannot take is bad."""
         fitted = fit_columns(rows, self._flow.table.schema)
         faults = self._flow.row_faults(fitted, kafka)
         if faults:
@@ -149,7 +149,7 @@ class SliceWriter(StagingTask[Flow]):
             self._lane(key).rows.write(self._flow.completed(key, fitted, kafka))
 
     def _refuse(self, key: PartitionKey, kafka: pa.RecordBatch, faults: Mapping[int, str]) -> None:
-        """Quarantine rows; after `sql:` their bytes are gone, so they are named and the batch is run again."""
+        """Quarantine rows; after `sql:` their bytes are missing, so they are reported and the batch is run again."""
         bad = bad_rows(kafka, faults)
         if "value" in kafka.schema.names:
             self.quarantine(key, bad)
@@ -162,7 +162,7 @@ class SliceWriter(StagingTask[Flow]):
 
 
 class TableTask(SliceWriter):
-    """The whole way of a record, where no `sql:` stands in it."""
+    """All steps of a record in a job without `sql:`."""
 
     def __init__(self, flow: Flow) -> None:
         super().__init__(flow)
@@ -173,7 +173,7 @@ class TableTask(SliceWriter):
         self.quarantine(key, poisoned)
         for decoded in in_parts(self._decoder.decode, part):
             computed = compute(decoded.rows, self._flow.columns)
-            rows = beside(computed.rows.columns, computed.columns)
+            rows = with_columns(computed.rows.columns, computed.columns)
             if self._flow.drop:
                 rows = rows.select([name for name in rows.schema.names if name not in self._flow.drop])
             self.write(key, rows, computed.rows.kafka)

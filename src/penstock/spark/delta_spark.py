@@ -1,4 +1,4 @@
-"""Spark that reads Delta tables itself: a session of ours for demo, benchmarks and tests, or the caller's own.
+"""Spark that reads Delta tables itself: a session for demo, benchmarks and tests, or the caller's own.
 
 A job does not need it: Spark runs the flow, the Delta library commits.
 """
@@ -31,7 +31,7 @@ _NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_D
 
 
 def open_delta_spark(name: str, *more: JarSet) -> SparkSession:
-    """A local session with our own settings that also knows Delta, and what the further sets bring."""
+    """A local session with Penstock's settings, the Delta extension, and the jars of the further sets."""
     return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.DELTA, *more))
 
 
@@ -43,7 +43,6 @@ def delta_frame(spark: SparkSession, path: str, version: int | None = None) -> D
 
 
 def table_properties(spark: SparkSession, path: str) -> dict[str, str]:
-    """The properties of a table."""
     quoted = spark_path(path).replace("`", "``")
     with _explained(spark, path):
         return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES delta.`{quoted}`").collect()}

@@ -1,4 +1,4 @@
-"""Failures of Spark as errors of ours: of a record, a task, the session, or the JVM."""
+"""Failures of Spark as Penstock's errors: of a record, a task, the session, or the JVM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OWN_ERROR = re.compile(
 
 
 class BatchFailedError(TransientError):
-    """The Spark job of a batch failed for a reason that may be a record's."""
+    """The Spark job of a batch failed for a reason that may lie in a record."""
 
 
 class SparkStoppedError(TransientError):
@@ -49,7 +49,7 @@ class SparkStoppedError(TransientError):
 
 
 class SparkGoneError(TransientError):
-    """Spark's JVM is gone: this process cannot go on, another one can."""
+    """Spark's JVM has ended: this process cannot continue, a new one can."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class SparkGoneError(TransientError):
 
 
 def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
-    """The error of ours for what a call into Spark raised."""
+    """The Penstock error for what a call into Spark raised."""
     try:
         if is_stopped(spark):
             return SparkStoppedError(
@@ -78,7 +78,7 @@ def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
 
 @contextmanager
 def spark_errors(spark: SparkSession) -> Iterator[None]:
-    """Raise errors of Spark inside the block as errors of ours."""
+    """Raise errors of Spark inside the block as Penstock errors."""
     try:
         yield
     except SPARK_ERRORS as error:
@@ -100,7 +100,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def last_cause(error: Exception) -> str:
-    """The most telling line of an error: Spark's own texts are a stack trace long."""
+    """The line of an error that names its cause: Spark's own texts are a stack trace long."""
     unstarted = _CANNOT_RUN.search(str(error))
     if unstarted is not None:
         return unstarted[0][:_CAUSE_CHARACTERS_MAX]
@@ -126,7 +126,7 @@ def _cluster_error(error: Exception) -> TransientError | None:
 
 
 def task_error(error: Exception) -> PenstockError | None:
-    """The error of ours that failed a Spark job, as its branch of the tree; None if a task failed otherwise."""
+    """The Penstock error that failed a Spark job, as its branch of the tree; None if a task failed otherwise."""
     text = str(getattr(error, "_desc", None) or error)
     # The last one is what left the task; those before it are its causes.
     match = next(reversed(list(_OWN_ERROR.finditer(text))), None)

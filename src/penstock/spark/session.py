@@ -26,7 +26,7 @@ from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
 from penstock.spark.jars import JarSet, resolve
 
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
+"""For a JVM that only distributes tasks: thorough compiling and many collectors would cost more than they gain."""
 CONNECT_SECONDS_MAX = 10.0
 _WORKER_ENVIRONMENT = {
     # There is a task for every core: further threads of Polars only take turns with those of other tasks.
@@ -111,7 +111,7 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def _given_master() -> str | None:
-    """The master that `spark-submit`, its settings or the environment give; None if they are silent."""
+    """The master that `spark-submit`, its settings or the environment give; None if they give none."""
     master = SparkConf().get("spark.master")
     return None if master == _UNSTATED_MASTER else master
 
@@ -147,7 +147,7 @@ class SharedSession:
         self._session = open_session()
 
     def current(self) -> SparkSession:
-        """A session whose context runs; raises `SparkGoneError` if the JVM is gone."""
+        """A session whose context runs; raises `SparkGoneError` if the JVM has ended."""
         with self._lock:
             if is_stopped(self._session):
                 # Python still holds the stopped context for the one of this process.
@@ -156,12 +156,12 @@ class SharedSession:
             return self._session
 
     def cancel_jobs(self) -> None:
-        """Cancel the Spark jobs of all threads; a Spark that does not answer has none."""
+        """Cancel the Spark jobs of all threads; if Spark does not answer, there are none."""
         with suppress(*SPARK_ERRORS, AttributeError):
             self._session.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
-        """Stop Spark; one that is gone has stopped."""
+        """Stop Spark; a JVM that has ended is not an error."""
         with suppress(*SPARK_ERRORS):
             self._session.stop()
 
@@ -189,7 +189,7 @@ def _check_reachable(master: str | None) -> None:
 
 def _opening_error(error: Exception, master: str) -> PenstockError:
     cause = last_cause(error)
-    if any(words in str(error) for words in _MISREAD_MASTER):
+    if any(text in str(error) for text in _MISREAD_MASTER):
         return UserError(f"Spark does not know the master {master}", detail=cause, hint="check spark.master")
     return TransientError(
         f"Spark could not be started on the master {master}",

@@ -1,4 +1,4 @@
-"""The one Spark job of a batch, whatever it writes: it runs, records that break it are found, reports are checked."""
+"""The Spark job of a batch: run it, find the records that break it, and check its reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Records = Callable[[Sequence[Slice]], RecordFrame]
 
 @dataclass(frozen=True, slots=True)
 class LogRecords:
-    """Reads slices from the log; the same slices in the same pieces, however many cores come and go meanwhile."""
+    """Reads slices from the log; the same slices in the same pieces, even if the number of cores changes."""
 
     session: SparkSession
     log: Log
@@ -60,7 +60,7 @@ class ReadChecks:
         self._compacted: dict[str, bool | None] = {}
 
     def refuse_bad_record(self, first_error: str) -> None:
-        """Stop at a bad record where the job says so."""
+        """Stop at a bad record if `on.bad_record` is `fail`."""
         if first_error and self._job.on.bad_record is BadRecordPolicy.FAIL:
             raise UserError(
                 f"a record cannot be written: {first_error}", hint="fix the schema, or set `on.bad_record: quarantine`"
@@ -80,7 +80,7 @@ class ReadChecks:
         if missing and not self.holes_allowed(piece.partition.topic):
             raise UserError(
                 f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
-                detail="the topic is not compacted, and the job does not say that it is written in transactions",
+                detail="the topic is not compacted, and the job file does not declare it as written in transactions",
                 hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
             )
 

@@ -68,10 +68,10 @@ def test_an_unreachable_broker_is_retried_within_a_bound(
     def impatient() -> Rounds[Any]:
         return open_rounds(job, spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
 
-    heard = Recorder()
+    recorder = Recorder()
     with pytest.raises(TransientError) as raised:
-        Loop(impatient, once=True, stop=threading.Event(), retries=Retries(2), listener=heard).run()
-    assert [name for name, _ in heard.events] == ["retrying", "retrying"]
+        Loop(impatient, once=True, stop=threading.Event(), retries=Retries(2), listener=recorder).run()
+    assert [name for name, _ in recorder.events] == ["retrying", "retrying"]
     assert nobody_listens in raised.value.primary
     assert "Connection refused" in raised.value.detail
     assert not (tmp_path / "table").exists(), "nothing is made for a log that cannot be read"
@@ -115,7 +115,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
         assert f"Kafka at {nobody_listens} does not answer" in process.errors
         assert "hint: check that the broker is up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]
-    assert {name: each["error"] for name, each in failed.items()} == {
+    assert {name: event["error"] for name, event in failed.items()} == {
         "away": "TransientError",
         "closed": "UserError",
         "sealed": "UserError",
@@ -171,12 +171,12 @@ def test_workers_that_cannot_start_are_a_cluster_error_and_quarantine_no_record(
     pipe.describe(name)
     with monkeypatch.context() as broken:
         broken.setattr(pipe.spark.sparkContext, "pythonExec", "/nowhere/python")
-        heard = Recorder()
+        recorder = Recorder()
         with pytest.raises(UnhealthyTasksError) as raised:
-            pipe.run_to_end(heard=heard)
+            pipe.run_to_end(recorder=recorder)
     assert "/nowhere/python" in raised.value.detail
     assert "PYSPARK_PYTHON" in raised.value.hint
-    assert not heard.named("record isolated")
+    assert not recorder.named("record isolated")
     assert pipe.rows("id") == []
     pipe.run_to_end()
     assert pipe.column("id") == list(range(50))

@@ -27,14 +27,14 @@ def test_columns_fields_and_partitions_keep_the_spelling_of_the_table(
     )
     pipe.run_to_end()
     compact(open_table(pipe.job.table, pipe.job.name), 1024**2)
-    wanted = [
+    expected = [
         {"id": 1, "userid": 7, "meta": {"at": "x", "n": 1, "more": None}, "DAY": "d1", "Tag": None},
         {"id": 2, "userid": 8, "meta": {"at": "y", "n": 2, "more": True}, "DAY": "d2", "Tag": "y"},
     ]
-    names = list(wanted[0])
-    assert pl.read_delta(pipe.table).sort("id").select(names).to_dicts() == wanted
+    names = list(expected[0])
+    assert pl.read_delta(pipe.table).sort("id").select(names).to_dicts() == expected
     spark = pipe.spark.read.format("delta").load(pipe.table).orderBy("id").select(*names).collect()
-    assert [row.asDict(recursive=True) for row in spark] == wanted
+    assert [row.asDict(recursive=True) for row in spark] == expected
     assert DeltaTable(pipe.table).metadata().partition_columns == ["DAY"]
     assert pipe.totals().quarantined == 0
     assert pipe.verified()

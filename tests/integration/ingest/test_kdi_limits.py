@@ -71,7 +71,7 @@ def test_l6_a_broker_that_is_away_at_the_start_and_again_in_mid_run_is_waited_fo
         pipe.run_to_end(
             once_at("committed", cluster.kill),
             retries=10,
-            heard=Helper(),
+            recorder=Helper(),
             open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=2.0),
         )
         assert {0, 5} <= set(rows), rows
@@ -101,9 +101,9 @@ def test_l8_sigterm_finishes_the_batch_under_way_and_ends_well(pipe: Pipe, topic
         process.send(signal.SIGTERM)
         process.send(signal.SIGCONT)
         assert process.exit_code() == 0
-        told = [item["event"] for item in process.rest()]
-    assert "batch committed" in told
-    assert told[-1] == "job stopped"
+        events = [item["event"] for item in process.rest()]
+    assert "batch committed" in events
+    assert events[-1] == "job stopped"
     assert pipe.column("id") == list(range(10))
     assert [partition.mirrored for partition in pipe.status().partitions] == [10]
 
@@ -125,14 +125,14 @@ def test_a_second_process_on_the_same_table_is_refused_and_nothing_is_there_twic
     name = topic()
     produce(name, ids(range(5)))
     pipe.describe(name)
-    heard = Recorder()
+    recorder = Recorder()
 
     def rival() -> None:
-        other = open_rounds(pipe.job, pipe.spark, Environment(listener=heard))
+        other = open_rounds(pipe.job, pipe.spark, Environment(listener=recorder))
         other.round(flush_now=True)
         other.close()
 
     with pytest.raises(FencedError):
         pipe.run_to_end(once_at("staged", rival), retries=3)
     assert pipe.column("id") == list(range(5))
-    assert len(heard.named("batch committed")) == 1
+    assert len(recorder.named("batch committed")) == 1

@@ -15,7 +15,7 @@ from tests.support.pipes import Pipe, ids
 
 
 def files_of(table: str) -> list[tuple[str | None, str, int, int, int]]:
-    """Color, path, rows, smallest and largest id of every file, as the table's log tells them."""
+    """Color, path, rows, smallest and largest id of every file, from the table's log."""
     actions = pa.table(DeltaTable(table).get_add_actions(flatten=True))
     columns = ("partition.color", "path", "num_records", "min.id", "max.id")
     return sorted(

@@ -1,4 +1,4 @@
-"""Quarantined records after the job is mended: in the table once, whatever happens on the way (RULES Q2)."""
+"""Quarantined records after the job is fixed: in the table once, whatever happens on the way (RULES Q2)."""
 
 from __future__ import annotations
 

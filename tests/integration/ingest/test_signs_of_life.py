@@ -1,4 +1,4 @@
-"""A Spark job is alive while its tasks end, however long it takes; the jobs of others say nothing about it."""
+"""A Spark job makes progress while its tasks end, however long it takes; other jobs do not count for it."""
 
 from __future__ import annotations
 

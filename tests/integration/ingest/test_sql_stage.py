@@ -68,10 +68,10 @@ def test_bad_records_and_tombstones_bypass_expressions_that_fail_on_null(
     pipe.describe(
         name, sql="select: ['*', 'coalesce(id, raise_error(''no id'')) as sure'], where: 'assert_true(id = 7) is null'"
     )
-    heard = pipe.run_to_end()
+    recorder = pipe.run_to_end()
     assert pipe.rows("offset", "sure") == [(1, 7)]
     assert pipe.quarantined() == [(0, 0), (0, 3)]
-    assert heard.named("record isolated") == []
+    assert recorder.named("record isolated") == []
     assert pipe.totals() == Totals(read=4, written=1, quarantined=2, filtered=1)
 
 
@@ -83,13 +83,13 @@ def test_only_the_record_that_breaks_an_expression_is_quarantined(pipe: Pipe, to
     pipe.describe(
         name, schema="id: long, text: string", sql="select: ['partition', 'offset', 'cast(text as int) as number']"
     )
-    heard = pipe.run_to_end()
+    recorder = pipe.run_to_end()
     assert pipe.rows("partition", "offset", "number") == [(0, 0, 1), (0, 2, None), (1, 0, 4)]
     [(partition, offset, error, value)] = pipe.quarantined("partition", "offset", "error", "value")
     assert (partition, offset) == (0, 1)
     assert error.startswith("[CAST_INVALID_INPUT]")
     assert json.loads(value) == {"id": 1, "text": "two"}
-    assert [item["offset"] for item in heard.named("record isolated")] == [1]
+    assert [item["offset"] for item in recorder.named("record isolated")] == [1]
     assert pipe.totals() == Totals(read=4, written=3, quarantined=1)
     assert pipe.verified()
 

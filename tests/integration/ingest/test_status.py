@@ -1,4 +1,4 @@
-"""`status` says how a job stands, from its table and its log."""
+"""`status` shows the state of a job, from its table and its log."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def away(job: JobSpec) -> JobSpec:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_log_that_is_away_leaves_the_tables_side(job: JobSpec) -> None:
+def test_status_without_the_log_shows_what_the_table_knows(job: JobSpec) -> None:
     filled(job)
     result = status(away(job))
     assert [(partition.position, partition.end, partition.lag_records) for partition in result.partitions] == [

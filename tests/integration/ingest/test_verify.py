@@ -33,7 +33,7 @@ def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
 
 
 def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> None:
-    """The table says that offset 5 had no record; the log has one there."""
+    """By the table offset 5 had no record; the log has one there."""
     zero, _ = partitions_of(job)
     table = SmallTable(job)
     table.start(zero)

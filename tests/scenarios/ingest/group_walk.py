@@ -59,7 +59,7 @@ class Process:
         )
 
     def event(self, event: Event) -> None:
-        self.walk.heard.append(event)
+        self.walk.events.append(event)
         if isinstance(event, BatchPlanned) and self.walk.rng.random() < OVERTAKEN_SHARE:
             self.walk.expire()
 
@@ -89,7 +89,7 @@ class Walk:
             on=replace(subject.job.on, gap=GapPolicy.RECORD),
         )
         self.table = ToyTable(self.job, Environment())
-        self.heard: list[Event] = []
+        self.events: list[Event] = []
         self.calm = False
         self.ids = count()
         self.processes = [self.enter() for _ in range(PROCESSES)]
@@ -103,7 +103,7 @@ class Walk:
         self.produce(10 * SIZE)
         for _ in range(STEPS):
             self.step()
-        self.settle()
+        self.finish_pending()
         self.check()
 
     def step(self) -> None:
@@ -138,7 +138,7 @@ class Walk:
             bounds = self.log.bounds([HOT])[HOT]
             self.log.expire(HOT, min(bounds.end, bounds.first + self.rng.randrange(4 * SIZE)))
 
-    def settle(self) -> None:
+    def finish_pending(self) -> None:
         """Nothing goes wrong any more: the table must come to the end of the log."""
         self.calm = True
         end = self.log.bounds([HOT])[HOT].end
@@ -165,4 +165,4 @@ class Walk:
         assert set(range(end)) - set(offsets) <= set(range(self.log.firsts.get(HOT, 0))), f"seed {self.seed}"
 
     def counted(self, kind: type[Event]) -> int:
-        return sum(isinstance(item, kind) for item in self.heard)
+        return sum(isinstance(item, kind) for item in self.events)

@@ -1,4 +1,4 @@
-"""Records that cannot be rows: each is in quarantine whole and says why, its neighbours land, and nothing is lost."""
+"""Records that cannot be rows: each is in quarantine whole with its reason, and all other records land."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_l9_files_of_a_batch_that_was_never_committed_are_vacuumed(pipe: Pipe, t
     pipe.run_to_end()
     report = vacuum(open_table(pipe.job.table, pipe.job.name))
     assert {Path(pipe.table) / item.path for item in report.deleted} == orphans
-    assert {each.reason for each in report.deleted} == {Dead.PASSED}
+    assert {file.reason for file in report.deleted} == {Dead.PASSED}
     assert not any(orphan.exists() for orphan in orphans)
     assert pipe.column("id") == list(range(10))
 
@@ -105,7 +105,7 @@ def test_l12_a_partition_that_is_read_to_its_end_has_no_lag(pipe: Pipe, topic: T
     assert result == [(7, 0, 7), (0, 0, None)]
 
 
-def test_c6_two_topics_of_one_job_do_not_meet(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_c6_two_topics_of_one_job_are_kept_apart(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     first, second = sorted([topic(), topic()])
     produce(first, ids(range(4)))
     produce(second, ids(range(100, 107)))

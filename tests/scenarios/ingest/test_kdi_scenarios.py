@@ -63,9 +63,9 @@ def test_a_bounded_run_takes_exactly_what_was_there_and_ends_by_itself(
         for number in range(3):
             produce(name, ids(range(100, 105)), partition=number)
 
-    heard = pipe.run_to_end(once_at("planned", more))
+    recorder = pipe.run_to_end(once_at("planned", more))
     assert pipe.column("id") == list(range(15))
-    assert [item["read"] for item in heard.named("batch committed")] == [15]
+    assert [item["read"] for item in recorder.named("batch committed")] == [15]
     assert pipe.positions() == [5, 5, 5]
 
 
@@ -165,12 +165,12 @@ def test_bad_records_among_good_ones_are_kept_with_bytes_and_reason(
     produce(name, bad, key="k", headers=[("trace", b"7")])
     produce(name, ids(range(4, 10)))
     pipe.describe(name)
-    heard = pipe.run_to_end()
+    recorder = pipe.run_to_end()
     assert pipe.column("id") == list(range(10))
     assert pipe.quarantined("offset", "value", "key") == [(4 + n, value, b"k") for n, value in enumerate(bad)]
     errors = [error for (error,) in pipe.quarantined("error")]
     assert errors[0].startswith("id: expected long") and errors[1].startswith("id: expected long")
     assert [headers for (headers,) in pipe.quarantined("headers")] == [[{"key": "trace", "value": b"7"}]] * 3
-    [told] = heard.named("batch committed")
-    assert (told["read"], told["written"], told["quarantined"]) == (13, 10, 3)
+    [event] = recorder.named("batch committed")
+    assert (event["read"], event["written"], event["quarantined"]) == (13, 10, 3)
     assert pipe.verified()

@@ -33,7 +33,9 @@ def test_two_new_fields_in_different_partitions_are_both_added(pipe: Pipe, topic
     assert pipe.verified()
 
 
-def test_whole_and_broken_numbers_of_one_new_field_meet_in_double(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_whole_numbers_and_fractions_of_one_new_field_become_double(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
     name = topic(2)
     produce(name, ['{"id": 1, "size": 2}'], partition=0)
     produce(name, ['{"id": 2, "size": 2.5}'], partition=1)
@@ -62,13 +64,13 @@ def test_a_field_with_an_invalid_column_name_is_reported_and_left_out(
     name = topic()
     produce(name, [json.dumps({"id": 1, "a b": 1, "ok": True, "empty": {}, "deep": {"x;": 1, "y": 2}})])
     pipe.describe(name, on="new_column: add")
-    heard = pipe.run_to_end()
+    recorder = pipe.run_to_end()
     assert pipe.rows("id", "ok", "deep") == [(1, True, {"y": 2})]
     assert names_of(pipe) == ["id", "partition", "offset", "deep", "ok"]
-    assert heard.named("fields left out")[0]["fields"] == ["a b", "deep.x;"]
+    assert recorder.named("fields left out")[0]["fields"] == ["a b", "deep.x;"]
 
 
-def test_one_odd_record_does_not_decide_the_type_of_a_column_and_is_quarantined(
+def test_one_unusual_record_does_not_decide_the_type_of_a_column_and_is_quarantined(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic(2)
@@ -83,7 +85,9 @@ def test_one_odd_record_does_not_decide_the_type_of_a_column_and_is_quarantined(
     assert pipe.verified()
 
 
-def test_quarantine_keeps_records_with_new_fields_aside(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_policy_quarantine_moves_records_with_new_fields_to_quarantine(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
     name = topic()
     produce(name, ['{"id": 1}', RED, '{"id": 3}'])
     pipe.describe(name, on="new_column: quarantine")

@@ -1,4 +1,4 @@
-"""Quarantined records after the job is mended: in the table once, whatever happens on the way (RULES Q2)."""
+"""Quarantined records after the job is fixed: in the table once, whatever happens on the way (RULES Q2)."""
 
 from __future__ import annotations
 
@@ -95,9 +95,11 @@ def test_records_that_the_fixed_job_would_filter_stay_in_quarantine(
 # Q2: a crash; one that the next replay has to bear is a real kill, at every step, in tests/fault/test_replay.py
 
 
-@pytest.mark.parametrize(("step", "left"), [("replay_committed", [(0, 1)]), ("replay_staged", [(0, 0), (0, 1)])])
+@pytest.mark.parametrize(
+    ("step", "still_quarantined"), [("replay_committed", [(0, 1)]), ("replay_staged", [(0, 0), (0, 1)])]
+)
 def test_a_replay_that_crashed_is_finished_by_the_next_start_of_the_job(
-    step: str, left: list[Place], job: JobSpec, spark: SparkSession, produce: Produce
+    step: str, still_quarantined: list[Place], job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
@@ -105,7 +107,7 @@ def test_a_replay_that_crashed_is_finished_by_the_next_start_of_the_job(
         replay(mended(job), environment=Environment(at_step=crash_at(step)), spark=spark)
     produce(job.log.topics[0], [BROKEN])
     run_once(mended(job), spark)
-    assert quarantined(job) == [*left, (0, 2)]
+    assert quarantined(job) == [*still_quarantined, (0, 2)]
     replay(mended(job), spark=spark)
     assert written(job) == [(0, 0)]
     assert quarantined(job) == [(0, 1), (0, 2)]
@@ -157,12 +159,12 @@ def test_two_replays_at_once_write_each_record_once(
     run_once(job, spark)
     rival: list[ReplayReport] = []
     at_step = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
-    mine = replay(
+    report = replay(
         mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(at_step=at_step), spark=spark
     )
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
     assert quarantined(job) == [(0, 1)]
-    assert mine.replayed + rival[0].replayed == 3
+    assert report.replayed + rival[0].replayed == 3
     assert totals(mended(job), spark).replayed == 3
 
 

@@ -1,4 +1,4 @@
-"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+"""Staged files are checked before the commit: a missing file is never committed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_the
     name = topic()
     export.describe(name)
     produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
-    heard = export.run_to_end(at_step=once_at("staged", lambda: lose(export.root)), retries=1)
-    assert [item["reason"].split(":")[0] for item in heard.named("retrying")] == [
+    recorder = export.run_to_end(at_step=once_at("staged", lambda: lose(export.root)), retries=1)
+    assert [item["reason"].split(":")[0] for item in recorder.named("retrying")] == [
         "a staged file is not as its task wrote it"
     ]
     assert export.offsets("A") == [0]

@@ -1,4 +1,4 @@
-"""`status` says how a job stands, from its table and its log."""
+"""`status` shows the state of a job, from its table and its log."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )
     status_command([file], json=True)
-    [told] = json.loads(capsys.readouterr().out)
-    assert (told["job"], told["started"], told["version"]) == ("orders", True, 4)
-    assert [item["lag_records"] for item in told["partitions"]] == [0, 6]
+    [output] = json.loads(capsys.readouterr().out)
+    assert (output["job"], output["started"], output["version"]) == ("orders", True, 4)
+    assert [item["lag_records"] for item in output["partitions"]] == [0, 6]
     printed = io.StringIO()
     print_status(status(job), Console(file=printed, width=200))
     assert f"{job.log.topics[0]}/1" in printed.getvalue()

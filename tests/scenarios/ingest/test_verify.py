@@ -98,7 +98,7 @@ def test_a_row_of_a_partition_that_was_never_read_is_named(job: JobSpec) -> None
 
 
 def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> None:
-    """The commit marker of the transaction at offset 2 is no record."""
+    """The commit marker of the transaction at offset 2 is not a record."""
     name = topic()
     produce(name, ["a", "b"], transactional=True)
     produce(name, ["c"])
@@ -182,13 +182,13 @@ def test_both_incarnations_of_a_recreated_topic_may_have_the_same_offsets(
     compact(table.table, 1 << 20)
     after = verify(job)
     assert failed(after) == []
-    assert not after.ok, "nothing tells the lives of compacted rows apart"
+    assert not after.ok, "the incarnations of compacted rows cannot be distinguished"
 
 
 def test_rows_lost_and_doubled_after_a_recreated_topic_and_a_compaction_are_not_proven(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
-    """As many rows as were written, of which nothing tells the incarnation: 3 is gone from both, 4 is there twice."""
+    """The number of rows is right and their incarnation unknown: 3 is missing in both, 4 is duplicated."""
     table = filled(job)
     recreated(job, topic, produce)
     zero, one = partitions_of(job)
@@ -265,16 +265,16 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )
     verify_command(file, json=True, shallow=False)
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    assert told["first_violation"] is None
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["first_violation"] is None
     append(job, 0, [2])
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True, shallow=True)
     assert exit_info.value.exit_code == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["first_violation"]["kind"] == "twice"
-    assert (told["first_violation"]["partition"], told["first_violation"]["offset"]) == (0, 2)
+    report = json.loads(capsys.readouterr().out)
+    assert report["first_violation"]["kind"] == "twice"
+    assert (report["first_violation"]["partition"], report["first_violation"]["offset"]) == (0, 2)
 
 
 def test_the_command_exits_with_3_when_something_is_not_proven_and_names_the_remedy(
@@ -291,9 +291,9 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_names_the_rem
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True)
     assert exit_info.value.exit_code == 3
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["verdict"]) == (False, "not_proven")
-    [check] = [item for item in told["checks"] if item["verdict"] == "not_proven"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["verdict"]) == (False, "not_proven")
+    [check] = [item for item in report["checks"] if item["verdict"] == "not_proven"]
     assert "place: none" in check["not_proven"][0]["remedy"]
     assert check["name"] == "offsets"
     with pytest.raises(typer.Exit):

@@ -99,20 +99,20 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 
 def test_a_job_reads_from_a_wal_server_that_requires_a_token(tmp_path: Path, spark: SparkSession) -> None:
     """The token is the job's secret: driver and tasks send it, and nothing prints it."""
-    with served(tmp_path / "wal", EAGER, tokens=["hidden-word"]) as server:
+    with served(tmp_path / "wal", EAGER, tokens=["hidden-token"]) as server:
         server.store.create_topic(TOPIC, 1)
-        with WalClient(server.url, token="hidden-word") as client:
+        with WalClient(server.url, token="hidden-token") as client:
             client.append(TOPIC, map(str.encode, ids(range(3))))
         pipe = Pipe(tmp_path, server.url, spark)
         describe(pipe)
         text = pipe.path.read_text()
         with pytest.raises(PenstockError, match="does not know this token"):
             pipe.run_to_end()
-        (tmp_path / "token").write_text("hidden-word\n")
+        (tmp_path / "token").write_text("hidden-token\n")
         pipe.path.write_text(text.replace("wal: {url:", 'wal: {token: "${file:token}", url:'))
         pipe.run_to_end()
         assert pipe.column("id") == [0, 1, 2] and pipe.verified()
-        assert "hidden-word" not in repr(pipe.job)
+        assert "hidden-token" not in repr(pipe.job)
 
 
 def test_a_second_job_of_the_topic_holds_what_it_has_not_read(

@@ -18,7 +18,7 @@ def claims_json(*arguments: str) -> Any:
 
 
 def test_the_cost_of_the_protocol_grows_with_the_members_and_not_with_the_partitions_of_others() -> None:
-    """Each member says three things until all is shared, however many partitions there are."""
+    """Each member writes three records until all partitions are assigned, however many there are."""
     few = claims_json("--members", "10", "--partitions", "50", "--virtual")
     many = claims_json("--members", "20", "--partitions", "400", "--virtual")
     assert few["stable_records"] == 10 * 3 + 1

@@ -44,12 +44,12 @@ def rows() -> list[dict[str, Any]]:
             "interval": window.interval,
             "window_start": datetime.fromtimestamp(window.start, UTC),
             "window_end": datetime.fromtimestamp(window.start + SECONDS[window.interval], UTC),
-            "count": found.count,
-            "sum": found.sum,
-            "min": found.min,
-            "max": found.max,
+            "count": totals.count,
+            "sum": totals.sum,
+            "min": totals.min,
+            "max": totals.max,
         }
-        for window, found in expected_windows(value for _, value in metric_records(SAMPLE)).items()
+        for window, totals in expected_windows(value for _, value in metric_records(SAMPLE)).items()
     ]
 
 
@@ -60,7 +60,7 @@ def written(path: Path, content: Sequence[Mapping[str, Any]], files: int = 1) ->
     return outcome(path)
 
 
-def test_it_counts_windows_and_the_points_in_them(tmp_path: Path) -> None:
+def test_the_outcome_counts_windows_and_their_points(tmp_path: Path) -> None:
     result = written(tmp_path, rows())
     assert (result["windows"], result["window_points"]) == (len(rows()), SAMPLE.points * 4)
 

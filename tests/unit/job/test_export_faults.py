@@ -61,7 +61,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("meta.at", "price", 6, "event_time", "timestamp_millis(price)"),
         ("meta.at", "timestamp_millis(meta.at)", 6, "event_time", "whole numbers"),
         ("meta.at", "day(price)", 6, "event_time", "a time, a date or text"),
-        ("meta.at", "meta", 6, "event_time", "no time"),
+        ("meta.at", "meta", 6, "event_time", "not a time"),
         ("meta.at", "kafka.topic", 6, "event_time", "did you mean kafka.timestamp?"),
         ("meta.at", "\"'2020-01-01'\"", 6, "event_time", "constant"),
         ("meta.at", "dya(meta.at)", 6, "event_time", "did you mean day?"),
@@ -145,7 +145,7 @@ def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, 
         ("[1]", "['01']", 8, "types.fs.values[0]", "no type marker"),
         ("[1]", "[2147483648]", 8, "types.fs.values[0]", "no type marker"),
         ("[1]", "['1000']", 9, "types.gc.values[0]", "means type fs already"),
-        ("timestamp_millis(timestamp)", "timestamp", 6, "event_time", "in types fs, gc: timestamp is no time"),
+        ("timestamp_millis(timestamp)", "timestamp", 6, "event_time", "in types fs, gc: timestamp is not a time"),
     ],
 )
 def test_a_wrong_value_of_a_garmadon_export_is_reported_at_its_location(

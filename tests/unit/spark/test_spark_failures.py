@@ -39,7 +39,7 @@ LOST = "Job aborted: ExecutorLostFailure (executor 1 exited caused by one of the
 
 @dataclass(slots=True)
 class Context:
-    """A SparkContext as far as one asks whether it lives."""
+    """A SparkContext that only answers whether it is stopped."""
 
     stopped: bool = False
     gone: bool = False
@@ -131,7 +131,7 @@ def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None
     for item in threads:
         item.join()
     assert len(opened) == 2
-    assert all(each is opened[1] for each in result)
+    assert all(session is opened[1] for session in result)
 
 
 def test_an_unreachable_spark_master_is_reported_at_once_with_its_address() -> None:

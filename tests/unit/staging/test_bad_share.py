@@ -1,4 +1,4 @@
-"""A batch of which too much is bad stops the job, with what is wrong in words of the job file."""
+"""A batch with too many bad records stops the job; the error uses the terms of the job file."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def counts(read: int, bad: int) -> Counts:
 def test_a_batch_of_some_size_with_more_bad_records_than_the_job_accepts_stops_it(
     read: int, bad: int, share: float, stops: bool, tmp_path: Path
 ) -> None:
-    told = [Reason("not JSON at character N", bad, "orders/0 offset 7: not JSON at character 3")]
+    reasons = [Reason("not JSON at character N", bad, "orders/0 offset 7: not JSON at character 3")]
     if not stops:
-        checks(tmp_path, share).refuse_bad_share(counts(read, bad), told)
+        checks(tmp_path, share).refuse_bad_share(counts(read, bad), reasons)
         return
     with pytest.raises(BadShareError) as stopped:
-        checks(tmp_path, share).refuse_bad_share(counts(read, bad), told)
+        checks(tmp_path, share).refuse_bad_share(counts(read, bad), reasons)
     assert f"{bad} of {read}" in stopped.value.primary
     assert "orders/0 offset 7" in stopped.value.detail
     assert "decode.format" in stopped.value.hint
@@ -73,7 +73,7 @@ def test_the_three_most_frequent_reasons_are_shown_with_examples() -> None:
 
 
 def bad_of(*values: str) -> list[Reason]:
-    """The reasons of records that do not fit `SCHEMA`, as the decoder tells them."""
+    """The reasons of records that do not fit `SCHEMA`, as the decoder reports them."""
     policies = Policies(new_column=NewColumnPolicy.QUARANTINE)
     batch = kafka_batch([value.encode() for value in values])
     return reasons_of(("orders", 0), decoder_for(DecodeSpec("json"), SCHEMA, policies).decode(batch).bad)
@@ -102,7 +102,7 @@ def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "parts"),
     [
         ('{"at": 1700000000000}', ("`long`", "timestamp_millis(at)", "timestamp_seconds")),
         ('{"day": 1700000000000}', ("timestamp_millis(day)", "`day`")),
@@ -117,10 +117,10 @@ def test_errors_that_differ_in_values_and_places_only_are_one_kind() -> None:
         ("[1]", ("decode.format",)),
     ],
 )
-def test_the_hint_names_the_key_to_change_in_the_job_file(value: str, words: tuple[str, ...]) -> None:
+def test_the_hint_names_the_key_to_change_in_the_job_file(value: str, parts: tuple[str, ...]) -> None:
     (reason,) = bad_of(value)
     hint = hint_for(reason)
-    assert all(word in hint for word in words), hint
+    assert all(part in hint for part in parts), hint
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_types_are_called_as_the_job_file_spells_them(text: str) -> None:
 
 def test_a_task_reports_a_bounded_number_of_reasons() -> None:
     many = [Reason(f"field{chr(97 + number % 26)}{number}: given twice", 1, "x") for number in range(KINDS_MAX * 3)]
-    told = merged_reasons(many)
-    assert len(told) == KINDS_MAX + 1
-    assert sum(item.count for item in told) == len(many)
-    assert told[0].kind == OTHER_KIND
-    assert decode_report(encode_report(TaskReport(reasons=told))).reasons == told
+    reasons = merged_reasons(many)
+    assert len(reasons) == KINDS_MAX + 1
+    assert sum(item.count for item in reasons) == len(many)
+    assert reasons[0].kind == OTHER_KIND
+    assert decode_report(encode_report(TaskReport(reasons=reasons))).reasons == reasons
 
 
 def test_a_task_of_an_export_reports_reasons_too(tmp_path: Path) -> None:

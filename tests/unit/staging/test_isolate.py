@@ -27,13 +27,13 @@ def probe_for(breaks: Callable[[set[Place]], bool]) -> Probe:
     """A job on healthy tasks that fails if the records which it sees break it."""
 
     def probe(slices: Sequence[Slice], poison: Poison) -> str | None:
-        seen = {
+        records = {
             (piece.partition.number, offset)
             for piece in slices
             for offset in range(piece.read_from, piece.end)
             if (piece.partition, offset) not in poison
         }
-        return "boom" if breaks(seen) else None
+        return "boom" if breaks(records) else None
 
     return probe
 
@@ -48,8 +48,8 @@ def found_in(slices: list[Slice], probe: Probe) -> set[Place]:
 
 
 def test_a_job_that_runs_again_has_no_poison() -> None:
-    assert find_poison(slices_of(20, 30), probe_for(lambda seen: False)) == {}
-    assert find_poison(slices_of(12, 12), probe_for(lambda seen: False)) == {}
+    assert find_poison(slices_of(20, 30), probe_for(lambda records: False)) == {}
+    assert find_poison(slices_of(12, 12), probe_for(lambda records: False)) == {}
 
 
 @given(
@@ -58,7 +58,7 @@ def test_a_job_that_runs_again_has_no_poison() -> None:
 )
 def test_every_poisonous_record_is_found_and_no_other(ends: list[int], drawn: set[Place]) -> None:
     poison = {place for place in drawn if place[0] < len(ends) and place[1] < ends[place[0]]}
-    assert found_in(slices_of(*ends), probe_for(lambda seen: bool(seen & poison))) == poison
+    assert found_in(slices_of(*ends), probe_for(lambda records: bool(records & poison))) == poison
 
 
 def test_tasks_that_fail_without_a_record_are_a_cluster_error() -> None:
@@ -76,7 +76,7 @@ def test_tasks_that_fail_without_a_record_are_a_cluster_error() -> None:
 
 
 def test_a_cluster_that_fails_during_isolation_is_a_cluster_error() -> None:
-    poisoned = probe_for(lambda seen: (0, 15) in seen)
+    poisoned = probe_for(lambda records: (0, 15) in records)
     healthy = [True]
 
     def probe(slices: Sequence[Slice], poison: Poison) -> str | None:
@@ -100,17 +100,17 @@ def test_kafka_that_goes_away_during_the_search_ends_it() -> None:
 
 
 @pytest.mark.parametrize("failures", range(1, 4 + ALONE_FAILURES_MIN))
-def test_failures_that_pass_condemn_no_record(failures: int) -> None:
+def test_transient_failures_quarantine_no_record(failures: int) -> None:
     """Every job over records fails so many times, whatever it reads, and then never again.
 
     8 records take 4 failures until one is left alone, which must then fail `ALONE_FAILURES_MIN` times.
     """
-    left = [failures]
+    failures_left = [failures]
 
     def flaky(slices: Sequence[Slice], poison: Poison) -> str | None:
-        if not slices or not left[0]:
+        if not slices or not failures_left[0]:
             return None
-        left[0] -= 1
+        failures_left[0] -= 1
         return "a worker was lost"
 
     assert find_poison(slices_of(20), flaky) == {}
@@ -125,9 +125,9 @@ def test_a_job_that_fails_for_every_record_and_without_them_is_not_searched_for_
     assert find_poison(slices_of(20, 30), unreadable) == {}
 
 
-def test_records_that_break_the_job_only_together_are_not_condemned() -> None:
+def test_records_that_break_the_job_only_together_are_not_quarantined() -> None:
     together = {(0, 13), (0, 18)}
-    assert find_poison(slices_of(20), probe_for(lambda seen: together <= seen)) == {}
+    assert find_poison(slices_of(20), probe_for(lambda records: together <= records)) == {}
 
 
 def test_too_many_poison_records_are_a_user_error() -> None:

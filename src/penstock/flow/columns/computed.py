@@ -1,6 +1,6 @@
 """Computed columns: the expressions of a job over decoded rows, with Arrow kernels.
 
-A row for which an expression has no answer (`day` of a text that is no time) is bad, not its batch. Null in, null out.
+A row for which an expression has no answer (`day` of a text that is not a time) is bad, not its batch. Null gives null.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Faults = dict[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Computed columns beside the rows that have them all; the other rows are bad."""
+    """Computed columns, with the rows that have a value in each; the other rows are bad."""
 
     columns: pa.RecordBatch
     rows: DecodedRows
@@ -40,9 +40,9 @@ def compute(rows: DecodedRows, columns: Mapping[str, Expression]) -> Computed:
     faults: Faults = {}
     arrays: list[pa.Array] = []
     for name, expression in columns.items():
-        mine: Faults = {}
-        arrays.append(evaluate(expression, rows, mine))
-        for row, fault in mine.items():
+        new_faults: Faults = {}
+        arrays.append(evaluate(expression, rows, new_faults))
+        for row, fault in new_faults.items():
             faults.setdefault(row, f"{name}: {fault}")
     kept = rows_without(rows.kafka.num_rows, faults)
     computed = pa.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -102,14 +102,14 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Call(function="coalesce", args=args):
             return _common_type(expression, args, schema)
         case Call(function=function, args=args):
-            known = FUNCTIONS[function]
+            spec = FUNCTIONS[function]
             # The bounds of substr are constants, which the parser has seen to.
             for kind in (_type(arg, schema) for arg in (args[:1] if function == "substr" else args)):
-                if not known.takes(kind):
+                if not spec.takes(kind):
                     raise UserError(
-                        f"{to_text(expression)}: {function} takes {known.wanted}, not {job_type_name(kind)}"
+                        f"{to_text(expression)}: {function} takes {spec.expected}, not {job_type_name(kind)}"
                     )
-            return known.gives
+            return spec.gives
         case _:
             assert_never(expression)
 
@@ -124,7 +124,7 @@ def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> p
         raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
     for constant in constants:
         if not casts(constant, common):
-            raise UserError(f"{to_text(call)}: the constant {constant} is no {common}")
+            raise UserError(f"{to_text(call)}: the constant {constant} is not of type {common}")
     return common
 
 
@@ -140,10 +140,10 @@ def casts(constant: pa.Scalar, kind: pa.DataType) -> bool:
 def _coalesced(args: Sequence[Expression], kind: pa.DataType, rows: DecodedRows, faults: Faults) -> pa.Array:
     values = pa.nulls(rows.kafka.num_rows, kind)
     for arg in args:
-        mine: Faults = {}
-        candidate = evaluate(arg, rows, mine).cast(kind)
+        new_faults: Faults = {}
+        candidate = evaluate(arg, rows, new_faults).cast(kind)
         # A fault counts only where no earlier argument had an answer.
-        faults.update({row: fault for row, fault in mine.items() if not values[row].is_valid})
+        faults.update({row: fault for row, fault in new_faults.items() if not values[row].is_valid})
         values = pc.coalesce(values, candidate)
     return values
 
@@ -185,7 +185,7 @@ class _Function:
     """What a function takes and gives, and its kernel over the values of its arguments."""
 
     takes: Callable[[pa.DataType], bool]
-    wanted: str
+    expected: str
     gives: pa.DataType
     apply: Callable[[Sequence[pa.Array], Sequence[Expression], Faults], pa.Array]
 

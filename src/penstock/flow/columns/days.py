@@ -1,4 +1,4 @@
-"""Event-time days in UTC: the times of rows, which of them are believed, and the rows of each day."""
+"""Event-time days in UTC: the times of rows, which of them are accepted, and the rows of each day."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def time_fault(expression: Expression, schema: pa.Schema) -> str | None:
         return error.primary
     text = to_text(expression)
     hint = f"; write timestamp_millis({text}), or _seconds or _micros" if pa.types.is_integer(kind) else ""
-    return None if is_time(kind) else f"{text} is no time: it is of type {job_type_name(kind)}{hint}"
+    return None if is_time(kind) else f"{text} is not a time: it is of type {job_type_name(kind)}{hint}"
 
 
 class DayBounds:
-    """The event times that are believed, as a batch sees them: both ends belong to them."""
+    """The event times that a batch accepts, both ends included."""
 
     def __init__(self, days: DaysSpec, now_ms: int) -> None:
         self._days = days
@@ -63,7 +63,7 @@ class DayBounds:
         self._most = now_ms * 1_000 + round(days.early_seconds_max * _SECOND)
 
     def outside(self, times: pa.Array, written: pa.Array) -> dict[int, str]:
-        """The rows whose time is not believed, with the reason; `written` are their Kafka times."""
+        """The rows whose time is not accepted, with the reason; `written` are their Kafka times."""
         micros = times.cast(pa.int64())
         reasons: dict[int, str] = {}
         late_seconds_max = self._days.late_seconds_max

@@ -1,7 +1,7 @@
-"""How the columns of two schemas meet: names are compared as Delta compares them, without case and at every depth.
+"""Fitting the columns of two schemas: names are compared as Delta compares them, without case and at every depth.
 
-The table's spelling and order stand. What one side has under another spelling is the same column; it is never filled
-with nulls, and what has no place in the table is an error, never dropped.
+The table's spelling and order apply. A column under another spelling is the same column, so it is never filled with
+nulls; a column that the table lacks is an error and never dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Conflict(NamedTuple):
 
 
 def folded(name: str) -> str:
-    """What two names have in common that are one column to Delta."""
+    """The name in lower case: equal for names that are one column to Delta."""
     return name.lower()
 
 
@@ -48,17 +48,17 @@ def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field
 
 def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | None:
     """The first field that both have and of which the types differ; a struct may have fields that the other lacks."""
-    there = {folded(field.name): field for field in one}
+    by_name = {folded(field.name): field for field in one}
     for field in other:
-        mine = there.get(folded(field.name))
-        result = None if mine is None else _type_conflict(mine.name, mine.type, field.type)
+        match = by_name.get(folded(field.name))
+        result = None if match is None else _type_conflict(match.name, match.type, field.type)
         if result is not None:
             return result
     return None
 
 
 def grown(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> pa.Schema:
-    """The fields of `one`, and those of `other` that it lacks, at any depth; where both have one, `one` stands."""
+    """The fields of `one`, and those of `other` that it lacks, at any depth; fields of `one` take precedence."""
     theirs = {folded(field.name): field for field in other}
     fields = []
     for field in one:
@@ -72,16 +72,16 @@ def respelled(fields: Iterable[pa.Field], others: Iterable[pa.Field]) -> pa.Sche
     theirs = {folded(field.name): field for field in others}
     result = [(field, theirs.get(folded(field.name), field)) for field in fields]
     return pa.schema(
-        [each.with_name(like.name).with_type(_joined_type(each.type, like.type, respelled)) for each, like in result]
+        [field.with_name(like.name).with_type(_joined_type(field.type, like.type, respelled)) for field, like in result]
     )
 
 
 def new_paths(before: Iterable[pa.Field], after: Iterable[pa.Field], above: str = "") -> list[str]:
     """The fields of `after` that `before` lacks, as dotted paths."""
-    there = {folded(field.name): field for field in before}
+    by_name = {folded(field.name): field for field in before}
     result: list[str] = []
     for field in after:
-        old = there.get(folded(field.name))
+        old = by_name.get(folded(field.name))
         if old is None:
             result.append(above + field.name)
         else:
@@ -103,15 +103,15 @@ def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _fitted(
     names: Sequence[str], columns: Sequence[pa.Array], fields: Iterable[pa.Field], count: int
 ) -> list[pa.Array]:
-    there = dict(zip(map(folded, names), columns, strict=True))
-    if len(there) < len(names):
+    by_name = dict(zip(map(folded, names), columns, strict=True))
+    if len(by_name) < len(names):
         raise InvariantError(f"columns are the same but for the case of their names: {names}")
     arrays = []
     for field in fields:
-        array = there.pop(folded(field.name), None)
+        array = by_name.pop(folded(field.name), None)
         arrays.append(pa.nulls(count, field.type) if array is None else fit_array(array, field.type))
-    if there:
-        lost = [name for name in names if folded(name) in there]
+    if by_name:
+        lost = [name for name in names if folded(name) in by_name]
         raise InvariantError(f"the table has no column for {', '.join(lost)}: its values would be lost")
     return arrays
 
@@ -126,7 +126,7 @@ def fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(fitted, fields=list(kind), mask=null_mask(array))
     if pa.types.is_list(kind) and pa.types.is_list(array.type) and pa.types.is_nested(kind.value_type):
         if array.offset:
-            # Arrow takes no mask beside offsets that begin elsewhere.
+            # Arrow accepts no mask for a list array with an offset.
             array = array.take(pa.array(range(len(array)), pa.int64()))
         items = fit_array(array.values, kind.value_type)
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))

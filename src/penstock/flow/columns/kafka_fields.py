@@ -1,4 +1,4 @@
-"""What Kafka knows of a record and a column cannot hold: a fault of the rows that use it, and of no others."""
+"""Kafka's timestamps and headers as columns; a row is bad only if it uses one that a column cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition values: rows apart by them, their text in the Delta log, and folders for readers that look at paths."""
+"""Partition values: rows split by them, their text in the Delta log, and folders for readers that look at paths."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.job.schema import job_type_name
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
-"""Where file systems end a name."""
+"""The longest name that common file systems take."""
 FOLDERS_BYTES_MAX = 700
-"""Of all folders of a path together: object stores end a whole key at 1,024."""
+"""Of all folders of a path together: object stores limit a key to 1,024 bytes."""
 
 Values = tuple[str | None, ...]
 
@@ -94,7 +94,7 @@ def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
 
 
 def _not_text(column: pa.Array) -> list[int]:
-    """Rows whose bytes are no UTF-8: what Spark makes of bytes may be so."""
+    """Rows whose text is not UTF-8: Spark may return such bytes as text."""
     try:
         column.validate(full=True)
         return []
@@ -187,7 +187,7 @@ def _float_text(value: float) -> str:
 
 def _timestamp_text(value: datetime.datetime) -> str:
     if value.tzinfo is None:
-        # deltalake refuses the `T` here, and Spark reads a value without a zone as it stands.
+        # deltalake refuses the `T` here, and Spark reads a value without a zone unchanged.
         return value.isoformat(sep=" ", timespec="microseconds")
     return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 

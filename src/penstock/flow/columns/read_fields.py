@@ -1,6 +1,6 @@
 """Fields that the job file itself reads: a type whose columns are inferred has them, whatever its first records show.
 
-Otherwise one odd record could fix columns that the event time or a computed column can never be taken from.
+Otherwise one unusual record could fix column types from which the event time or a computed column cannot be taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIME = _Need(is_time, pa.string())
 def with_read_fields(shown: Shown, event_time: Expression, columns: Iterable[Expression]) -> dict[str, pa.DataType]:
     """The fields, those that the expressions read among them and of types that they can read."""
     result = dict(shown)
-    needs = [*_needs(event_time, _TIME, shown), *(each for column in columns for each in _needs(column, _ANY, shown))]
+    needs = [*_needs(event_time, _TIME, shown), *(item for column in columns for item in _needs(column, _ANY, shown))]
     for path, need in needs:
         result = _placed(result, path, need)
     return result
@@ -74,11 +74,11 @@ def _placed(fields: Shown, path: tuple[str, ...], need: _Need) -> dict[str, pa.D
     """The fields with one at the path; another whose name differs in case only would take its place in a table."""
     name, below = path[0], path[1:]
     others = {key: kind for key, kind in fields.items() if key == name or key.lower() != name.lower()}
-    there = others.get(name)
+    current = others.get(name)
     if below:
-        inner = _placed({} if there is None else _children(there), below, need)
+        inner = _placed({} if current is None else _children(current), below, need)
         return others | {name: pa.struct(list(inner.items()))}
-    return others if there is not None and need.fits(there) else others | {name: need.otherwise}
+    return others if current is not None and need.fits(current) else others | {name: need.otherwise}
 
 
 def _children(kind: pa.DataType) -> dict[str, pa.DataType]:

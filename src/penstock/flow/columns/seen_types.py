@@ -1,6 +1,6 @@
 """What the values of new fields show, counted, the types that columns for them get, and which become columns.
 
-The records of a whole batch decide, not the oddest of them. Types that fit each other are widened together: whole
+The records of a whole batch decide, not one unusual record. Types that fit each other are widened together: whole
 numbers and fractions to double, objects and lists member by member. Of those that do not fit each other the one that
 most records show wins, and the other records will not fit the column. Null, `[]` and `{}` show no type.
 """
@@ -65,7 +65,7 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
             (self.flags, pa.bool_()),
         ]
         shown = [(count, kind) for count, kind in candidates if count and kind is not None]
-        return max(shown, key=lambda each: each[0])[1] if shown else None
+        return max(shown, key=lambda candidate: candidate[0])[1] if shown else None
 
     def of_items(self) -> SeenTypes:
         """What the elements of the lists show, to add to."""
@@ -75,12 +75,12 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
 
 
 NewFields = dict[str, SeenTypes]
-"""What is known of new fields, by name. A known struct stands here too where it has new members, with only those."""
+"""What is known of new fields, by name. A known struct with new members is here too, with only those."""
 
 
 def add_fields(into: NewFields, other: Mapping[str, SeenTypes]) -> None:
-    for name, seen in other.items():
-        into.setdefault(name, SeenTypes()).add(seen)
+    for name, counts in other.items():
+        into.setdefault(name, SeenTypes()).add(counts)
 
 
 def merged(reports: Iterable[Mapping[str, SeenTypes]]) -> NewFields:
@@ -95,13 +95,13 @@ def column_types(fields: Mapping[str, SeenTypes]) -> dict[str, pa.DataType]:
     """The fields that can be columns, with their types; of spellings that differ only in case the most frequent one."""
     chosen: dict[str, str] = {}
     types: dict[str, pa.DataType] = {}
-    for name, seen in fields.items():
-        kind = None if name_fault(name) else seen.type()
+    for name, counts in fields.items():
+        kind = None if name_fault(name) else counts.type()
         if kind is None:
             continue
         rival = chosen.get(folded(name))
         if rival is not None:
-            if (fields[rival].count, rival) >= (seen.count, name):
+            if (fields[rival].count, rival) >= (counts.count, name):
                 continue
             del types[rival]
         chosen[folded(name)] = name
@@ -110,13 +110,13 @@ def column_types(fields: Mapping[str, SeenTypes]) -> dict[str, pa.DataType]:
 
 
 def addable(fields: Mapping[str, pa.DataType], taken: Iterable[str], decoded: Iterable[str] = ()) -> pa.Schema:
-    """Those that a table can take beside the columns that it has; a field that is decoded already brings new members.
+    """The fields that a table with the columns `taken` can add; a field that is decoded already brings new members.
 
-    Delta compares names without case. A name that is taken by a computed column is no column of the records.
+    Delta compares names without case. A name that a computed column has taken cannot be a column of the records.
     """
-    known, names = frozenset(decoded), {folded(name) for name in taken}
+    decoded_names, names = frozenset(decoded), {folded(name) for name in taken}
     return pa.schema(
-        [pa.field(name, fields[name]) for name in sorted(fields) if name in known or folded(name) not in names]
+        [pa.field(name, fields[name]) for name in sorted(fields) if name in decoded_names or folded(name) not in names]
     )
 
 
@@ -124,11 +124,11 @@ def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> li
     """Fields with values that find no place in the columns, as dotted paths."""
     chosen = {field.name: field.type for field in columns}
     result: list[str] = []
-    for name, seen in fields.items():
+    for name, counts in fields.items():
         if name not in chosen:
-            result += [name] if seen.shows_values else []
+            result += [name] if counts.shows_values else []
             continue
-        kind, inner = chosen[name], seen
+        kind, inner = chosen[name], counts
         while inner.items is not None and pa.types.is_list(kind):
             kind, inner = kind.value_type, inner.items
         if pa.types.is_struct(kind):
@@ -137,7 +137,7 @@ def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> li
 
 
 def to_json(fields: Mapping[str, SeenTypes]) -> str:
-    """In ASCII, because names of fields may hold what is no character; without zeros, and empty if there are none."""
+    """In ASCII, because names may hold half of a surrogate pair; without zeros, and empty if there are no fields."""
     return json.dumps(msgspec.to_builtins(fields)) if fields else ""
 
 

@@ -1,4 +1,4 @@
-"""The port of all decoders, and the one that a job asks for."""
+"""The interface of all decoders, and the choice of a job's decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """Looks at nothing: the payload of a record is its only column."""
+    """Decodes nothing: the payload of a record is its only column."""
 
     schema: pa.Schema
     wrapping: Wrapping
@@ -49,7 +49,7 @@ def decoder_for(
     `message` is that of the type, where types have different ones. `reserved` are names in lower case that no
     new field may have. The decoder can be pickled.
     """
-    wanted = (decode.defaults, decode.wrapping, on.tombstone)
+    options = (decode.defaults, decode.wrapping, on.tombstone)
     match decode.format:
         case "raw":
             if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
@@ -62,11 +62,11 @@ def decoder_for(
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)
-            return ProtobufDecoder(schema, decode.descriptors, named, *wanted)
+            return ProtobufDecoder(schema, decode.descriptors, named, *options)
         case "garmadon":
             body, header = _named(message or decode.message, "message"), _named(decode.header, "header")
             check_fields(schema, garmadon_schema(decode.descriptors, header, body), body)
-            return GarmadonDecoder(schema, decode.descriptors, header, body, *wanted, decode.uri_names)
+            return GarmadonDecoder(schema, decode.descriptors, header, body, *options, decode.uri_names)
         case "telegraf" | "influx":
             raise UserError(f"decode {decode.format} gives points of series, not rows")
         case _:

@@ -45,15 +45,15 @@ class JsonObject(dict[str, Any]):
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = JsonObject(pairs)
     if len(members) != len(pairs):
-        rest = [name for name, _ in pairs]
+        repeated = [name for name, _ in pairs]
         for name in members:
-            rest.remove(name)
-        members.doubled = frozenset(rest)
+            repeated.remove(name)
+        members.doubled = frozenset(repeated)
     return members
 
 
 def _refuse_constant(name: str) -> None:
-    raise MisfitError(f"not JSON: {name} is no number there")
+    raise MisfitError(f"not JSON: {name} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(

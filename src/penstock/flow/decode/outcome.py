@@ -1,4 +1,4 @@
-"""Records on their way through a decoder: out of their wrapping, and the gathering of what became of each."""
+"""The steps that all decoders share: unwrap the records, and gather good and bad rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"
 PART_BYTES_MAX = 64 * 1024 * 1024
-"""Of unpacked values that are held at a time; the last of them may go beyond it by what one record may have."""
+"""Unpacked values that are held at a time; the last one may exceed it."""
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 

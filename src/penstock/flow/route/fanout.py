@@ -25,8 +25,8 @@ from penstock.logs.batches import as_one
 from penstock.logs.log import EpochMark
 
 ROWS_PER_TYPE = 4_096
-"""A call of a decoder has its price: measured, 900 records at a time cost 1.6 times as much as 3,000."""
-NO_TYPE = f"{TOMBSTONE}, so nothing tells its type"
+"""Measured: calls of a decoder with 900 records cost 1.6 times as much as those with 3,000."""
+NO_TYPE = f"{TOMBSTONE}, so its type is not known"
 
 Gathered = dict[str, list[DecodedRows]]
 """The decoded rows of one batch by type."""
@@ -44,7 +44,7 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
 
 
 class Fanout:
-    """Sorts the records of each batch out by type and hands them on."""
+    """Routes the records of each batch to their types."""
 
     def __init__(self, flow: FanoutFlow) -> None:
         self._flow = flow
@@ -89,7 +89,7 @@ class Fanout:
         self._files.abandon()
 
     def _set_aside(self, key: PartitionKey, poisoned: BadRows) -> None:
-        """Quarantine records that break the job, each for its type, which may have left it to a catch-up."""
+        """Quarantine records that break the job, each for its type; one that is behind leaves them to its catch-up."""
         for row, error in enumerate(poisoned.errors):
             record = poisoned.kafka.slice(row, 1)
             bad = BadRows(record, pa.array([error.as_py()], pa.string()))
@@ -125,7 +125,7 @@ class Fanout:
         return part.filter(values.is_valid())
 
     def _proved(self, key: PartitionKey, guess: Routed, gathered: Gathered) -> pa.RecordBatch:
-        """Decode what is guessed to be of a type that is written; returns the records that are still in doubt."""
+        """Decode records that are guessed to be of a type that is written; returns those whose type is not proved."""
         doubtful: list[pa.RecordBatch] = []
         for code, rows in groups(guess.codes):
             batch = take(guess.batch, rows)
@@ -144,7 +144,7 @@ class Fanout:
         return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
     def _prover(self, key: PartitionKey, way: RouteSource, batch: pa.RecordBatch) -> TypeReader | None:
-        """The reader that decodes and proves at once, if all these records would be written as they stand."""
+        """The reader that decodes and proves at once, if all these records would be written unchanged."""
         start = self._flow.slices[key].takes.get(way.type)
         if start is None or batch.column("offset")[0].as_py() < start or self._flow.types[way.type].decoded is None:
             return None
@@ -154,7 +154,7 @@ class Fanout:
         return reader if reader is not None and reader.proves else None
 
     def _sort(self, key: PartitionKey, code: int, routed: Routed, rows: Rows, gathered: Gathered) -> None:
-        """Do with the rows of one way what the slice says of its type."""
+        """Write, count or skip the rows of one way, as the slice states for its type."""
         if code == UNKNOWN:
             self._turn_away(key, take(routed.batch, rows), routed.values.take(pa.array(rows)))
             return
@@ -185,17 +185,17 @@ class Fanout:
         missing = offsets[belongs] >= start
         if not missing.all():
             # A process that died left the type ahead: it has these records, wherever they belong.
-            there = len(chosen) - int(missing.sum())
-            self._tallies.add(type_key, Share(Counts(skipped=there)))
+            present = len(chosen) - int(missing.sum())
+            self._tallies.add(type_key, Share(Counts(skipped=present)))
             lacking: Rows = chosen[missing]
             return lacking
         if type_key.type not in piece.left:
             return chosen
-        # Of a replay: these their type reads from the log itself.
+        # In a replay: the type reads these records from the log.
         places = offsets[belongs]
-        left = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
-        self._tallies.add(type_key, Share(Counts(skipped=int(left.sum()))))
-        kept: Rows = chosen[~left]
+        in_log = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
+        self._tallies.add(type_key, Share(Counts(skipped=int(in_log.sum()))))
+        kept: Rows = chosen[~in_log]
         return kept
 
     def _keep_all(
@@ -222,7 +222,7 @@ class Fanout:
             gathered.setdefault(type_key.type, []).append(decoded.rows)
 
     def _reader(self, type_key: TypeKey, way: RouteSource) -> TypeReader | None:
-        """None for a type that has failed, perhaps just now because it cannot be decoded at all."""
+        """None for a type that has failed, also if it failed here because it cannot be decoded."""
         if way not in self._readers and type_key not in self._files.failed:
             with self._files.isolated(type_key):
                 self._readers[way] = TypeReader(self._flow, self._flow.types[way.type], numeric=way.numeric)

@@ -42,7 +42,7 @@ class RoutedSlice(NamedSlice):
     counts: Mapping[str, int] = field(default_factory=dict)
     """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
     main: bool = True
-    """False for a catch-up: records that no type takes are none of its business."""
+    """False for a catch-up, which ignores records that no type takes."""
     left: Mapping[str, Ranges] = field(default_factory=dict)
     """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
     after: Mapping[str, int] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 The guess reads what follows the first `"name"` of the text; it may be wrong about nested or quoted text, so it
 counts only where the decoded record has that value. The truth is the value at the path, a string or a whole number:
-taken from a whole batch by Arrow's reader, or singly where that one refuses a record. A record that is no JSON object,
-or gives a name on the path twice, has no type and is bad.
+taken from a whole batch by Arrow's reader, or singly where that one refuses a record. A record that is not a JSON
+object, or gives a name on the path twice, has no type and is bad.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FieldRouter:
 def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     """The text of the string or whole number at the path, None if there is neither; and whether it is a number.
 
-    Raises `MisfitError` if the record is no JSON object or gives a name on the path twice.
+    Raises `MisfitError` if the record is not a JSON object or gives a name on the path twice.
     """
     value: object = parse_object(record)
     for depth, name in enumerate(path):

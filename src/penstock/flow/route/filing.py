@@ -14,7 +14,7 @@ from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
-from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, with_columns
 from penstock.flow.write.manifest import Counts, ranges_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
@@ -50,7 +50,7 @@ class Filer:
         filed = _Filed((), ())
         with self.files.isolated(type_key):
             filed = self._filed(self._flow.types[type_key.type], rows)
-        # Beyond the isolation: what waits longest may be written now, and that may be another type's.
+        # Outside of the isolation: this may write waiting rows of another type.
         self.tallies.add(type_key, Share(event_ms_max=filed.event_ms_max))
         for bad in filed.bad:
             self.quarantine(type_key, bad)
@@ -71,7 +71,7 @@ class Filer:
         faults: Faults = {}
         times = event_times(kind.event_time, good, faults)
         faults |= self._bounds.outside(times, good.kafka.column("timestamp"))
-        body = fit_columns(beside(good.columns, computed.columns), kind.target)
+        body = fit_columns(with_columns(good.columns, computed.columns), kind.target)
         offsets = good.kafka.column("offset")
         kept = rows_without(good.kafka.num_rows, faults)
         if len(kept) < good.kafka.num_rows:

@@ -57,7 +57,7 @@ class Router(Protocol):
     def ways(self) -> tuple[RouteSource, ...]: ...
 
     def route(self, batch: pa.RecordBatch) -> Routed:
-        """Takes records whose values are not null, unless they are routed by what stands beside the value."""
+        """Takes records whose values are not null, unless they are routed by key or header."""
 
     def route_rest(self, batch: pa.RecordBatch) -> Routed:
         """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
@@ -67,11 +67,11 @@ class ValueCodes:
     """Route values to codes."""
 
     def __init__(self, codes: Mapping[str, int] | Mapping[bytes, int], kind: pa.DataType) -> None:
-        self._known = pa.array(list(codes), kind)
+        self._values = pa.array(list(codes), kind)
         self._codes = np.array([*codes.values(), UNKNOWN], np.int16)
 
     def of(self, values: pa.Array) -> Codes:
-        places = pc.index_in(values, self._known).fill_null(len(self._known))
+        places = pc.index_in(values, self._values).fill_null(len(self._values))
         codes: Codes = self._codes[places.to_numpy(zero_copy_only=False)]
         return codes
 
@@ -84,7 +84,7 @@ class PlainRouter:
         self.ways = tuple(RouteSource(name) for name in values)
         codes = {value: code for code, name in enumerate(values) for value in values[name]}
         self._codes = ValueCodes(codes, pa.string())
-        # What stands beside the value is there without opening it.
+        # Keys and headers can be read without unwrapping the value.
         self._wrapping = wrapping if route.by == "envelope" else Wrapping()
 
     def route(self, batch: pa.RecordBatch) -> Routed:
@@ -111,7 +111,7 @@ class PlainRouter:
 
 
 def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
-    """The batch with unwrapped values beside the wrapped ones, the records that cannot be unwrapped, and the rest."""
+    """The batch with unwrapped and wrapped values, records that cannot be unwrapped, and the rows for the next call."""
     if wrapping.payload is Payload.PLAIN or WRAPPED in batch.schema.names:
         return batch, bad_rows(batch, {}), None
     records = open_records(batch, wrapping, TombstonePolicy.ROW)

@@ -66,7 +66,7 @@ class TypeFiles(FilePool[PileKey]):
         """Files of each in all, once they are known."""
 
     def begin(self, partition: PartitionKey, first_offset: int) -> None:
-        """Tell where the task's piece of the partition begins to have records."""
+        """Note the first record of the task's piece of the partition."""
         self._first_offsets.setdefault(partition, first_offset)
 
     @contextmanager
@@ -125,8 +125,8 @@ class TypeFiles(FilePool[PileKey]):
         last = span.last
         if not stats:
             stats = self._place_stats(key, span, file.rows)
-        told = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
-        share = Share(quarantine_files=(told,)) if key.day is None else Share(files=(told,))
+        staged = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
+        share = Share(quarantine_files=(staged,)) if key.day is None else Share(files=(staged,))
         self._by_type[key.type_key] = self._by_type.get(key.type_key, Share()) + share
 
     def _place_stats(self, key: PileKey, span: _Span, rows: int) -> str:

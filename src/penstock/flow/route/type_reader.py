@@ -40,7 +40,7 @@ class TypeReader:
     """Reads the records of one type whose route value is text, or those whose value is `numeric`.
 
     Where the schema lacks the route field it is read too, so that every record can be proved; the job file names that
-    field, so it is no new field under any policy.
+    field, so no policy treats it as a new field.
     """
 
     def __init__(self, flow: FanoutFlow, kind: TypeFlow, *, numeric: bool) -> None:
@@ -65,7 +65,7 @@ class TypeReader:
         try:
             decoded = self._decoder.decode(batch)
         except UserError:
-            # Perhaps it is a record of another type that this decoder will not have.
+            # Perhaps a record of another type, which this decoder refuses.
             nothing = DecodedRows(pa.RecordBatch.from_pylist([], schema=self._schema), batch.slice(0, 0))
             return Proved(nothing, {}, batch)
         kafka = decoded.rows.kafka
@@ -99,7 +99,7 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
     if len(addable(column_types(decoded.new_fields), [*flow.columns, DAY_FOLDER])):
-        # The records come again once the columns are fixed.
+        # The records are read again once the columns are fixed.
         return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields, decoded.rest)
     empty = decoded.rows.kafka
     shows_nothing = BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))

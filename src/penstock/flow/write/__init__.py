@@ -1,1 +1,1 @@
-"""Staged files and what is said of them."""
+"""Staged files, their names and statistics, and the reports of tasks."""

@@ -1,4 +1,4 @@
-"""What is said of staged files and of the records that were read: the words of a task's report and of a commit."""
+"""Staged files, counts and offset ranges: the values in a task's report and in a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from penstock.logs.log import EpochMark
 
 PartitionKey = tuple[str, int]
-"""(topic, partition number): inside a batch a topic has one id, so the topic id is the driver's business."""
+"""(topic, partition number): inside a batch a topic has one id, so only the driver needs the topic id."""
 Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
 """Per partition the last records of the pieces that were read."""
 Ranges = tuple[tuple[int, int], ...]

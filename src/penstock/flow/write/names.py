@@ -8,7 +8,7 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     r.<run>.<unique>.pq                                    rows replayed from quarantine
     w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
-Before the suffix may stand `.k<rows>-<digest>`, where a table distinguishes its files by their content.
+`.k<rows>-<digest>` may precede the suffix, where a table distinguishes its files by their content.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReplayedName:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the name of a file says about its content: how many rows, and 128 bits of all of them as hex."""
+    """The content of a file as its name states it: the number of rows, and a digest of them, 128 bits as hex."""
 
     rows: int
     digest: str
@@ -103,10 +103,10 @@ def replayed_name(run: str, unique: str) -> str:
 
 def with_content(name: str, content: Content) -> str:
     """The same name, with the content of its file in it."""
-    told = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
-    if content_of(told) != content:
-        raise ValueError(f"not a file name of ours: {told}")
-    return told
+    full_name = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
+    if content_of(full_name) != content:
+        raise ValueError(f"not a Penstock file name: {full_name}")
+    return full_name
 
 
 def content_of(path: str) -> Content | None:
@@ -121,7 +121,7 @@ def closed_name(owner: str, close: int, unique: str) -> str:
 
 
 def _parser(shape: re.Pattern[str], kind: type[NameT]) -> Callable[[str], NameT | None]:
-    """What a name of the kind says, whatever folder it lies in; `None` for other names. Groups become its fields."""
+    """A parser of names of the kind, in any folder; it gives `None` for other names. Groups become the fields."""
 
     def parse(path: str) -> NameT | None:
         match = shape.fullmatch(_last_part(path))
@@ -142,5 +142,5 @@ def _last_part(path: str) -> str:
 
 def _checked(shape: re.Pattern[str], name: str) -> str:
     if shape.fullmatch(name) is None:
-        raise ValueError(f"not a file name of ours: {name}")
+        raise ValueError(f"not a Penstock file name: {name}")
     return name

@@ -1,4 +1,4 @@
-"""One Parquet file in the making, written as every file of ours is."""
+"""One Parquet file that is being written, with the settings that all files of Penstock have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ParquetFile:
             allow_truncated_timestamps=True,
             use_dictionary=dictionary_columns(schema),
             dictionary_pagesize_limit=DICTIONARY_PAGE_BYTES_MAX,
-            # What Parquet itself says of the types is enough; Arrow's own copy would only make footers longer.
+            # Parquet's own schema is enough; Arrow's copy of it would only make footers longer.
             store_schema=False,
             metadata_collector=self._footers,
         )
@@ -60,7 +60,7 @@ class ParquetFile:
         self.rows += rows.num_rows
 
     def note(self, facts: Mapping[str, str]) -> None:
-        """Words for the footer, next to what Parquet says there itself."""
+        """Add key-value metadata to the footer."""
         self._parquet.add_key_value_metadata(dict(facts))
 
     def complete(self) -> pq.FileMetaData:
@@ -69,7 +69,7 @@ class ParquetFile:
         return footer
 
     def end(self) -> pq.FileMetaData:
-        """Write the last bytes; only `close`, which may be called in another thread, makes sure that they stay."""
+        """Write the last bytes; only `close`, which may be called in another thread, makes them durable."""
         self._parquet.close()
         self._stream.flush()
         return self._footers[0]
@@ -78,10 +78,10 @@ class ParquetFile:
         self._sink.close()
 
     def abandon(self) -> None:
-        """Let go of the file after an error; what lies in the folder is vacuum's (RULES C2)."""
+        """Close the file after an error; vacuum deletes what was written (RULES C2)."""
         self._sink.abandon()
         try:
-            # Its last words go to a sink that drops them.
+            # The last bytes go to a sink that drops them.
             self._parquet.close()
         except (pa.ArrowException, OSError, RuntimeError, PenstockError):
             # After a failed write pyarrow also misses the footer, with a RuntimeError; the error that led here counts.

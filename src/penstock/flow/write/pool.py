@@ -4,8 +4,8 @@ Rows wait in memory, a pile for each file to be; a file is opened only when a pi
 group, because all piles together pass their bound and it is the largest, or because the task ends. So hundreds of piles
 cost no more than their rows.
 
-Files are closed in threads: until one is on its disk, or all of it has arrived in a store, others are written. To wait
-for each in turn costs more time than to write it, where a task has dozens of small ones.
+Files are closed in threads: until one is on its disk, or all of it has arrived in a store, others are written. Where a
+task has dozens of small files, waiting for each in turn takes longer than writing it.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class FilePool(ABC, Generic[K]):
         """Add to the footer of a file that ends."""
 
     def _isolated(self, key: K) -> AbstractContextManager[None]:
-        """What surrounds all that can fail for these rows alone."""
+        """The context of every step that can fail for these rows alone."""
         return nullcontext()
 
     def abandon(self) -> None:
-        """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
+        """Close every open file after an error; vacuum deletes what was written (RULES C2)."""
         self._threads.shutdown(cancel_futures=True)
         self._closing.clear()
         self._drop(lambda key: True)
@@ -117,7 +117,7 @@ class FilePool(ABC, Generic[K]):
         self._threads.shutdown()
 
     def _drop(self, chosen: Callable[[K], bool]) -> None:
-        """Let go of piles, and of their files."""
+        """Drop piles and close their files."""
         for key in [key for key in self._piles if chosen(key)]:
             pile = self._piles.pop(key)
             self._open.pop(key, None)

@@ -29,7 +29,7 @@ KINDS_MAX = 50
 """Kinds that a task or a batch distinguishes; further ones count as one."""
 OTHER_KIND = "other errors"
 
-# In this order: what stands after a value's kind is the value, and a quoted text may hold numbers and dates.
+# In this order: after a value's kind comes the value, and a quoted text may hold numbers and dates.
 _VARYING = (
     (r"(?s), found (null|boolean|number|string|array|object).*", r", found \1"),
     (r'"(?:[^"\\]|\\.)*"', '"…"'),
@@ -41,16 +41,16 @@ _VARYING = (
 def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.RecordBatch:
     """Bad rows in the columns of the quarantine table."""
     count = len(bad.errors)
-    known = {
+    constants = {
         "job": pa.repeat(job, count),
         "topic_id": pa.repeat(topic_id, count),
         "error": bad.errors,
         "batch": pa.repeat(batch_id, count),
         "quarantined_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC")), count),
     }
-    there = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **known}
+    columns = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **constants}
     nothing = pa.nulls(count)
-    arrays = [there.get(item.name, nothing).cast(item.type) for item in QUARANTINE_SCHEMA]
+    arrays = [columns.get(item.name, nothing).cast(item.type) for item in QUARANTINE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
 
 
@@ -66,11 +66,11 @@ def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
     rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
     result = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
-    return [Reason(item["kind"], item["row_count"], told_error(partition, bad, item["row_min"])) for item in result]
+    return [Reason(item["kind"], item["row_count"], error_text(partition, bad, item["row_min"])) for item in result]
 
 
-def told_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
-    """Where a bad row stands in the log, and why it is bad."""
+def error_text(partition: PartitionKey, bad: BadRows, row: int) -> str:
+    """The place of a bad row in the log, and why it is bad."""
     topic, number = partition
     return f"{topic}/{number} offset {bad.kafka.column('offset')[row].as_py()}: {bad.errors[row].as_py()}"
 

@@ -38,7 +38,7 @@ class Share:
     failed: str = ""
     """Why the type could not be written; its files are then left to vacuum."""
     new_fields: str = ""
-    """What fields show that its columns lack, as `flow.seen_types` writes it."""
+    """What fields show that its columns lack, as `flow.columns.seen_types` writes it."""
     replayed: Ranges = ()
     """Of a replay: the offsets of the written rows."""
     sums: Mapping[str, int] = field(default_factory=dict)
@@ -47,8 +47,8 @@ class Share:
     def __add__(self, other: Share) -> Share:
         return Share(
             counts=self.counts + other.counts,
-            first=min(_known(self.first, other.first), default=None),
-            event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
+            first=min(_not_none(self.first, other.first), default=None),
+            event_ms_max=max(_not_none(self.event_ms_max, other.event_ms_max), default=None),
             days=_sums(self.days, other.days),
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
@@ -61,7 +61,7 @@ class Share:
     def as_failed(self, reason: str) -> Share:
         """Of a type that could not be written: its records are only counted, for they are read again."""
         counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
-        # The reason may quote a record, and with it what is no character.
+        # The reason may quote a record, and with it half of a surrogate pair.
         printable = reason.encode("utf-8", "backslashreplace").decode()
         return Share(counts, self.first, failed=printable)
 
@@ -76,7 +76,7 @@ class TaskReport:
     """Why records were quarantined; a bounded number of kinds."""
     marks: Marks = field(default_factory=dict)
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
-    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
+    """Records found bad after their bytes were dropped, with the reason; the batch runs again without them."""
 
 
 def report_batch(report: object) -> pa.RecordBatch:
@@ -85,7 +85,7 @@ def report_batch(report: object) -> pa.RecordBatch:
 
 
 def encode_report(report: object) -> bytes:
-    """It is needed until its batch is committed and is stored nowhere."""
+    """Reports are needed until their batch is committed, and are not stored."""
     return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 
@@ -122,5 +122,5 @@ def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count}
 
 
-def _known(*numbers: int | None) -> list[int]:
+def _not_none(*numbers: int | None) -> list[int]:
     return [number for number in numbers if number is not None]

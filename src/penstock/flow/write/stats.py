@@ -1,7 +1,7 @@
 """Delta statistics of a file, taken from the footer that the Parquet writer has made anyway.
 
-A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows. No more than
-that: deltalake's Arrow data set takes a missing bound for one that no row passes, and skips the file.
+A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows. No other
+bound is left out: deltalake's Arrow data set skips a file whose bound is missing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeafColumn:
 
 
 class FileStats:
-    """The statistics of one file in the making, whose rows have the schema."""
+    """The statistics of one file while it is written; its rows have the schema."""
 
     def __init__(self, schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> None:
         self._leaves = _indexed_leaves(schema, indexed_columns_max)
@@ -66,8 +66,8 @@ class FileStats:
     def _note_long_texts(self, path: Path, texts: pa.ChunkedArray) -> None:
         if (pc.max(pc.binary_length(texts)).as_py() or 0) > FOOTER_TEXT_BYTES_MAX:
             ends = pc.min_max(texts).as_py()
-            known = self._long_texts.get(path, ())
-            self._long_texts[path] = min([ends["min"], *known]), max([ends["max"], *known])
+            previous = self._long_texts.get(path, ())
+            self._long_texts[path] = min([ends["min"], *previous]), max([ends["max"], *previous])
 
     def as_json(self, footer: pq.FileMetaData) -> str:
         """The text of the file's add action."""
@@ -117,17 +117,17 @@ def _leaf_count(kind: pa.DataType) -> int:
 def _bounds(
     leaf: LeafColumn, columns: list[Any], long_texts: tuple[str, str] | None
 ) -> tuple[Bound | None, Bound | None]:
-    """The least and the greatest value as JSON wants them; `None` for one that JSON cannot hold."""
+    """The least and the greatest value as Delta's JSON has them; `None` for one that JSON cannot hold."""
     text = _spelling(leaf.kind)
     with_values = [column for column in columns if column.num_values]
-    told = [value for value in with_values if value.has_min_max]
+    bounded = [value for value in with_values if value.has_min_max]
     # Row groups without bounds hold the long texts, of which the bounds are known.
-    if text is None or not with_values or (len(told) < len(with_values) and long_texts is None):
+    if text is None or not with_values or (len(bounded) < len(with_values) and long_texts is None):
         return None, None
     # Times as numbers: Python's dates end at year 9999, Parquet's do not.
     ends_of = attrgetter("min_raw", "max_raw") if pa.types.is_temporal(leaf.kind) else attrgetter("min", "max")
     try:
-        ends = [*map(ends_of, told), *([] if long_texts is None else [long_texts])]
+        ends = [*map(ends_of, bounded), *([] if long_texts is None else [long_texts])]
     except UnicodeDecodeError:
         return None, None
     lows, highs = zip(*ends, strict=True)
@@ -157,8 +157,8 @@ def _string_bound(value: str, upper: bool) -> str:
     if not upper:
         return value[:STRING_POINTS_MAX]
     # Greater than every string with this beginning, unless the cut falls just before the last code point itself.
-    rest = value[STRING_POINTS_MAX:].lstrip(_LAST_CODE_POINT)
-    return value[: len(value) - len(rest)] + _LAST_CODE_POINT if rest else value
+    tail = value[STRING_POINTS_MAX:].lstrip(_LAST_CODE_POINT)
+    return value[: len(value) - len(tail)] + _LAST_CODE_POINT if tail else value
 
 
 def _date_bound(value: int, upper: bool) -> str | None:

@@ -13,7 +13,7 @@ from penstock.flow.columns.seen_types import NewFields, to_json
 from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, gathered_marks
-from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of, told_error
+from penstock.flow.write.quarantine import error_text, merged_reasons, quarantine_rows, reasons_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
 
@@ -56,7 +56,7 @@ class Tallies:
             return None
         self.add(type_key, Share(Counts(quarantined=len(bad.errors))))
         self._reasons = merged_reasons([*self._reasons, *reasons_of(type_key.partition, bad)])
-        self._first_error = self._first_error or told_error(type_key.partition, bad, 0)
+        self._first_error = self._first_error or error_text(type_key.partition, bad, 0)
         if self._flow.dry or self._flow.replay_run is not None:
             return None
         topic_id = self._flow.slices[type_key.partition].topic_id

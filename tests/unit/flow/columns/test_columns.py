@@ -23,7 +23,7 @@ def rows_of(kind: pa.DataType, values: list[Any], headers: list[Any] | None = No
 
 
 def computed(text: str, rows: DecodedRows) -> list[Any]:
-    """The values of one column, whose type has to be the one that was told before."""
+    """The values of one column, whose type must be the one that `output_type` gave."""
     result = compute(rows, {"c": parse(text)})
     assert result.bad.errors.to_pylist() == []
     assert result.rows is not None

@@ -62,8 +62,8 @@ def test_a_row_without_a_time_is_reported_and_its_neighbours_keep_theirs() -> No
     [
         (pa.string(), "then", "the schema has no field then"),
         (pa.string(), "at.then", "the schema has no field at.then"),
-        (pa.bool_(), "at", "at is no time: it is of type boolean"),
-        (pa.int64(), "at", "at is no time: it is of type long; write timestamp_millis(at), or _seconds or _micros"),
+        (pa.bool_(), "at", "at is not a time: it is of type boolean"),
+        (pa.int64(), "at", "at is not a time: it is of type long; write timestamp_millis(at), or _seconds or _micros"),
         (pa.string(), "timestamp_millis(at)", "timestamp_millis takes whole numbers, not string"),
     ],
 )

@@ -25,13 +25,13 @@ def test_fields_of_structs_and_of_structs_in_lists_are_matched_like_columns() ->
         {"Meta": [{"B": "x", "A": 1}, None, {"B": None, "A": 2}], "l": [[{"A": 1}, None], None, []]}
     )
     schema = pa.schema([("meta", INNER), ("L", pa.list_(INNER))])
-    wanted = [
+    expected = [
         {"meta": {"a": 1, "b": "x"}, "L": [{"a": 1, "b": None}, None]},
         {"meta": None, "L": None},
         {"meta": {"a": 2, "b": None}, "L": []},
     ]
-    assert fit_columns(rows, schema).to_pylist() == wanted
-    assert fit_columns(rows.slice(1), schema).to_pylist() == wanted[1:]
+    assert fit_columns(rows, schema).to_pylist() == expected
+    assert fit_columns(rows.slice(1), schema).to_pylist() == expected[1:]
 
 
 @pytest.mark.parametrize(

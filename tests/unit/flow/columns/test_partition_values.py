@@ -59,7 +59,7 @@ CASES: list[tuple[pa.DataType, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "text"), CASES)
-def test_a_value_has_one_text(kind: pa.DataType, value: Any, text: str | None) -> None:
+def test_every_partition_value_has_the_expected_text(kind: pa.DataType, value: Any, text: str | None) -> None:
     assert partition_value(pa.scalar(value, kind)) == text
 
 
@@ -139,7 +139,7 @@ def test_every_row_comes_out_once_under_its_own_values_and_in_order(
         number = None if pair[1] is None else "NaN" if math.isnan(pair[1]) else repr(abs(pair[1]))
         return pair[0] or None, number
 
-    seen: list[int] = []
+    all_numbers: list[int] = []
     last: Counter[str] = Counter()
     for values, group in split_by_values(numbers, columns):
         for number in group["n"].to_pylist():
@@ -147,8 +147,8 @@ def test_every_row_comes_out_once_under_its_own_values_and_in_order(
             key = repr(rows[number])
             assert number >= last[key]
             last[key] = number
-            seen.append(number)
-    assert sorted(seen) == list(range(len(rows)))
+            all_numbers.append(number)
+    assert sorted(all_numbers) == list(range(len(rows)))
 
 
 def test_rows_of_one_value_are_passed_on_without_a_copy() -> None:

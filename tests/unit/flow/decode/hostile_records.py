@@ -1,4 +1,4 @@
-"""Orders as a good producer writes them, and as a hostile one does: what a decoder must tell apart."""
+"""Orders as a good producer writes them, and as a hostile one does: what a decoder must distinguish."""
 
 from __future__ import annotations
 

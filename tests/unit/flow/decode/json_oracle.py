@@ -89,8 +89,8 @@ def _check_readable(value: Any) -> None:
             _check_readable(part)
 
 
-def _long_spelling(found: re.Match[str]) -> str:
-    return found[1] or {"-NaN": "NaN", "-Inf": "-Infinity", "Inf": "Infinity"}[found[0]]
+def _long_spelling(match: re.Match[str]) -> str:
+    return match[1] or {"-NaN": "NaN", "-Inf": "-Infinity", "Inf": "Infinity"}[match[0]]
 
 
 def _depth(text: str) -> int:
@@ -131,7 +131,9 @@ def _value(kind: pa.DataType, value: Any, known_only: bool) -> Any:
         return None
     if pa.types.is_struct(kind):
         children = [kind.field(index) for index in range(kind.num_fields)]
-        return {child.name: each for child, each in zip(children, _row(children, value, known_only), strict=True)}
+        return {
+            child.name: candidate for child, candidate in zip(children, _row(children, value, known_only), strict=True)
+        }
     if pa.types.is_list(kind):
         if type(value) is not list:
             raise BadError
@@ -179,7 +181,9 @@ def _nearest_float(exact: Fraction, rough: float) -> float:
     with np.errstate(over="ignore"):
         near = [middle, np.nextafter(middle, np.float32(np.inf)), np.nextafter(middle, np.float32(-np.inf))]
     finite = [item for item in near if np.isfinite(item)]
-    best = min(finite, key=lambda each: (abs(Fraction(float(each)) - exact), int(each.view(np.uint32)) & 1))
+    best = min(
+        finite, key=lambda candidate: (abs(Fraction(float(candidate)) - exact), int(candidate.view(np.uint32)) & 1)
+    )
     return math.copysign(float(best), rough)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json import reader
-from penstock.flow.decode.json.new_fields import in_record, known_fields
+from penstock.flow.decode.json.new_fields import field_tree, in_record
 from penstock.flow.decode.json_text import parse_object
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.support.tries import tries
@@ -133,7 +133,7 @@ def check_agreement(schema: pa.Schema, values: list[bytes], policy: NewColumnPol
     if policy is NewColumnPolicy.ADD:
         singly: NewFields = {}
         for n in good:
-            add_fields(singly, in_record(parse_object(values[n]), known_fields(schema)))
+            add_fields(singly, in_record(parse_object(values[n]), field_tree(schema)))
         assert types_of(decoded.new_fields) == types_of(singly)
 
 
@@ -153,7 +153,7 @@ def test_the_oracle_agrees_on_every_record(case: tuple[pa.Schema, list[bytes]], 
 
 @settings(max_examples=tries(25))
 @given(cases(), st.sampled_from(list(NewColumnPolicy)[:2]))
-def test_a_records_fate_does_not_depend_on_its_neighbours(
+def test_the_outcome_of_a_record_does_not_depend_on_its_neighbours(
     case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy
 ) -> None:
     schema, values = case
@@ -220,8 +220,8 @@ def test_many_duplicate_names_and_texts_that_only_python_takes_for_decimals_cost
     twice = [b'%b, "%b": null}' % (order[:-1], ORDERS.names[n % 8].encode()) for n, order in enumerate(good[:90])]
     inside = [order.replace(b'"vip"', b'"vip": true, "vip"') for order in good[90:120]]
     escaped = [order.replace(b'"id"', b'"id": 1, "\\u0069d"') for order in good[120:150]]
-    odd = [b'{"tax": "%b"}' % text for text in (b"NaN", b"1_000", b" 1", b"Infinity", b"1." + b"0" * 80)]
-    bad = [*twice, *inside, *escaped, *odd * 6]
+    not_decimals = [b'{"tax": "%b"}' % text for text in (b"NaN", b"1_000", b" 1", b"Infinity", b"1." + b"0" * 80)]
+    bad = [*twice, *inside, *escaped, *not_decimals * 6]
     decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
     decoded = decoder.decode(kafka_batch([value for pair in zip(good, bad, strict=False) for value in pair]))
     assert good_offsets(decoded) == [100 + 2 * n for n in range(len(bad))]

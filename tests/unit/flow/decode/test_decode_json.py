@@ -1,4 +1,4 @@
-"""JSON records: which become rows, which are bad, and what the bad ones say."""
+"""JSON records: which become rows, which are bad, and their reasons."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_unusual_spellings_of_a_good_record_are_rows(value: bytes) -> None:
     assert decoded.rows.columns.column("status").to_pylist() == [1, 5, 5]
 
 
-def test_no_record_can_hide_in_its_neighbours() -> None:
+def test_neighbouring_records_are_never_joined_or_split() -> None:
     """Together these texts are as many objects as there are messages, but not one each."""
     halves = [b'{"name":"}', b'{","status":1}', b'{"status":2}{"status":3}']
     decoded = decode_json(SCHEMA, [b'{"status":0}', *halves, b'{"meta":{}', b'{"status":4}'])

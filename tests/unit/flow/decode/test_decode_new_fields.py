@@ -64,7 +64,7 @@ def test_new_fields_widen_over_the_pieces_of_a_batch_that_was_split() -> None:
     assert bad_offsets(decoded) == [110, 2100, 3600]
 
 
-def test_a_new_field_that_nests_absurdly_is_reported_without_harm() -> None:
+def test_a_new_field_nested_very_deep_is_reported_with_a_bounded_depth() -> None:
     """Its record will be bad once the column is there, because no column holds it."""
     value = b'{"id":1,"new":' + b'{"a":' * 400 + b"1" + b"}" * 400 + b"}"
     fast, exact = decode_json(SCHEMA, [value]), decode_json(WITH_MAP, [value])
@@ -89,7 +89,7 @@ def test_add_reports_new_fields_inside_known_structs_and_lists_of_them(schema: p
     assert decoded.rows.columns.column("meta").to_pylist() == [{"x": 1}, {"x": 2}, {"x": None}]
 
 
-def test_one_odd_record_among_many_does_not_decide_a_type() -> None:
+def test_one_unusual_record_among_many_does_not_decide_a_type() -> None:
     values = [b'{"id":%d,"battery":%d}' % (n, n) for n in range(54)]
     values.insert(20, b'{"id":99,"battery":"full"}')
     fields = decode_json(SCHEMA, values).new_fields

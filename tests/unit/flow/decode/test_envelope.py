@@ -16,7 +16,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 GOOD = st.builds(event, INT32, INT64, st.binary(max_size=40), st.binary(max_size=40))
 FRAMED = st.builds(
-    lambda marker, at, header, body, rest: struct.pack(">iqii", marker, at, header, body) + rest,
+    lambda marker, at, header, body, trailing: struct.pack(">iqii", marker, at, header, body) + trailing,
     INT32,
     INT64,
     st.one_of(st.integers(-2, 30), INT32),

@@ -85,10 +85,10 @@ def test_an_event_becomes_the_row_that_garmadon_writes(vector: dict[str, Any]) -
     decoded = decode([bytes.fromhex(vector["value_hex"])], BODIES[vector["type_marker"]])
     # The offset is a column of every table, not of the decoder.
     expected = {name: value for name, value in vector["row"].items() if name != "kafka_offset"}
-    [found] = decoded.rows.columns.to_pylist()
-    shown = {name: "-Infinity" if value == float("-inf") else value for name, value in found.items()}
+    [row] = decoded.rows.columns.to_pylist()
+    shown = {name: "-Infinity" if value == float("-inf") else value for name, value in row.items()}
     assert list(shown.items()) == list(expected.items())
-    assert found["timestamp"] == vector["timestamp"]
+    assert row["timestamp"] == vector["timestamp"]
 
 
 def test_markers_of_the_vectors_name_their_types_and_broken_envelopes_have_none() -> None:
@@ -248,4 +248,4 @@ def test_any_bytes_are_decoded_safely_and_each_event_independently(values: list[
     together = decode(list(values), body)
     alone = [decode([value], body) for value in values]
     assert repr(together.rows.columns.to_pylist()) == repr([r for item in alone for r in item.rows.columns.to_pylist()])
-    assert together.bad.errors.to_pylist() == [error for each in alone for error in each.bad.errors.to_pylist()]
+    assert together.bad.errors.to_pylist() == [error for decoded in alone for error in decoded.bad.errors.to_pylist()]

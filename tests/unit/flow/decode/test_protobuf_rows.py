@@ -63,7 +63,7 @@ def _order_file() -> FileDescriptorProto:
 
 def _old_file() -> FileDescriptorProto:
     file = FileDescriptorProto(name="old.proto", package="shop", syntax="proto2")
-    add_message(file, "Old", ["required int32 id 1", "string name 2"]).field[1].default_value = "nobody"
+    add_message(file, "Old", ["required int32 id 1", "string name 2"]).field[1].default_value = "unnamed"
     return file
 
 
@@ -134,7 +134,7 @@ def test_a_field_at_its_default_is_null_or_its_value_as_configured() -> None:
     kept = row(b"", defaults="value")
     assert [kept[f"f_{kind}"] for kind in SCALARS] == [0.0, 0.0, *[0] * 10, False, "", b""]
     assert kept["state"] == "NEW"
-    # These have presence: the wire itself tells absent from default.
+    # These have presence: the wire format distinguishes absent from default.
     assert [kept[name] for name in ("first", "at", "note")] == [None, None, None]
     assert row(ORDERS(note="", first={}).SerializeToString())["note"] == ""
 
@@ -176,7 +176,7 @@ def test_bad_records_are_named_and_their_neighbours_are_rows() -> None:
     assert decoded.rows.columns.column("f_int32").to_pylist() == [5, 5, 5]
     assert errors(decoded) == {
         101: "value is not a message shop.Order",
-        102: f"value: first.packed_at: {2**62} s 0 ns is no time of the years 1 to 9999",
+        102: f"value: first.packed_at: {2**62} s 0 ns is not a time of the years 1 to 9999",
         104: "value is not a message shop.Order",
     }
 

@@ -148,7 +148,7 @@ def test_times_are_milliseconds_rounded_down(timestamp: str, unit: str | None, a
         ("9223372036854775808", "s", "timestamp: 9223372036854775808 is no instant from 1970 to 9999"),
         ("99999999999999999999", "ms", "timestamp: 99999999999999999999 is no instant from 1970 to 9999"),
         ("1e999999999", None, "timestamp: 1e999999999 is no instant from 1970 to 9999"),
-        ("NaN", None, "not JSON: NaN is no number there"),
+        ("NaN", None, "not JSON: NaN is not a JSON number"),
     ],
 )
 def test_other_times_make_the_record_bad(timestamp: str, unit: str | None, error: str) -> None:
@@ -211,8 +211,8 @@ def test_the_same_series_may_occur_twice_in_a_record() -> None:
         (b'{"name":"m","fields":{"f":+1},"timestamp":1}', "not JSON at character"),
         (b'{"name":"m","fields":{"f":1.},"timestamp":1}', "not JSON at character"),
         (b'{"name":"m","fields":{"f":1,},"timestamp":1}', "not JSON at character"),
-        (b'{"name":"m","fields":{"f":NaN},"timestamp":1}', "not JSON: NaN is no number there"),
-        (b'{"name":"m","fields":{"f":-Infinity},"timestamp":1}', "not JSON: -Infinity is no number there"),
+        (b'{"name":"m","fields":{"f":NaN},"timestamp":1}', "not JSON: NaN is not a JSON number"),
+        (b'{"name":"m","fields":{"f":-Infinity},"timestamp":1}', "not JSON: -Infinity is not a JSON number"),
         (b'{"name":"m","fields":{"f":1},"timestamp":01}', "not JSON at character"),
         (b'{"name":"m","fields":{"f":1,"f":2},"timestamp":1}', "fields.f: given twice"),
         (b'{"name":"m","fields":{"f":1},"fields":{"f":1},"timestamp":1}', "fields: given twice"),

@@ -52,7 +52,7 @@ def kafka_part(
 
 
 def type_flow(name: str, schema: pa.Schema | None, **changes: Any) -> TypeFlow:
-    """A type whose route value is its name, filed by the Kafka time unless it is told otherwise."""
+    """A type whose route value is its name, filed by the Kafka time by default."""
     target = None if schema is None else pa.schema([*schema, ("offset", pa.int64())])
     facts: dict[str, Any] = {
         "values": (name,),
@@ -108,8 +108,8 @@ class Outcome:
         return pq.ParquetFile(Path(self.flow.root_url) / file.path).read()
 
     def footer(self, file: StagedFile) -> dict[str, Any]:
-        words = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
-        facts: dict[str, Any] = json.loads(words[b"penstock"])
+        metadata = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
+        facts: dict[str, Any] = json.loads(metadata[b"penstock"])
         return facts
 
     def offsets(self, name: str) -> list[int]:

@@ -151,7 +151,7 @@ def test_records_that_a_type_has_already_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("main", [True, False])
-def test_records_before_the_type_takes_part_are_not_its_own(tmp_path: Path, main: bool) -> None:
+def test_records_before_the_start_of_a_type_are_not_written_to_it(tmp_path: Path, main: bool) -> None:
     part = kafka_part([record("order", number) for number in range(5)])
     flow = fanout_flow(tmp_path, [orders()], piece({"orders": 103}, {"orders": 102}, main=main))
     share = run(flow, part).shares["orders"]

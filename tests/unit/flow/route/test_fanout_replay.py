@@ -23,8 +23,8 @@ def replayed(folder: Path, piece: RoutedSlice, *batches: pa.RecordBatch) -> Outc
     return Outcome(flow, decode_report(answer.column("report")[0].as_py()))
 
 
-def piece(**left: tuple[tuple[int, int], ...]) -> RoutedSlice:
-    return RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "B": 100}, left=left)
+def piece(**ranges: tuple[tuple[int, int], ...]) -> RoutedSlice:
+    return RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "B": 100}, left=ranges)
 
 
 def test_written_offsets_are_reported_and_bad_records_are_counted_once(tmp_path: Path) -> None:

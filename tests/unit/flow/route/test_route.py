@@ -1,4 +1,4 @@
-"""A record goes to the type that its route value means, whatever stands around that value and beside the record."""
+"""A record goes to the type that its route value means, whatever surrounds the value or is in other records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spelled(parts: list[tuple[str, str, str, str, str]]) -> bytes:
 
 records = st.one_of(
     st.lists(members, max_size=4).map(spelled),
-    st.lists(members, max_size=4).map(lambda rest: spelled([('"type"', "", " ", '"a"', ""), *rest])),
+    st.lists(members, max_size=4).map(lambda others: spelled([('"type"', "", " ", '"a"', ""), *others])),
     st.sampled_from(NOT_RECORDS),
 )
 
@@ -90,10 +90,12 @@ def fits(value: Any, kind: pa.DataType, known_only: bool) -> bool:
     return isinstance(value, Number) and set(value) <= set("-0123456789") and abs(int(value)) < 2**63
 
 
-def all_fit(found: Members, fields: list[pa.Field], known_only: bool) -> bool:
-    if known_only and not set(found) <= {field.name for field in fields}:
+def all_fit(members: Members, fields: list[pa.Field], known_only: bool) -> bool:
+    if known_only and not set(members) <= {field.name for field in fields}:
         return False
-    return all(item.name not in found.twice and fits(found.get(item.name), item.type, known_only) for item in fields)
+    return all(
+        item.name not in members.twice and fits(members.get(item.name), item.type, known_only) for item in fields
+    )
 
 
 def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only: bool) -> tuple[str, bool]:
@@ -123,7 +125,7 @@ def fate(record: bytes, path: tuple[str, ...], types: list[TypeFlow], known_only
 
 
 def with_route_field(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field]:
-    """The job file names the route field, so it is known wherever a struct has room for it."""
+    """The job file names the route field, so it is known wherever the schema has a struct for it."""
     named = {field.name: field for field in fields}
     if path[0] not in named:
         return [*fields, pa.field(path[0], kind)] if len(path) == 1 else fields
@@ -166,11 +168,11 @@ def test_the_outcome_of_a_record_depends_on_the_record_alone(
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
 def test_records_decoded_together_have_the_same_values_as_alone(batch: list[bytes], path: tuple[str, ...]) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
-    assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
-    together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
+    routed = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
+    assert routed.batch.column("offset").to_pylist() == sorted(routed.batch.column("offset").to_pylist())
+    together = dict(zip(routed.batch.column("offset").to_pylist(), routed.values.to_pylist(), strict=True))
     together.update(
-        dict(zip(settled.bad.kafka.column("offset").to_pylist(), settled.bad.errors.to_pylist(), strict=True))
+        dict(zip(routed.bad.kafka.column("offset").to_pylist(), routed.bad.errors.to_pylist(), strict=True))
     )
     alone: dict[int, str | None] = {}
     for row, record in enumerate(batch):
@@ -280,7 +282,7 @@ def shown_fate(folder: Path, value: bytes) -> str:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b'{"type": "nobody"}', 'its type "nobody" is not known'),
+        (b'{"type": "other"}', 'its type "other" is not known'),
         (b'{"type": 12}', 'its type "12" is not known'),
         (b'{"n": 1}', "has no type: no text or whole number at type"),
         (b'{"type": 1.5}', "has no type: no text or whole number at type"),

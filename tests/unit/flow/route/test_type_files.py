@@ -1,4 +1,4 @@
-"""The files of a task: within their limits, told apart by their names, and telling in their footers what they are."""
+"""The files of a task: within their limits, with unique names, and with their content described in their footers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.tries import tries
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
-A, B, NOBODY = TypeKey(KEY, "a"), TypeKey(KEY, "b"), TypeKey(KEY, UNROUTED)
+A, B, NO_TYPE = TypeKey(KEY, "a"), TypeKey(KEY, "b"), TypeKey(KEY, UNROUTED)
 
 
 def pool_of(folder: Path, piece: RoutedSlice | None = None, **changes: Any) -> TypeFiles:
@@ -121,9 +121,9 @@ def test_every_row_is_in_one_file_of_its_type_and_day_under_any_limits(
     result: dict[tuple[TypeKey, str | None], list[int]] = {}
     for owner, staged in pool.finish().items():
         for file in staged.files:
-            mine = numbers(folder, file.path)
-            assert (file.rows, file.last_offset) == (len(mine), max(mine))
-            result.setdefault((owner, file.partition_values["day"]), []).extend(mine)
+            ids = numbers(folder, file.path)
+            assert (file.rows, file.last_offset) == (len(ids), max(ids))
+            result.setdefault((owner, file.partition_values["day"]), []).extend(ids)
     assert {key: sorted(value) for key, value in result.items()} == expected
 
 
@@ -196,7 +196,7 @@ def test_a_failed_type_leaves_no_file_in_the_report_and_the_others_theirs(tmp_pa
 
 def test_records_of_no_type_fail_the_task(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
-    with pytest.raises(OSError), pool.isolated(NOBODY):
+    with pytest.raises(OSError), pool.isolated(NO_TYPE):
         raise OSError("quota")
 
 

@@ -1,4 +1,4 @@
-"""File names say what vacuum must know, and nothing can be mistaken for them."""
+"""File names hold what vacuum must know, and no foreign file looks like one of them."""
 
 from __future__ import annotations
 

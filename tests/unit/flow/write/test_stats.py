@@ -195,10 +195,10 @@ def test_every_value_lies_between_the_bounds_and_they_are_tight(
     low, high = (stats[name].get("a", {}).get("c") for name in ("minValues", "maxValues"))
     if low is not None:
         low = read_bound(kind, low)
-        assert all(low <= each for each in ordered)
+        assert all(low <= value for value in ordered)
     if high is not None:
         high = read_bound(kind, high)
-        assert all(each <= high for each in present)
+        assert all(value <= high for value in present)
     if ordered and len(ordered) == len(present) and not pa.types.is_floating(kind) and not pa.types.is_string(kind):
         within = timedelta(milliseconds=1) if pa.types.is_temporal(kind) else 0
         assert min(ordered) - low <= within and high - max(ordered) <= within

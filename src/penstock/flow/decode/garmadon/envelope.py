@@ -21,7 +21,7 @@ FRAME_BYTES = _FRAME.itemsize
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """The envelopes that could be opened, and for the others, by row, one sentence that says why not."""
+    """The envelopes that could be opened, and by row the reason why another could not."""
 
     rows: Sequence[int]
     """Ascending; row `rows[i]` of the array gave element `i` of each of the four below."""

@@ -98,7 +98,7 @@ def _readers(
     """Of the header and of the body."""
     in_header = frozenset(message_schema(descriptors, header).names)
     of_header = pa.schema([item for item in schema if item.name in in_header])
-    of_body = pa.schema([each for each in schema if each.name not in in_header and each.name != ENVELOPE_TIME])
+    of_body = pa.schema([item for item in schema if item.name not in in_header and item.name != ENVELOPE_TIME])
     in_body = _body_reader(descriptors, body, of_body, defaults, dict(uri_names))
     return message_reader("header", descriptors, header, of_header, defaults), in_body
 
@@ -139,11 +139,11 @@ def _heap_columns(names: Sequence[str], defaults: Defaults, messages: Sequence[A
 
 def _heap(statistics: Any) -> dict[str, int]:
     return {
-        each.name: _whole_number(each.name, each.value)
+        item.name: _whole_number(item.name, item.value)
         for section in statistics.section
         if section.name == _HEAP_SECTION
-        for each in section.property
-        if each.name in HEAP_SCHEMA.names
+        for item in section.property
+        if item.name in HEAP_SCHEMA.names
     }
 
 
@@ -177,16 +177,16 @@ def uniform_uri(uri: str, names: Mapping[str, str]) -> str:
 
 
 def _written(
-    wanted: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str], sent: Sequence[pa.Array]
+    requested: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str], sent: Sequence[pa.Array]
 ) -> list[pa.Array]:
-    """The columns `wanted` as they are written, of the columns `names` as they were sent."""
+    """The columns `requested` as they are written, of the columns `names` as they were sent."""
     arrays = dict(zip(names, sent, strict=True))
     uris = pc.fill_null(arrays[_URI], "").dictionary_encode()
     source = _cut(arrays[_SOURCE], uris)
     arrays[_SOURCE] = pc.if_else(pc.equal(pc.binary_length(source), 0), arrays[_SOURCE], source)
     arrays[_TARGET] = _cut(pc.fill_null(arrays[_TARGET], ""), uris)
     arrays[_URI] = _decoded(uris, [uniform_uri(uri, uri_names) for uri in uris.dictionary.to_pylist()])
-    return [arrays[name] for name in wanted]
+    return [arrays[name] for name in requested]
 
 
 def _cut(paths: pa.Array, uris: pa.DictionaryArray) -> pa.Array:
@@ -206,5 +206,5 @@ def _without(paths: pa.Array, text: str) -> pa.Array:
     return pc.replace_substring(paths, text, "") if text else paths
 
 
-def _decoded(coded: pa.DictionaryArray, words: Sequence[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(words, pa.string())).dictionary_decode()
+def _decoded(coded: pa.DictionaryArray, texts: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string())).dictionary_decode()

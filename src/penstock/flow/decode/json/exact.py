@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.flow.decode.json.new_fields import Known, MapOf
+from penstock.flow.decode.json.new_fields import FieldTree, MapOf
 from penstock.flow.decode.json.reader import OUT_OF_RANGE
 from penstock.flow.decode.json_text import JsonObject, too_deep, without_constants
 from penstock.flow.decode.misfit import MisfitError, place
@@ -24,8 +24,8 @@ from penstock.job.schema import job_type_name
 GIVEN_TWICE = ": given twice"
 TINY_EXPONENT = r"[eE]-0*[1-9][0-9]{2}"
 """Arrow reads past the end of a table for such a decimal: it refuses the number, or takes it for 0."""
-ODD_NUMBER = r'[eE]-0*[1-9][0-9]|[eE]\+?0*[1-9][0-9]{2}|[0-9.]{77}|(?i:nan|inf)|"[-+0-9.eE_ ]*[_ ][-+0-9.eE_ ]*"'
-"""Occurs in records with odd numbers, and in a few others."""
+SUSPICIOUS_NUMBER = r'[eE]-0*[1-9][0-9]|[eE]\+?0*[1-9][0-9]{2}|[0-9.]{77}|(?i:nan|inf)|"[-+0-9.eE_ ]*[_ ][-+0-9.eE_ ]*"'
+"""Matches every record with a number that only Arrow refuses or misreads, and a few others."""
 LONG_ZEROS = b"0" * 19
 """Occurs in every decimal that Arrow takes for another number than 0: with that many zeros, and an exponent."""
 
@@ -37,13 +37,13 @@ _DOUBLE_EXPONENT_MAX = 308
 _TOO_LARGE = "not readable: a number is too large for a double"
 
 
-def exact_fault(record: bytes, known: Known) -> str | None:
+def exact_fault(record: bytes, fields: FieldTree) -> str | None:
     """Why a record is bad; None also for what is not JSON."""
     if too_deep(record):
         return None
     decoder = _CAREFUL_DECODER if _LARGE_EXPONENT.search(record) else _DECODER
     try:
-        return _fault(decoder.decode(without_constants(record).decode()), known, "")
+        return _fault(decoder.decode(without_constants(record).decode()), fields, "")
     except MisfitError as misfit:
         return str(misfit)
     except (ValueError, RecursionError):
@@ -71,19 +71,19 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=msgspec.Raw, p
 _CAREFUL_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=msgspec.Raw, parse_float=_number)
 
 
-def _fault(value: Any, known: Known | MapOf | pa.Decimal128Type, path: str) -> str | None:
+def _fault(value: Any, fields: FieldTree | MapOf | pa.Decimal128Type, path: str) -> str | None:
     if isinstance(value, list):
-        return next((reason for item in value if (reason := _fault(item, known, f"{path}[]")) is not None), None)
-    if isinstance(known, pa.Decimal128Type):
-        return _decimal_fault(value, known, path)
+        return next((reason for item in value if (reason := _fault(item, fields, f"{path}[]")) is not None), None)
+    if isinstance(fields, pa.Decimal128Type):
+        return _decimal_fault(value, fields, path)
     if not isinstance(value, dict):
         return None
-    is_map = isinstance(known, MapOf)
+    is_map = isinstance(fields, MapOf)
     for name in sorted(value.doubled) if isinstance(value, JsonObject) else ():
-        if is_map or name in known:
+        if is_map or name in fields:
             return f"{place(f'{path}.{name}'[1:])}{GIVEN_TWICE}"
     for name, member in value.items():
-        below = known.values if isinstance(known, MapOf) else known.get(name)
+        below = fields.values if isinstance(fields, MapOf) else fields.get(name)
         if below is not None:
             reason = _fault(member, below, f"{path}[...]" if is_map else f"{path}.{name}")
             if reason is not None:

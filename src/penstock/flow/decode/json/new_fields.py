@@ -25,54 +25,54 @@ _SHOWN = {pa.int64(): "wholes", pa.float64(): "fractions", pa.bool_(): "flags"}
 _NO_NAMES: frozenset[str] = frozenset()
 
 Columns = Iterable[tuple[str, pa.Array]]
-Known = dict[str, "Known | MapOf | pa.Decimal128Type | None"]
+FieldTree = dict[str, "FieldTree | MapOf | pa.Decimal128Type | None"]
 """Names of fields, with those of structs and of lists of structs below them, and the types of decimals."""
-_NOTHING: Known = {}
+_NOTHING: FieldTree = {}
 """What the schema knows of a new field."""
 
 
 class MapOf(NamedTuple):
-    """Stands for a map, whose keys are no fields, with the names below its values."""
+    """Stands for a map, whose keys are not fields, with the names below its values."""
 
-    values: Known | MapOf | pa.Decimal128Type | None
-
-
-def known_fields(fields: Iterable[pa.Field]) -> Known:
-    return {field.name: _known_below(field.type) for field in fields}
+    values: FieldTree | MapOf | pa.Decimal128Type | None
 
 
-def _known_below(kind: pa.DataType) -> Known | MapOf | pa.Decimal128Type | None:
+def field_tree(fields: Iterable[pa.Field]) -> FieldTree:
+    return {field.name: _subtree(field.type) for field in fields}
+
+
+def _subtree(kind: pa.DataType) -> FieldTree | MapOf | pa.Decimal128Type | None:
     if pa.types.is_list(kind):
-        return _known_below(kind.value_type)
+        return _subtree(kind.value_type)
     if pa.types.is_map(kind):
-        return MapOf(_known_below(kind.item_type))
+        return MapOf(_subtree(kind.item_type))
     if pa.types.is_struct(kind):
-        return known_fields(kind)
+        return field_tree(kind)
     return kind if pa.types.is_decimal128(kind) else None
 
 
 def in_columns(
-    columns: Columns, known: Known, reserved: frozenset[str], mark: Mark, path: str = "", depth: int = 1
+    columns: Columns, fields: FieldTree, reserved: frozenset[str], mark: Mark, path: str = "", depth: int = 1
 ) -> NewFields:
     """The new fields among columns that Arrow's reader inferred. Marks the rows with a name that cannot be new."""
     new: NewFields = {}
     for name, values in columns:
-        below = known.get(name, _NOTHING)
+        below = fields.get(name, _NOTHING)
         if not isinstance(below, dict):
             continue
-        clash = None if name in known else _clash(name, known, reserved)
+        clash = None if name in fields else _clash(name, fields, reserved)
         if clash is not None:
             rows = pc.indices_nonzero(values.is_valid()).to_pylist()
             if rows:
                 mark(rows, f"{path}{name}: {clash}")
             continue
-        seen = _seen_in_array(values, below, mark, f"{path}{name}.", 0 if name in known else depth)
-        if seen.shows_values or (seen.count and name not in known):
-            new[name] = seen
+        counts = _counts_in_array(values, below, mark, f"{path}{name}.", 0 if name in fields else depth)
+        if counts.shows_values or (counts.count and name not in fields):
+            new[name] = counts
     return new
 
 
-def _seen_in_array(array: pa.Array, known: Known, mark: Mark, path: str, depth: int) -> SeenTypes:
+def _counts_in_array(array: pa.Array, fields: FieldTree, mark: Mark, path: str, depth: int) -> SeenTypes:
     """What an inferred array shows: the reader takes text that looks like a time for a time."""
     count, kind = len(array) - array.null_count, array.type
     if pa.types.is_null(kind):
@@ -81,35 +81,35 @@ def _seen_in_array(array: pa.Array, known: Known, mark: Mark, path: str, depth: 
         return SeenTypes(texts=count)
     if pa.types.is_struct(kind):
         children = zip((child.name for child in kind), array.flatten(), strict=True)
-        return SeenTypes(objects=count, members=in_columns(children, known, _NO_NAMES, mark, path, depth + 1))
+        return SeenTypes(objects=count, members=in_columns(children, fields, _NO_NAMES, mark, path, depth + 1))
     if pa.types.is_list(kind):
-        items = _seen_in_array(array.values, known, mark_lists(array, mark), path, depth + 1)
+        items = _counts_in_array(array.values, fields, mark_lists(array, mark), path, depth + 1)
         return SeenTypes(lists=count, items=items)
     return SeenTypes(**{_SHOWN.get(kind, "texts"): count})
 
 
 def in_record(
-    members: Mapping[str, Any], known: Known, reserved: frozenset[str] = _NO_NAMES, depth: int = 1
+    members: Mapping[str, Any], fields: FieldTree, reserved: frozenset[str] = _NO_NAMES, depth: int = 1
 ) -> NewFields:
     """The new fields of one record. Raises `MisfitError` for a name that cannot be new."""
     new: NewFields = {}
     for name, value in members.items():
-        below = known.get(name, _NOTHING)
+        below = fields.get(name, _NOTHING)
         if value is None or not isinstance(below, dict):
             continue
-        clash = None if name in known else _clash(name, known, reserved)
+        clash = None if name in fields else _clash(name, fields, reserved)
         try:
             if clash is not None:
                 raise MisfitError(clash)
-            seen = _seen_in_value(value, below, 0 if name in known else depth)
+            counts = _counts_in_value(value, below, 0 if name in fields else depth)
         except MisfitError as misfit:
             raise misfit.inside(name) from None
-        if seen.shows_values or name not in known:
-            new[name] = seen
+        if counts.shows_values or name not in fields:
+            new[name] = counts
     return new
 
 
-def _seen_in_value(value: Any, known: Known, depth: int) -> SeenTypes:
+def _counts_in_value(value: Any, fields: FieldTree, depth: int) -> SeenTypes:
     if value is None:
         return SeenTypes()
     if isinstance(value, bool):
@@ -120,15 +120,15 @@ def _seen_in_value(value: Any, known: Known, depth: int) -> SeenTypes:
     if isinstance(value, str) or depth > _NEW_DEPTH_MAX:
         return SeenTypes(texts=1)
     if isinstance(value, JsonObject):
-        return SeenTypes(objects=1, members=in_record(value, known, depth=depth + 1))
+        return SeenTypes(objects=1, members=in_record(value, fields, depth=depth + 1))
     items = SeenTypes()
     for item in value:
-        items.add(_seen_in_value(item, known, depth + 1))
+        items.add(_counts_in_value(item, fields, depth + 1))
     return SeenTypes(lists=1, items=items)
 
 
-def _clash(name: str, known: Iterable[str], reserved: frozenset[str]) -> str | None:
-    column = next((column for column in known if folded(column) == folded(name)), None)
+def _clash(name: str, fields: Iterable[str], reserved: frozenset[str]) -> str | None:
+    column = next((column for column in fields if folded(column) == folded(name)), None)
     if column is not None:
         return f"differs only in case from the column {column}"
     if folded(name) in reserved:

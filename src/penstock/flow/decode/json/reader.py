@@ -43,8 +43,6 @@ _DECODERS_KEPT_MAX = 512
 Rows = Sequence[int] | npt.NDArray[np.int64]
 MapTexts = Mapping[str, Sequence[msgspec.Raw | None]]
 """By column the texts of the maps of records."""
-
-
 Mark = Callable[[Rows, str], None]
 """Takes the numbers of rows whose value does not fit its column, and the reason."""
 
@@ -151,7 +149,7 @@ def _table(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
         pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )
-    # Between two records stands `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
+    # Between two records there is `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
     # that is still open: so each record gives one row, or this count differs.
     if table.num_rows != len(texts):
         raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
@@ -224,7 +222,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 def _is_read_by_msgspec(kind: pa.DataType) -> bool:
-    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be odd text."""
+    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be other text."""
     return kind in _AS_TEXT or (kind in _PLAIN and kind != pa.float32())
 
 
@@ -290,7 +288,7 @@ def _text_type(kind: pa.DataType, known_only: bool) -> Any:
 
 
 def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:
-    """Raise `pa.ArrowInvalid`, in Arrow's words, if a map gives a key twice, of which msgspec kept one."""
+    """Raise `pa.ArrowInvalid`, with Arrow's message, if a map gives a key twice: msgspec keeps only one of them."""
     if text.count(b'"') == _ENCODE(maps).count(b'"') and b"\\u0022" not in text:
         return
     for members in parse(text):

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
-from penstock.flow.decode.json.exact import GIVEN_TWICE, LONG_ZEROS, ODD_NUMBER, TINY_EXPONENT, exact_fault
-from penstock.flow.decode.json.new_fields import Known, in_columns, in_record, known_fields
+from penstock.flow.decode.json.exact import GIVEN_TWICE, LONG_ZEROS, SUSPICIOUS_NUMBER, TINY_EXPONENT, exact_fault
+from penstock.flow.decode.json.new_fields import FieldTree, field_tree, in_columns, in_record
 from penstock.flow.decode.json.reader import ZERO_DECIMAL, JsonReader, MapTexts, Rows, map_texts, texts_decoder, whole
 from penstock.flow.decode.json.screen import UNKNOWN_FIELD, refused, screen_for
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, parse_object, too_deep
@@ -34,10 +34,10 @@ from penstock.flow.rows import Decoded
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _DECIMAL = "decimal256"
-"""In the words of Arrow for a decimal that it refuses."""
+"""Part of Arrow's message for a decimal that it refuses."""
 _GIVEN_TWICE = re.compile(r"Column\((?:.*/)?([^/]+)\) was specified twice in row \d+$", re.DOTALL)
 _NAMES_TWICE_MAX = 8
-"""That are looked for in all records, unless the first of them have more."""
+"""How many duplicated names are searched for in all records, unless the first records have more."""
 _SAMPLE_RECORDS = 256
 _REASON_CHARACTERS_MAX = 120
 
@@ -46,13 +46,13 @@ _REASON_CHARACTERS_MAX = 120
 class _Candidates:
     """Records that may still become rows, as Arrow reads them.
 
-    `rows` are their numbers in the batch, `errors` says why other rows of it are bad.
+    `rows` are their numbers in the batch, `errors` has the reasons why other rows of it are bad.
     """
 
     texts: pa.Array
     rows: npt.NDArray[np.int64]
     errors: dict[int, str]
-    known: Known
+    fields: FieldTree
 
     def mark(self, rows: Rows, reason: str) -> None:
         if reason == ZERO_DECIMAL:
@@ -67,7 +67,7 @@ class _Candidates:
         """By number in the batch the candidates that the exact check refuses."""
         chosen = np.asarray(rows, np.int64)
         records = zip(self.rows[chosen].tolist(), self.texts.take(pa.array(chosen)).to_pylist(), strict=True)
-        return {row: reason for row, text in records if (reason := exact_fault(text, self.known)) is not None}
+        return {row: reason for row, text in records if (reason := exact_fault(text, self.fields)) is not None}
 
     def drop(self, reasons: Mapping[int, str]) -> None:
         self.errors.update(zip(self.rows[list(reasons)].tolist(), reasons.values(), strict=True))
@@ -93,23 +93,24 @@ class JsonDecoder:
     """Names in lower case that no new field may have."""
 
     def __post_init__(self) -> None:
-        self._known = known_fields(self.schema)
+        self._fields = field_tree(self.schema)
         self._known_only = self.new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         self._adds = self.new_column is NewColumnPolicy.ADD
         self._has_maps = any(pa.types.is_map(kind) for kind in self.schema.types)
+        self._has_decimals = any(map(_has_decimals, self.schema.types))
         # The keys of maps are fields to Arrow: where there are maps, it neither refuses nor infers other fields.
         unexpected = "error" if self._known_only and not self._has_maps else "ignore"
         self._narrow, self._wide = (JsonReader(self.schema, wide=wide, unexpected=unexpected) for wide in (False, True))
         # Hints of earlier batches about what will fail. They never change a result.
         self._expects_misfits = False
-        self._expects_odd_numbers = False
+        self._expects_misread_numbers = False
         self._names_twice: set[str] = set()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self.wrapping, self.tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
-        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._known)
+        candidates = _Candidates(records, opened.rows, dict(opened.errors), self._fields)
         columns, new_fields = self._read(candidates)
         if self.new_column is NewColumnPolicy.FAIL:
             _refuse_new_fields(batch, candidates.errors)
@@ -118,13 +119,14 @@ class JsonDecoder:
     def _read(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
         """The candidates that can be rows; the others are dropped with their reasons."""
         bad_before = len(candidates.errors)
-        screened, numbers_checked = self._expects_misfits, self._expects_odd_numbers or _has_long_zeros(candidates)
+        screened = self._expects_misfits
+        numbers_checked = self._expects_misread_numbers or (self._has_decimals and _has_long_zeros(candidates))
         if screened:
             self._screen(candidates)
         if self._names_twice and not self._drop_duplicates(candidates, self._names_twice):
             self._names_twice = set()
         if numbers_checked:
-            self._expects_odd_numbers = self._drop_odd_numbers(candidates)
+            self._expects_misread_numbers = self._drop_misread_numbers(candidates)
         last_resorts = iter((self._drop_faulty, self._drop_unreadable))
         while True:
             try:
@@ -140,8 +142,8 @@ class JsonDecoder:
                 continue
             if not numbers_checked and (screened or _DECIMAL in message):
                 numbers_checked = True
-                self._expects_odd_numbers = self._drop_odd_numbers(candidates)
-                if self._expects_odd_numbers:
+                self._expects_misread_numbers = self._drop_misread_numbers(candidates)
+                if self._expects_misread_numbers:
                     continue
             if screened:
                 next(last_resorts)(candidates)
@@ -153,9 +155,10 @@ class JsonDecoder:
         """Drop the records that msgspec refuses."""
         candidates.drop(screen_for(self.schema, self._known_only).bad(candidates.texts))
 
-    def _drop_odd_numbers(self, candidates: _Candidates) -> bool:
+    def _drop_misread_numbers(self, candidates: _Candidates) -> bool:
         """Drop the records with numbers that only Arrow refuses, or misreads; returns whether there were some."""
-        return self._drop_faulty(candidates, _matching(candidates.texts, ODD_NUMBER))
+        rows = pc.indices_nonzero(pc.match_substring_regex(candidates.texts, SUSPICIOUS_NUMBER))
+        return self._drop_faulty(candidates, rows.to_numpy())
 
     def _drop_duplicates(self, candidates: _Candidates, names: Iterable[str]) -> bool:
         """Drop the records that give one of these fields twice; returns whether there were some."""
@@ -240,7 +243,7 @@ class JsonDecoder:
 
     def _new_fields(self, table: pa.Table, candidates: _Candidates) -> NewFields:
         columns = zip(table.schema.names, map(whole, table.columns), strict=True)
-        return in_columns(columns, self._known, self.reserved, candidates.mark)
+        return in_columns(columns, self._fields, self.reserved, candidates.mark)
 
     def _new_fields_singly(self, candidates: _Candidates) -> NewFields:
         new_fields: NewFields = {}
@@ -250,15 +253,10 @@ class JsonDecoder:
             rows = refused(records, texts_decoder(self.schema), lambda *_: "")
         for row in rows:
             try:
-                add_fields(new_fields, in_record(parse_object(records[row]), self._known, self.reserved))
+                add_fields(new_fields, in_record(parse_object(records[row]), self._fields, self.reserved))
             except MisfitError as misfit:
                 candidates.mark([row], str(misfit))
         return new_fields
-
-
-def _matching(texts: pa.Array, pattern: str) -> list[int]:
-    rows: list[int] = pc.indices_nonzero(pc.match_substring_regex(texts, pattern)).to_pylist()
-    return rows
 
 
 def _names_given_twice(candidates: _Candidates) -> set[str]:
@@ -266,6 +264,11 @@ def _names_given_twice(candidates: _Candidates) -> set[str]:
     faults = candidates.faults(range(min(len(candidates.rows), _SAMPLE_RECORDS)))
     paths = (reason.removesuffix(GIVEN_TWICE) for reason in faults.values() if reason.endswith(GIVEN_TWICE))
     return {path.rpartition(".")[2] for path in paths}
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    """Whether the type is a decimal, or holds one at any depth."""
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(n).type) for n in range(kind.num_fields))
 
 
 def _has_long_zeros(candidates: _Candidates) -> bool:

@@ -34,7 +34,7 @@ _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _FOUND = re.compile(r", got `(?P<kind>\w+)`$")
 _KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
-"""Words of msgspec, and ours."""
+"""Type names of msgspec, and those of our error texts."""
 
 
 class Screen:
@@ -80,7 +80,7 @@ class Screen:
         return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
     def _misfit_reason(self, message: str) -> str:
-        """The reason of a value that is not of its type, from the words of msgspec."""
+        """The reason of a value that is not of its type, from the message of msgspec."""
         parts = _PLACE.fullmatch(message)
         assert parts is not None
         path, problem = parts["path"] or "", parts["problem"]
@@ -107,14 +107,14 @@ def refused(
 ) -> dict[int, str]:
     """The records that `read` refuses for a reason; between two of them there is no step in Python."""
     reasons: dict[int, str] = {}
-    rest = iter(records)
-    results = map(read, rest)
+    remaining = iter(records)
+    results = map(read, remaining)
     while True:
         try:
             deque(results, maxlen=0)
             return reasons
         except _REFUSALS as error:
-            number = len(records) - length_hint(rest) - 1
+            number = len(records) - length_hint(remaining) - 1
             reason = reason_of(records[number], error)
             if reason is not None:
                 reasons[number] = reason
@@ -141,7 +141,7 @@ def _type(kind: pa.DataType, known_only: bool) -> Any:
 
 
 def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
-    """What is expected at the end of a path, in the words of job files."""
+    """What is expected at the end of a path, as job files spell it."""
     if steps and pa.types.is_struct(kind):
         index = kind.get_field_index(steps[0])
         return _expected(kind.field(index).type, steps[1:]) if index >= 0 else "another value"

@@ -1,6 +1,6 @@
 """Parsed protobuf messages into Arrow columns: one pass per field, each of them a loop inside C.
 
-A field with presence is null where it is absent. One without stands at its default there, which `defaults` makes null
+A field with presence is null where it is absent. One without has its default there, which `defaults` makes null
 or keeps; a repeated field or a map is empty there.
 """
 
@@ -37,8 +37,8 @@ def column_readers(
     message: Descriptor, defaults: Defaults, names: Collection[str] | None = None
 ) -> dict[str, ColumnReader]:
     """A reader for each of the named fields in their order, or for all; the others cost nothing but their parsing."""
-    wanted = message.fields if names is None else [message.fields_by_name[name] for name in names]
-    return {field.name: _column(field, defaults) for field in wanted}
+    fields = message.fields if names is None else [message.fields_by_name[name] for name in names]
+    return {field.name: _column(field, defaults) for field in fields}
 
 
 def read_columns(readers: Mapping[str, ColumnReader], messages: Sequence[Message]) -> list[pa.Array]:
@@ -90,7 +90,7 @@ def _map_column(field: FieldDescriptor, entry: Descriptor, defaults: Defaults) -
         maps = list(map(value_of, messages))
         # The wire has no order of entries; the same record must give the same row every time it is read.
         sorted_keys = [sorted(item, key=str) for item in maps] if by_text else list(map(sorted, maps))
-        values = [each[key] for each, some in zip(maps, sorted_keys, strict=True) for key in some]
+        values = [entries[key] for entries, some in zip(maps, sorted_keys, strict=True) for key in some]
         return pa.MapArray.from_arrays(
             _offsets(sorted_keys), keys(list(chain.from_iterable(sorted_keys))), items(values)
         )
@@ -137,7 +137,7 @@ def _timestamps(values: Sequence[Any]) -> pa.Array:
     believed = (seconds >= _SECONDS_MIN) & (seconds < _SECONDS_END) & (nanos >= 0) & (nanos < _NANOS_END)
     if not believed.all():
         first = int(np.argmin(believed))
-        raise MisfitError(f"{seconds[first]} s {nanos[first]} ns is no time of the years 1 to 9999")
+        raise MisfitError(f"{seconds[first]} s {nanos[first]} ns is not a time of the years 1 to 9999")
     return pa.array(seconds * 1_000_000 + nanos // 1000).view(_UTC_MICROS)
 
 
@@ -149,8 +149,8 @@ def enum_names(enum: EnumDescriptor) -> dict[int, str]:
 def enums(names: dict[int, str], numbers: Sequence[int] | pa.Array) -> pa.Array:
     """Names as strings; a number that the descriptor set does not know yet as its digits."""
     coded = pa.array(numbers, pa.int32()).dictionary_encode()
-    known = [names.get(number, str(number)) for number in coded.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(known, pa.string())).dictionary_decode()
+    texts = [names.get(number, str(number)) for number in coded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string())).dictionary_decode()
 
 
 def _offsets(parts: Sequence[Any]) -> pa.Array:

@@ -142,12 +142,12 @@ def decode_values(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Ar
     return gathered(batch, columns, rows, {**records.errors, **errors}, records, {})
 
 
-def _has_required(message: Descriptor, seen: set[str]) -> bool:
-    if message.full_name in seen:
+def _has_required(message: Descriptor, visited: set[str]) -> bool:
+    if message.full_name in visited:
         return False
-    seen.add(message.full_name)
+    visited.add(message.full_name)
     return any(
-        field.is_required or (field.message_type is not None and _has_required(field.message_type, seen))
+        field.is_required or (field.message_type is not None and _has_required(field.message_type, visited))
         for field in message.fields
     )
 

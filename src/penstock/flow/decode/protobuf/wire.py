@@ -1,8 +1,8 @@
 """Flat messages straight from their wire format into columns, field by field over a whole array of them.
 
 The fast path of the protobuf reader. It takes messages as serialisers write them: known fields, each once, in the
-order of their numbers, none of them repeated or a message. Whatever else comes is refused as a whole and read by the
-library, whose word counts: no record is bad because of anything here.
+order of their numbers, none of them repeated or a message. Any other array of messages is refused as a whole and read
+by the library, which alone decides whether a record is bad.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class WireReader:
         arrays: dict[str, pa.Array] = {}
         for field in self._fields:
             rows = cursor.rows_at(field)
-            wanted = field.descriptor.name in self._names
+            requested = field.descriptor.name in self._names
             if field.wire == _BYTES:
                 starts, lengths = cursor.texts(rows)
-                if wanted:
+                if requested:
                     arrays[field.descriptor.name] = self._text(field.descriptor, cursor, rows, starts, lengths)
             else:
                 numbers = cursor.numbers(rows, field)
-                if wanted:
+                if requested:
                     arrays[field.descriptor.name] = self._number(field.descriptor, rows, numbers)
         cursor.check_end()
         return [arrays[name] for name in self._names]
@@ -116,7 +116,7 @@ def _field(field: FieldDescriptor) -> _Field:
 
 
 def _numbers(field: FieldDescriptor, numbers: _Numbers) -> pa.Array:
-    """What the bits on the wire mean."""
+    """The values of the bits on the wire."""
     if field.type in _ZIGZAG:
         if field.type == FieldDescriptor.TYPE_SINT32:
             numbers = numbers & np.uint64(0xFFFFFFFF)
@@ -153,7 +153,7 @@ class _Rows:
 
 
 class _Cursor:
-    """Where the reading of each message stands; it never leaves the message."""
+    """The read position in each message; it never leaves the message."""
 
     def __init__(self, values: pa.Array) -> None:
         spans = spans_of(values)
@@ -213,7 +213,7 @@ class _Cursor:
     def _varints(self, rows: _Rows, at: Integers) -> _Numbers:
         words = self._words[at]
         last = ~words & _ENDS
-        # All bits up to the first byte that does not say "more follows".
+        # All bits up to the first byte without the continuation bit.
         inside = last ^ (last - np.uint64(1))
         sizes = np.bitwise_count(inside).astype(np.int64) >> 3
         numbers = _seven_bits(words & inside)
