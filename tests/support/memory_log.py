@@ -20,13 +20,13 @@ from penstock.logs.log import (
     Bounds,
     EpochMark,
     LostTail,
+    OffsetProgress,
     Offsets,
     Partition,
     Piece,
     ShowReport,
     Slice,
     SliceShrankError,
-    Told,
     start_offset,
 )
 
@@ -171,8 +171,8 @@ class MemoryLog:
         source = self.source([Slice(partition, start, end, start)], 1, 0)
         return source.read(source.pieces[0])
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
-        told(end - start)
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
+        progress(end - start)
         first = max(start, self._first(partition))
         return np.array([offset for offset in sorted(self.values[partition]) if first <= offset < end], np.int64)
 

@@ -15,8 +15,8 @@ from penstock.errors import TransientError, UserError
 from penstock.job.spec import StartAt
 
 Offsets = npt.NDArray[np.int64]
-Told = Callable[[int], None]
-"""Hears how many more offsets of a range are done."""
+OffsetProgress = Callable[[int], None]
+"""Called with the number of further offsets of a range that were read."""
 
 PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
@@ -172,7 +172,7 @@ class Log(Protocol):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The records of `[start, end)` as tasks get them; raises `SliceShrankError` if the log lost some of them."""
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         """The offsets of all records in `[start, end)`, ascending; what retention takes meanwhile may be absent."""
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:

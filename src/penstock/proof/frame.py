@@ -277,7 +277,7 @@ class OffsetJoin:
             bool(first),
             violation=first,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
-            facts={"records": records, "offsets_gone": gone},
+            facts={"records": records, "offsets_deleted": gone},
         )
 
     def _first_sure(self, violations: Iterable[Violation]) -> Violation | None:

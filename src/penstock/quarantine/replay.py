@@ -63,7 +63,7 @@ class Runs(Protocol):
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
 
-    def owed(self, removed: int) -> Iterable[int]:
+    def unfinished(self, removed: int) -> Iterable[int]:
         """The runs whose rows may still be in a quarantine from which `removed` was the last run to be removed."""
 
     def find(self, number: int) -> ReplayRun | None: ...
@@ -78,7 +78,7 @@ class TableRuns:
     def last(self) -> int:
         return run_number(self.data)
 
-    def owed(self, removed: int) -> Iterable[int]:
+    def unfinished(self, removed: int) -> Iterable[int]:
         return range(removed + 1, self.last() + 1)
 
     def find(self, number: int) -> ReplayRun | None:
@@ -117,7 +117,7 @@ def finish_replay(runs: Runs, quarantine: DeltaLog | None) -> int:
     if quarantine is None:
         return 0
     removed = 0
-    for number in runs.owed(run_number(quarantine)):
+    for number in runs.unfinished(run_number(quarantine)):
         run = runs.find(number)
         if run is None:
             raise InvariantError(

@@ -151,7 +151,7 @@ class Quarantine:
         Raises `QuarantineGoneError`, and appends nothing, if a listed file does not exist any more.
         """
         keys = {place: quarantine_key(data.job, place, log) for place in partitions}
-        state = data.known_state(keys)
+        state = data.cached_state(keys)
         marks = {key: state.of(place).quarantine_mark or 0 for place, key in keys.items()}
         if not keys_behind(self.table(), marks):
             return

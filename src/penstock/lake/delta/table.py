@@ -90,9 +90,9 @@ class DeltaLog:
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The state of these partitions, as of the newest version."""
         self.refresh()
-        return self.known_state(partitions)
+        return self.cached_state(partitions)
 
-    def known_state(self, partitions: Iterable[Partition]) -> DeltaState:
+    def cached_state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The same, as of the version that is loaded."""
         requested = set(partitions)
         if self._state.version != self.version or not requested <= self._state.partitions.keys():
@@ -146,7 +146,7 @@ class DeltaLog:
 
         def attempt() -> Outcome | TransientError:
             proposal = revise()
-            state = self.known_state([part.partition for part in proposal.parts])
+            state = self.cached_state([part.partition for part in proposal.parts])
             self.check_schema(written_with)
             checked = check(proposal, state)
             if not checked.accepted:

@@ -32,7 +32,7 @@ from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
+from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, ShowReport, Slice
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
@@ -89,10 +89,10 @@ class KafkaLog(KafkaTopics):
         # What comes without rows are marks for a commit.
         return (batch for batch in reader([numbers]) if batch.num_rows)
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         if self._consumer is None:
             self._consumer = open_consumer(self.spec)
-        return record_offsets(self._consumer, self.spec.bootstrap, partition, start, end, told)
+        return record_offsets(self._consumer, self.spec.bootstrap, partition, start, end, progress)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
         return record_times(self.spec, offsets, seconds_max)
@@ -122,9 +122,9 @@ def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _OFFSET_SETT
 
 
 def record_offsets(
-    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
+    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, progress: OffsetProgress
 ) -> Offsets:
-    """The offsets of all records in `[start, end)`; `told` gets how many more of the range are done."""
+    """The offsets of all records in `[start, end)`; `progress` gets how many more of the range are done."""
     if start >= end:
         return np.empty(0, np.int64)
     consumer.assign([TopicPartition(partition.topic, partition.number, start)])
@@ -144,7 +144,7 @@ def record_offsets(
             if offsets:
                 parts.append(np.array([offset for offset in offsets if start <= offset < end], np.int64))
             reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
-            told(reached - done)
+            progress(reached - done)
             done = reached
     finally:
         consumer.unassign()

@@ -22,12 +22,12 @@ from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
     Log,
+    OffsetProgress,
     Offsets,
     Partition,
     Piece,
     ShowReport,
     Slice,
-    Told,
     pieces_of,
     start_offset,
 )
@@ -186,12 +186,12 @@ class WalLog(Log):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return read_piece(self._client, Piece(partition.topic, partition.number, start, end), RECORDS_BATCH_BYTES)
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         """Reads the records, and so checks each of them."""
         first = max(start, min(end, self.bounds([partition])[partition].first))
-        told(first - start)
+        progress(first - start)
         for append, _ in self._client.read(partition.topic, partition.number, first, end):
-            told(min(end, append.end) - max(first, append.offset))
+            progress(min(end, append.end) - max(first, append.offset))
         return np.arange(first, end, dtype=np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:

@@ -100,7 +100,7 @@ class SingleTable:
         self.quarantine.append_missing(self.data, partitions)
 
     def shown_position(self, partition: Partition) -> int:
-        return self.data.known_state([partition]).of(partition).position or 0
+        return self.data.cached_state([partition]).of(partition).position or 0
 
     def chores(self, view: View) -> Sequence[Chore]:
         return ()
