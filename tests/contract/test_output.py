@@ -21,7 +21,7 @@ from tests.support.published import read_topic, some
 
 PARTITIONS = 3
 BUCKETS = 2
-LIFE = "table-1"
+TABLE_ID = "table-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class World:
     job: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
 
     def output(
-        self, number: int = 0, at_step: AtStep = noop, *, table: str = LIFE, count: int = BUCKETS
+        self, number: int = 0, at_step: AtStep = noop, *, table: str = TABLE_ID, count: int = BUCKETS
     ) -> PublishOutput:
         return self.open(PublishBucket(self.job, table, number, count), at_step)
 

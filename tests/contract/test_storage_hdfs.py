@@ -75,9 +75,9 @@ def test_temporary_files_are_deleted_after_a_race(hdfs: HdfsCluster, folder: str
 def test_temporary_files_of_a_killed_process_are_not_listed(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     aside = f"log/.00000000000000000007.json.{'0a' * 16}.tmp"
     Client(hdfs.address, {}).create(f"{folder}/{aside}").close()
-    root.put("log/.of somebody else.tmp", b"")
-    assert everything_in(hdfs, folder) == [aside, "log/.of somebody else.tmp"]
-    assert paths(root) == ["log/.of somebody else.tmp"]
+    root.put("log/.of another process.tmp", b"")
+    assert everything_in(hdfs, folder) == [aside, "log/.of another process.tmp"]
+    assert paths(root) == ["log/.of another process.tmp"]
 
 
 def test_a_writer_that_is_given_up_leaves_nothing(hdfs: HdfsCluster, folder: str, root: Storage) -> None:

@@ -66,7 +66,7 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class World:
-    """Clients that append, a job that reads and commits, and what each of them was told."""
+    """Clients that append, a job that reads and commits, and the answers that they got."""
 
     url: str
     acked: dict[Place, bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class World:
     threads: list[threading.Thread] = field(default_factory=list)
 
     def append(self, number: int) -> None:
-        """Append numbered records until told to stop; an append without an answer is repeated until it has one."""
+        """Append numbered records until `stopping` is set; an append without an answer is repeated until it has one."""
         rng = random.Random(number)
         with WalClient(self.url, tries_max=1) as client:
             sequence = 0
@@ -86,7 +86,7 @@ class World:
                 partition = rng.randrange(PARTITIONS)
                 answer = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
                 assert answer.end - answer.start == len(values)
-                self.acked |= {(partition, answer.start + each): value for each, value in enumerate(values)}
+                self.acked |= {(partition, answer.start + index): value for index, value in enumerate(values)}
                 sequence += 1
 
     def job(self) -> None:
@@ -128,7 +128,7 @@ class World:
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except BaseException as error:  # noqa: BLE001, told at the end
+        except BaseException as error:  # noqa: BLE001, reported at the end
             self.failed.append(error)
 
     def wait_for(self, acks: int) -> None:
@@ -156,7 +156,7 @@ LOG_HEADER, FRAME_HEADER = struct.Struct(">8xI4xI12x"), struct.Struct(">4xII12x"
 
 
 def committed_bytes(log: bytes) -> int:
-    """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit says so."""
+    """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit is marked."""
     if len(log) < LOG_HEADER.size:
         return 0
     page_bytes, salt = LOG_HEADER.unpack_from(log)

@@ -15,7 +15,7 @@ def spark_workers() -> list[int]:
     """The daemon that Spark forks its Python workers from, and those that there are."""
     family = psutil.Process().children(recursive=True)
     living = [item for item in family if item.status() != psutil.STATUS_ZOMBIE]
-    pids = [each.pid for each in living if each.name() == worker_daemon.NAME]
+    pids = [process.pid for process in living if process.name() == worker_daemon.NAME]
     assert pids, "no Python worker runs yet"
     return pids
 

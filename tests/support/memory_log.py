@@ -32,7 +32,7 @@ from penstock.logs.log import (
 
 BATCH_RECORDS = 4
 RECORD_BYTES_MAX = 1024 * 1024 + 12
-"""Of Kafka's topics, unless their `max.message.bytes` says otherwise."""
+"""Of Kafka's topics, unless their `max.message.bytes` differs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class SmallTable:
 
 
 def without_offsets(job: JobSpec) -> JobSpec:
-    """The same job, which no longer says in which columns places are kept."""
+    """The same job, without the columns in which places are kept."""
     return replace(job, columns={})
 
 

@@ -40,24 +40,24 @@ class Compaction:
         self._enabled = job.on.small_files is SmallFilesPolicy.COMPACT
         self._version: int | None = None
         """Of the table at the last look."""
-        self._left = False
+        self._more = False
         """Whether the last turn left something to do."""
 
     def due(self, version: int) -> list[Compact]:
         if self._version is None:
             self._version = version
         passed = version // COMMITS_PER_LOOK > self._version // COMMITS_PER_LOOK
-        return [Compact(version)] if self._enabled and (passed or self._left) else []
+        return [Compact(version)] if self._enabled and (passed or self._more) else []
 
     def perform(self, chore: Compact) -> None:
         """Merge a part of what is small. A table that cannot be compacted does not stop its job."""
-        self._version, self._left = chore.version, False
+        self._version, self._more = chore.version, False
         try:
             report = self._kind.compact(self._job, CompactRequest(effort=EFFORT), self._environment, None)
         except PenstockError as error:
             self._environment.listener.event(CompactionFailed(reason=error.primary, detail=error.detail))
             return
-        self._left = report.left > 0 and report.files_removed > 0
+        self._more = report.left > 0 and report.files_removed > 0
         if report.files_removed:
             self._environment.listener.event(
                 FilesCompacted(report.files_removed, report.files_added, report.size_bytes_after)

@@ -124,7 +124,7 @@ class Starter:
                 self.at_step(step)
 
     def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
-        """A topic that the job has not read starts where the job says; later partitions start at their beginning."""
+        """A topic that the job has not read starts at the job's `start`; later partitions start at their beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
         fresh = []
         for partition in new:

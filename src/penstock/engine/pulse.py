@@ -1,4 +1,4 @@
-"""Signs of life of a job's work, for the claims of its process.
+"""Reports progress of a job's work to the claims of its process.
 
 The work hangs if for `claims.work_timeout` no round begins, no named step is reached and no Spark task of the job ends.
 A Spark job may run for hours: the thread that waits for it is silent, but its tasks end one after another. Other calls
@@ -24,11 +24,11 @@ GONE = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 
 Progress = Callable[[], Hashable]
-"""States how far the work is: another answer than the last one is a sign of life."""
+"""States how far the work is: a value that differs from the last one is progress."""
 
 
 def with_signs(environment: Environment, claims: Claims) -> Environment:
-    """The environment whose every step is a sign of life."""
+    """The environment whose every step counts as progress."""
 
     def at_step(step: str) -> None:
         claims.working()

@@ -164,7 +164,7 @@ def merge_files(
 
 
 class OneFile:
-    """A sink that is one file; `words` are the metadata of its footer."""
+    """A sink that is one file; `metadata` is that of its footer."""
 
     def __init__(
         self,
@@ -173,12 +173,12 @@ class OneFile:
         schema: pa.Schema,
         compression: str,
         row_group_bytes_max: int,
-        words: Mapping[str, str],
+        metadata: Mapping[str, str],
     ) -> None:
         self._file = ParquetFile(storage, path, schema, compression)
         self._schema = schema
         self._row_group_bytes_max = row_group_bytes_max
-        self._words = words
+        self._metadata = metadata
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
@@ -190,7 +190,7 @@ class OneFile:
 
     def finish(self) -> tuple[StagedFile, ...]:
         self._write_waiting()
-        self._file.note(self._words)
+        self._file.note(self._metadata)
         footer = self._file.complete()
         return (StagedFile("", 0, self._file.path, footer.num_rows, self._file.size_bytes),)
 

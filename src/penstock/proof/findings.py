@@ -71,7 +71,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named invariant: the result in words, and what was not checked."""
+    """One named invariant: the result as text, and what was not checked."""
 
     name: str
     detail: str

@@ -95,13 +95,13 @@ def _check(
 
 def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
     totals, origin, position = state.totals, state.origin, state.position
-    left = totals.unaccounted
+    missing = totals.unaccounted
     if position is None or origin is None:
         text = "has no position or no origin"
     elif position - origin != totals.offsets:
         text = f"[{origin}, {position}) has {position - origin} offsets, {totals.offsets} counted"
-    elif left:
-        text = f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
+    elif missing:
+        text = f"{totals.read} read, {abs(missing)} {'unaccounted for' if missing > 0 else 'too many accounted for'}"
     elif not 0 <= totals.replayed <= totals.quarantined:
         text = f"{totals.replayed} replayed of {totals.quarantined} quarantined"
     else:
@@ -128,15 +128,15 @@ def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState
         if piece.totals.offsets != piece.end - piece.start or not piece.totals.conserved:
             text = f"the counts of version {piece.version} do not add up over [{piece.start}, {piece.end})"
             return violation_at(partition, piece.start, ViolationKind.NOT_COUNTED, piece.end), text
-    rest, before = _rest(state, slices), slices[0].start - state.origin
-    negative = min(getattr(rest, name) for name in _COUNTED) < 0
-    if rest.offsets != before or not rest.conserved or negative or (not before and rest != Totals()):
-        text = f"the retained slices and the totals differ by {rest}, with {before} offsets before the slices"
+    older, before = _older_totals(state, slices), slices[0].start - state.origin
+    negative = min(getattr(older, name) for name in _COUNTED) < 0
+    if older.offsets != before or not older.conserved or negative or (not before and older != Totals()):
+        text = f"the retained slices and the totals differ by {older}, with {before} offsets before the slices"
         return violation_at(partition, state.origin, ViolationKind.NOT_COUNTED, state.position), text
     return None
 
 
-def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+def _older_totals(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
     """What the totals hold beyond the retained slices."""
     retained = sum((piece.totals for piece in slices), Totals())
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
@@ -151,7 +151,7 @@ def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tup
         return ()
     slices = () if _slices_fault(slices_of, partition, state) else slices_of.get(partition, ())
     end = slices[0].start if slices else state.position
-    forgotten = CommittedSlice(state.origin, end, _rest(state, slices), None)
+    forgotten = CommittedSlice(state.origin, end, _older_totals(state, slices), None)
     return tuple(slices) if slices and end == state.origin else (forgotten, *slices)
 
 

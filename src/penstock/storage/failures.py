@@ -1,4 +1,4 @@
-"""Errors of stores as Penstock errors that say what to do next."""
+"""Errors of stores as Penstock errors with a hint what to do next."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Writer:
         if self._sink is None:
             return
         if self._failure is not None:
-            # The library would complete what it could write, without a word.
+            # The library would complete what it could write, without an error.
             raise self._failure
         with self._translate(self._path):
             self._sink.close()
@@ -94,9 +94,9 @@ class LocalWriter(Writer):
 
     def _pass_on(self, sink: Sink, data: Any) -> None:
         """All of it: a disk that is almost full takes a part without an error, which comes with the next attempt."""
-        left = memoryview(data).cast("B")
-        while len(left):
-            left = left[sink.write(left) :]
+        unwritten = memoryview(data).cast("B")
+        while len(unwritten):
+            unwritten = unwritten[sink.write(unwritten) :]
 
     def close(self) -> None:
         if not self._closed and self._sink is not None:
@@ -177,8 +177,8 @@ class RangeReader(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._size_bytes - self._at)
-        length = left if size is None or size < 0 else min(size, left)
+        remaining = max(0, self._size_bytes - self._at)
+        length = remaining if size is None or size < 0 else min(size, remaining)
         data = self._read_range(self._at, length) if length else b""
         self._at += len(data)
         return data

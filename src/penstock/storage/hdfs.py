@@ -115,7 +115,7 @@ class HdfsStorage(Storage):
                 self._client.rename(aside, self._key(path), True)
         except NotFoundError as error:
             # The library repeats a request whose answer was lost: it was done, or the folder was taken away.
-            raise TransientError(f"cannot tell whether it was written: {self._shown(path)}") from error
+            raise TransientError(f"unknown whether it was written: {self._shown(path)}") from error
         except PenstockError:
             self._drop(aside)
             raise
@@ -247,7 +247,7 @@ def _become(user: str) -> None:
     if current != user:
         raise UserError(
             f"this process is the HDFS user {current} already",
-            detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {current}",
+            detail=f"the storage option {USER_OPTION} is {user}, {_USER_VARIABLE} is {current}",
             hint="give only one of them, or the same user in both",
         )
 
@@ -283,7 +283,7 @@ def hdfs_failure(error: Exception, path: str) -> PenstockError:
 
 
 def is_clear(error: Exception) -> bool:
-    """Whether the error says that nothing was done, not even by an earlier request whose answer was lost."""
+    """Whether the error means that nothing was done, not even by an earlier request whose answer was lost."""
     return _java_class(error).endswith(_QUOTA) or isinstance(hdfs_failure(error, ""), UserError)
 
 

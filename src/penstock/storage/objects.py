@@ -104,13 +104,13 @@ class ObjectStorage(Storage):
             asked = {path: size_on_disk("/" + self._key(path)) for path in names}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         result: dict[str, int] = {}
-        for folder, left in by_folder(names).items():
+        for folder, missing in by_folder(names).items():
             # One listing, begun right before the first of the names and ended with the last that is missing.
-            for entry in self._listed(folder, self._key(min(left))[:-1]):
-                if entry.path in left:
-                    left.discard(entry.path)
+            for entry in self._listed(folder, self._key(min(missing))[:-1]):
+                if entry.path in missing:
+                    missing.discard(entry.path)
                     result[entry.path] = entry.size_bytes
-                if not left:
+                if not missing:
                     break
         # Names that a listing spells in another way.
         for path in names - result.keys():

@@ -113,7 +113,7 @@ class Table(Protocol[S_contra]):
         """The offset that lag tools see, as of the last state that was read: below it nothing is read again."""
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is due besides new batches, the most urgent first; chores and batches alternate."""
+        """What is due in addition to new batches, the most urgent first; chores and batches alternate."""
 
     def perform(self, chore: Any) -> None:
         """Do a chore that has no batch."""
@@ -148,7 +148,7 @@ class Writer(Protocol[S]):
 @dataclass(frozen=True, slots=True)
 class CompactRequest:
     target_bytes: int | None = None
-    """None: what the job file says."""
+    """None: that of the job file."""
     all_days: bool = False
     effort: CompactionLimits = EVERYTHING
 
@@ -186,7 +186,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What was restored; with doubts, nothing was."""
+    """What was restored: nothing if there are doubts."""
 
     doubts: tuple[str, ...] = ()
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -236,7 +236,7 @@ class Kind(Protocol):
         """How they follow from the events of one job."""
 
     def summary(self, job: JobSpec) -> str:
-        """A phrase that says what the job writes."""
+        """A phrase for what the job writes."""
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> Writer[Any]:
         """The table, created or extended if required, with the writer of its batches."""

@@ -47,7 +47,7 @@ def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
 
 
 def read(pipe: Pipe) -> DataFrame:
-    """As anybody reads a job's table."""
+    """As any reader of Delta reads a job's table."""
     return penstock.read(pipe.spark, pipe.path)
 
 
@@ -120,8 +120,8 @@ def test_a_table_partitioned_by_every_primitive_type_is_pruned_by_spark_to_the_r
         "k_date": "2024-02-29",
         "k_timestamp": "2026-02-28T23:30:00.000001-02:00",
     }
-    odd = {**dict.fromkeys(KEYS), "k_string": "a b:c%2F/ü=d'\"\\", "k_double": -0.0, "k_boolean": True}
-    produce(name, [json.dumps({"id": 0, **plain}), json.dumps({"id": 1, **odd}), '{"id": 2}', '{"id": 3}'])
+    special = {**dict.fromkeys(KEYS), "k_string": "a b:c%2F/ü=d'\"\\", "k_double": -0.0, "k_boolean": True}
+    produce(name, [json.dumps({"id": 0, **plain}), json.dumps({"id": 1, **special}), '{"id": 2}', '{"id": 3}'])
     pipe.run_to_end()
     rows = read(pipe)
     assert sorted(rows.inputFiles()) == sorted(set(rows.inputFiles()))
@@ -150,7 +150,7 @@ def test_a_table_partitioned_by_every_primitive_type_is_pruned_by_spark_to_the_r
     [first] = rows.where("id = 0").collect()
     assert (first["k_decimal"], first["k_date"], first["k_long"]) == (Decimal("1.500"), date(2024, 2, 29), 2**53 + 1)
     by_polars = pl.read_delta(pipe.table).sort("id")
-    assert by_polars["k_string"].to_list() == ["plain", odd["k_string"], None, None]
+    assert by_polars["k_string"].to_list() == ["plain", special["k_string"], None, None]
     assert by_polars["k_boolean"].to_list() == [False, True, None, None]
 
 

@@ -1,4 +1,4 @@
-"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+"""Staged files are checked before their commit: rows of missing files are never committed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
         pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)))
     assert "folder that all of them share" in raised.value.hint
     assert pipe.positions() == [0]
-    heard = pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
-    assert len(heard.named("retrying")) == 1
+    events = pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
+    assert len(events.named("retrying")) == 1
     assert pipe.column("id") == list(range(20))
     assert pipe.quarantined("offset") == [(20,)]
     assert pipe.verified()

@@ -58,7 +58,7 @@ def test_an_orphan_behind_the_position_goes_and_every_committed_row_stays(lake: 
     lake.append(table, ZERO, 0, 10)
     report = vacuum(lake.open())
     assert {item.path for item in report.deleted} == paths(orphan)
-    assert {each.reason for each in report.deleted} == {Dead.PASSED}
+    assert {file.reason for file in report.deleted} == {Dead.PASSED}
     assert report.kept == {KeptReason.ACTIVE: 1}
     assert on_disk(table) == active_paths(table.handle)
     assert lake.rows() == offsets(ZERO, 0, 10)
@@ -87,7 +87,7 @@ def test_a_dry_run_names_the_same_files_and_deletes_none(local: Lake) -> None:
     assert dry.dry_run
     assert on_disk(table) == before
     assert {item.path for item in dry.deleted} == paths(orphan)
-    assert sum(each.size_bytes for each in dry.deleted) == orphan.files[0].size_bytes
+    assert sum(file.size_bytes for file in dry.deleted) == orphan.files[0].size_bytes
     wet = vacuum(table)
     assert wet.deleted == dry.deleted
     assert on_disk(table) == before - paths(orphan)
@@ -167,7 +167,7 @@ def test_foreign_file_names_are_kept(local: Lake) -> None:
 def test_staged_files_of_a_topic_without_a_position_stay(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
-    local.stage(Partition("web", "another-life", 0), 0, 5)
+    local.stage(Partition("web", "another-id", 0), 0, 5)
     local.stage(Partition("web", TOPIC_ID, 7), 0, 5)
     assert vacuum(table).kept == {KeptReason.ACTIVE: 1, KeptReason.UNPLACED: 2}
 

@@ -81,12 +81,12 @@ def test_new_partitions_are_picked_up_while_running(open_log: OpenLog, topic: To
 
 def test_a_pattern_matches_whole_names_and_finds_topics_that_come_later(open_log: OpenLog, topic: Topics) -> None:
     stem = topic()
-    wanted = topic(name=f"{stem}-eu")
+    matching = topic(name=f"{stem}-eu")
     topic(name=f"{stem}-eu-old")
     log = open_log(pattern=f"{stem}-(eu|us)")
-    wait_until(lambda: [partition.topic for partition in log.partitions()] == [wanted])
+    wait_until(lambda: [partition.topic for partition in log.partitions()] == [matching])
     later = topic(2, name=f"{stem}-us")
-    wait_until(lambda: [item.topic for item in log.partitions()] == [wanted, later, later])
+    wait_until(lambda: [item.topic for item in log.partitions()] == [matching, later, later])
 
 
 def test_a_pattern_never_takes_kafkas_own_topics(
@@ -237,7 +237,7 @@ def test_a_broker_that_comes_back_is_used_again(tmp_path: Path) -> None:
         with pytest.raises(TransientError):
             log.partitions()
         own.restart()
-        # Its leaders have a new epoch, of which the client has not heard yet.
+        # Its leaders have a new epoch, which the client has not learned yet.
         wait_until(lambda: answered(lambda: log.bounds(before)) == bounds, 60)
         assert log.partitions() == before
         assert log.admin._client is not first_client, "one that loses its broker twice would keep two threads busy"

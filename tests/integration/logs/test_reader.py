@@ -77,8 +77,8 @@ def test_every_record_that_kafka_can_hold_is_handed_over(bootstrap: str, topic: 
     times = [1_700_000_000_000_000, farthest, -farthest, 0, 0, 0]
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == times
     assert batch.column("value").to_pylist() == [item.value for item in HOSTILE]
-    assert batch.column("key").to_pylist() == [each.key for each in HOSTILE]
-    headers = [_pairs(each) for each in batch.column("headers").to_pylist()]
+    assert batch.column("key").to_pylist() == [record.key for record in HOSTILE]
+    headers = [_pairs(headers) for headers in batch.column("headers").to_pylist()]
     assert headers[:3] == [[], [], []]
     assert headers[3] == UNREADABLE_HEADERS
     assert headers[4] == [("", None), ("é", b"\xff"), ("", b"")]
@@ -97,7 +97,7 @@ def test_values_that_do_not_fit_a_column_make_only_their_rows_bad(bootstrap: str
     careful.run_to_end()
     assert careful.column("id") == [0, 4, 5]
     assert [len(item or ()) for item in careful.column("h")] == [0, 3, 3_000]
-    values = [each.value for each in HOSTILE]
+    values = [record.value for record in HOSTILE]
     assert careful.quarantined("offset", "value", "error") == [
         (1, values[1], "at: the record's Kafka timestamp is outside years 1 to 9999"),
         (2, values[2], "at: the record's Kafka timestamp is outside years 1 to 9999"),
@@ -123,18 +123,18 @@ def test_times_and_headers_of_this_client_lie_where_they_are_read_at_once(bootst
     append_raw(bootstrap, name, sent)
     consumer = RawConsumer(reader(bootstrap, name, 1).settings, lambda _: None)
     consumer.assign(name, 0, 0)
-    seen = 0
-    while seen < len(sent):
+    read_count = 0
+    while read_count < len(sent):
         arrived = consumer.consume(400, 1.0)
         if arrived is None:
             continue
         rows = np.flatnonzero(arrived.errors == 0)
         singly = Messages(arrived._pointers, reads_at_once=False)
         if len(rows):
-            (kinds, times), (kinds_told, times_told) = arrived.timestamps(rows), singly.timestamps(rows)
-            assert (kinds.tolist(), times.tolist()) == (kinds_told.tolist(), times_told.tolist())
+            (kinds, times), (kinds_singly, times_singly) = arrived.timestamps(rows), singly.timestamps(rows)
+            assert (kinds.tolist(), times.tolist()) == (kinds_singly.tolist(), times_singly.tolist())
             assert arrived.headers(rows) == singly.headers(rows)
-        seen += len(rows)
+        read_count += len(rows)
         arrived.free()
     consumer.close()
 

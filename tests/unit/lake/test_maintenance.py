@@ -40,7 +40,7 @@ def test_neighbours_stay_in_order_and_go_over_no_limit_but_by_the_last(
     weights: list[int], soft: int, firm: int
 ) -> None:
     result = list(gather(weights, Limit(lambda item: item, soft), Limit(lambda item: item, firm, firm=True)))
-    assert [each for one in result for each in one] == weights
+    assert [weight for group in result for weight in group] == weights
     for one in result:
         assert sum(one[:-1]) < soft
         assert sum(one) <= firm or len(one) == 1
@@ -132,7 +132,7 @@ def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothi
     steps: list[str] = []
     dry, wet = (delete_dead([result], steps.append, dry_run=item) for item in (True, False))
     assert dry.deleted == wet.deleted
-    assert sorted(each.path for each in storage.list()) == sorted(names[2:])
+    assert sorted(entry.path for entry in storage.list()) == sorted(names[2:])
     assert steps == ["vacuum_deleting"] * 2
     assert list(wet.lines()) == [
         f"lake/{names[0]}: {Dead.PASSED}",

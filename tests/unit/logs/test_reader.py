@@ -91,11 +91,11 @@ def records(sent: Sequence[Sent], offsets: Sequence[int] | None = None) -> Kafka
     kinds, times = zip(*(item.time for item in sent), strict=True)
     return KafkaRecords(
         np.array(range(len(sent)) if offsets is None else offsets, np.int64),
-        spans([each.value for each in sent]),
-        spans([each.key for each in sent]),
+        spans([record.value for record in sent]),
+        spans([record.key for record in sent]),
         np.array(kinds, np.int32),
         np.array(times, np.int64),
-        [each.headers for each in sent],
+        [record.headers for record in sent],
     )
 
 
@@ -150,8 +150,8 @@ def test_keys_and_headers_count_too() -> None:
 
 
 def test_a_time_beyond_microseconds_is_the_farthest_one_and_its_neighbours_keep_theirs() -> None:
-    known = [(TIMESTAMP_CREATE_TIME, at) for at in (5, 2**63 - 1, -(2**63), 1_700_000_000_000_000_000, -1)]
-    times = [*known, (TIMESTAMP_NOT_AVAILABLE, 0)]
+    created = [(TIMESTAMP_CREATE_TIME, at) for at in (5, 2**63 - 1, -(2**63), 1_700_000_000_000_000_000, -1)]
+    times = [*created, (TIMESTAMP_NOT_AVAILABLE, 0)]
     [batch] = arrow_batches(WEB, records([Sent(b"", time=time) for time in times]), BATCH_BYTES)
     farthest = (2**63 - 1) // 1_000 * 1_000
     expected = [5_000, farthest, -farthest, farthest, -1_000, None]
@@ -170,11 +170,11 @@ def test_null_and_empty_keys_values_and_headers_stay_apart() -> None:
     assert batch.column("offset").to_pylist() == [0, 1, 7, 8, 9]
     assert batch.column("key").to_pylist() == [b"", None, b"k", None, None]
     assert batch.column("value").to_pylist() == [b"", None, None, None, None]
-    named, none, many, *odd = batch.column("headers").to_pylist()
+    named, none, many, *unusual = batch.column("headers").to_pylist()
     assert [(item["key"], item["value"]) for item in named] == [("", None), ("", b""), ("", b"x")]
     assert none is None
-    assert [each["key"] for each in many] == [str(n) for n in range(5_000)]
-    assert [[(each["key"], each["value"]) for each in one] for one in odd] == [
+    assert [header["key"] for header in many] == [str(n) for n in range(5_000)]
+    assert [[(header["key"], header["value"]) for header in headers] for headers in unusual] == [
         [("a\0b", b"1"), ("é", None)],
         UNREADABLE_HEADERS,
     ]

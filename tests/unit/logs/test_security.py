@@ -1,4 +1,4 @@
-"""What the security section of a job file says to the Kafka client."""
+"""The Kafka client's settings of a job file's security section."""
 
 from __future__ import annotations
 

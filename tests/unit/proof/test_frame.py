@@ -116,7 +116,7 @@ def test_counts_that_are_wrong_are_found_by_the_totals_and_by_the_log(tmp_path: 
 
 
 def test_rows_without_a_place_are_counted_and_not_proven(tmp_path: Path) -> None:
-    """Also if nothing can be said about values."""
+    """Also if values cannot be compared."""
     one = [replace(of_type(tmp_path, "a", range(8)), place=None)]
     checks = proved(exported(tmp_path, Totals(read=8, written=8), one), Depth(values=Sample(None)))
     not_proven = {name for name, check in checks.items() if check.verdict is Verdict.NOT_PROVEN}

@@ -132,7 +132,7 @@ def test_spans_follow_the_slices_and_one_covers_the_expired_history() -> None:
         gap,
     )
     assert [item.read_from for item in result] == [0, 10, 22]
-    assert [each.full for each in result] == [False, True, True]
+    assert [piece.full for piece in result] == [False, True, True]
 
 
 def test_slices_that_break_the_law_give_one_span() -> None:

@@ -1,4 +1,4 @@
-"""Whose rows a table holds: incarnations of topics, other jobs, and the columns that tell."""
+"""Whose rows a table holds: incarnations of topics, other jobs, and the columns that identify them."""
 
 from __future__ import annotations
 

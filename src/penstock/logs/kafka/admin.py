@@ -62,7 +62,7 @@ class BoundedAdmin:
         failed = any(isinstance(result, KafkaFault) for result in results.values())
         self._answered |= not all(isinstance(result, KafkaFault) for result in results.values())
         if failed and self._connection_fault is None:
-            # Librdkafka does not repeat itself at every reconnection: the last word still explains this failure.
+            # Librdkafka does not report every failed reconnection: the last error still explains this failure.
             self._connection_fault = before
         return results
 
@@ -174,7 +174,7 @@ class QuietLog:
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         text = message % arguments
-        # A broker that is away fails every reconnection with the same words and another duration.
+        # A broker that is away fails every reconnection with the same text and another duration.
         core = re.sub(r"\(after \d+ms.*", "", text)
         repeated, self._last = core == self._last, core
         self._target.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)
@@ -183,7 +183,7 @@ class QuietLog:
 def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:
     """Create a topic with up to three replicas, as the cluster allows; fine if another process was faster.
 
-    `kind` says in errors what it is for. A broker may learn of the topic a little later.
+    `kind` names its purpose in errors. A broker may learn of the topic a little later.
     """
     replicas = min(REPLICAS, len(admin.cluster().nodes))
     durable = {"min.insync.replicas": "2"} if replicas == REPLICAS else {}

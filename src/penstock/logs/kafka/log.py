@@ -58,7 +58,7 @@ _EPOCH_SETTINGS = {
     "fetch.wait.max.ms": "10",
     "queued.min.messages": "1",
 }
-# The client reports it under the code of a reset that is not wanted; only the text holds the cause.
+# The client reports it under the code of a reset that is not configured; only the text holds the cause.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _EPOCH_END = re.compile(r"broker end offset is (?P<end>\d+)")
 
@@ -203,7 +203,7 @@ def _is_answer(event: Message, bootstrap: str) -> bool:
 
 
 def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or after each offset was made, as `Log.record_times` says."""
+    """When the first record at or after each offset was made, see `Log.record_times`."""
     if not offsets:
         return {}
     places = {key: TopicPartition(key.topic, key.number, offset) for key, offset in offsets.items()}
@@ -223,13 +223,13 @@ def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]])
     """The marks whose records the log has lost otherwise than by retention or compaction."""
     present = log.leader_epochs(marks)
     # A leader cuts nothing off while it leads: mostly this one request is enough.
-    doubtful = {
+    older = {
         partition: [mark for epoch, mark in last_by_epoch.items() if epoch != present[partition]]
         for partition, read in marks.items()
         if (last_by_epoch := {mark.epoch: mark for mark in sorted(read)})
     }
     lost: list[LostTail] = []
-    while asked := {partition: left.pop() for partition, left in doubtful.items() if left}:
+    while asked := {partition: unchecked.pop() for partition, unchecked in older.items() if unchecked}:
         lost += _validated(log.spec, asked)
     return tuple(sorted(lost, key=lambda tail: (tail.partition, tail.mark)))
 

@@ -1,8 +1,8 @@
 """Reading slices inside Spark's tasks with librdkafka: straight into Arrow, no JVM in between.
 
 Each task reads one piece, a part of a slice, exactly `[start, end)`. Offsets without a record (markers of transactions,
-aborted or compacted records) are passed over; the end is reached by a record at or beyond it, or by the client's word
-that the log ends there. See docs/adr/0004.
+aborted or compacted records) are passed over; the end is reached by a record at or beyond it, or by the client's
+report that the log ends there. See docs/adr/0004.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ASK_SECONDS_MAX = 10.0
 NO_BROKER = -1
 _WAIT_SECONDS = 0.1
 _LOOKS_AT_PROGRESS = 6
-"""How often the client says within the time of silence how far it has fetched."""
+"""How often the client reports its fetch position within the time of silence."""
 _TUNING = {
     "fetch.message.max.bytes": str(2 * MIB),
     "fetch.wait.max.ms": "50",
@@ -81,7 +81,7 @@ class PieceReader:
         settings = {**self.settings, "statistics.interval.ms": str(interval_ms)}
         cursor: _PieceCursor | None = None
         # What it raises is not explained here: a client that does not open is the executor's fault (`spark/failures`).
-        consumer = RawConsumer(settings, progress.hear_statistics)
+        consumer = RawConsumer(settings, progress.read_statistics)
         try:
             consumer.assign(piece.topic, piece.partition, piece.start)
             cursor = _PieceCursor(piece, consumer, progress, self)
@@ -120,7 +120,7 @@ class _ReadProgress:
         self._fetched_to: int | None = None
         self.at = time.monotonic()
 
-    def hear_statistics(self, text: str) -> None:
+    def read_statistics(self, text: str) -> None:
         """The client passes over the records of aborted transactions: only its next offset to fetch shows it."""
         fetched_to = next_offsets(text).get((self._piece.topic, self._piece.partition))
         if fetched_to != self._fetched_to:
@@ -219,14 +219,14 @@ class _PieceCursor:
     def _taken(self, arrived: Messages) -> Numbers:
         """The numbers of the records of the piece among what arrived; events are handled."""
         for event in np.flatnonzero(arrived.errors).tolist():
-            self._hear(arrived.error(event), int(arrived.offsets[event]))
+            self._handle_event(arrived.error(event), int(arrived.offsets[event]))
         beyond = (arrived.errors == 0) & (arrived.offsets >= self._piece.end)
         records = np.flatnonzero((arrived.errors == 0) & ~beyond)
         if beyond.any():
             self._position = self._piece.end
         served = np.flatnonzero((arrived.errors == 0) | (arrived.errors == KafkaError._PARTITION_EOF))
         if len(served):
-            # Also who only says that there is nothing: by a record beyond the end, or the end of the log.
+            # Also the brokers that sent only a record beyond the end, or the end of the log.
             self._brokers |= {arrived.broker(int(number)) for number in served[[0, -1]]} - {NO_BROKER}
         if len(records):
             last = int(records[-1])
@@ -235,7 +235,7 @@ class _PieceCursor:
             self.mark = EpochMark(end, epoch) if epoch >= 0 else None
         return records
 
-    def _hear(self, error: KafkaError, offset: int) -> None:
+    def _handle_event(self, error: KafkaError, offset: int) -> None:
         code = error.code()
         if code == UNUSED_GROUP_DENIED:
             self._denied = error

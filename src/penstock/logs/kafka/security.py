@@ -1,4 +1,4 @@
-"""What the security section of a job file and its client settings say to librdkafka."""
+"""The librdkafka settings of a job file's security section and client settings."""
 
 from __future__ import annotations
 

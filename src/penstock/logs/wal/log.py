@@ -36,7 +36,7 @@ from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX, WalRecord
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 RECORD_BYTES = 64
-"""What a record costs besides its bytes, about."""
+"""The approximate overhead of a record."""
 
 
 def _url(value: object) -> str:
@@ -68,7 +68,7 @@ class WalLogSpec:
     A fingerprint of the table completes it, so that two tables never trim what only one of them has read.
     """
     token: Annotated[str, Parsed(_token)] = ""
-    """What the server knows the job by, if it wants a token."""
+    """Authenticates the job, if the server requires a token."""
 
     @property
     def transactional(self) -> bool:

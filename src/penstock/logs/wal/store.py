@@ -48,7 +48,7 @@ CLIENT_KEYS_MAX = 1_000_000
 TRIM_BYTES_MAX = 16 * 1024 * 1024
 """Of a partition in one transaction, which appends wait for."""
 APPEND_BYTES = 64
-"""What an append costs on disk besides its records, about."""
+"""The approximate overhead of an append on disk."""
 VERSION = 4
 FREE_PAGES_KEPT = 4096
 """Free pages that are kept for further appends; others are given back to the file system."""

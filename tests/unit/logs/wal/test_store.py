@@ -138,16 +138,16 @@ def test_appends_of_one_group_share_a_transaction_and_a_refused_one_harms_none(t
 
 def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    seen: list[tuple[str, int]] = []
+    counts: list[tuple[str, int]] = []
 
     def look(step: str) -> None:
         with sqlite3.connect(tmp_path / "wal.db") as other:
-            seen.append((step, other.execute("SELECT count(*) FROM appends").fetchone()[0]))
+            counts.append((step, other.execute("SELECT count(*) FROM appends").fetchone()[0]))
 
     store = folder.with_topic()
     store._at_step = look
     append(store, b"a")
-    assert seen == [("wal_written", 0), ("wal_committed", 1)]
+    assert counts == [("wal_written", 0), ("wal_committed", 1)]
     [(synchronous,), (mode,)] = (
         store._db.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "journal_mode")
     )

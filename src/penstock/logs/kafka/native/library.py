@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 TEXT_BYTES = 512
-"""What the client may say about a fault."""
+"""Of the client's text about a fault."""
 STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
 
 Signatures = Mapping[str, tuple[Any, list[Any]]]
@@ -85,5 +85,5 @@ QUICK = _functions(ctypes.PyDLL(cimpl.__file__), _QUICK_SIGNATURES)
 
 def failure(code: int, text: str | bytes = "") -> KafkaException:
     """As the client's own classes raise it."""
-    said = text or C["err2str"](code)
-    return KafkaException(KafkaError(code, said.decode(errors="replace") if isinstance(said, bytes) else said))
+    reason = text or C["err2str"](code)
+    return KafkaException(KafkaError(code, reason.decode(errors="replace") if isinstance(reason, bytes) else reason))

@@ -28,12 +28,12 @@ Times: TypeAlias = tuple[npt.NDArray[np.int32], Numbers]
 """Kinds of timestamps, 0 where there is none, and milliseconds."""
 RawHeaders: TypeAlias = list[tuple[bytes, bytes | None]]
 
-# Of `rd_kafka_message_t`, in words of eight bytes.
+# Of `rd_kafka_message_t`, in machine words of eight bytes.
 _WORDS = 9
 _ERROR, _VALUE, _VALUE_LENGTH, _KEY, _KEY_LENGTH, _OFFSET = 0, 3, 4, 5, 6, 7
 # Of what the client keeps after it.
 _KNOWN_VERSIONS = frozenset([0x021000FF])
-"""Of these a test has seen that it is so."""
+"""The versions for which a test has checked this layout."""
 _KNOWN_WORDS = 16
 _TIME_KIND, _TIME, _HEADER_BYTES = 11, 12, 15
 _EMPTY_HEADER_BYTES = 1
@@ -59,7 +59,7 @@ class Messages:
         self.key_lengths = self._field(_KEY_LENGTH)
 
     def error(self, number: int) -> KafkaError:
-        """Of an event that is no record; the client has put its words where a record has its value."""
+        """Of an event that is not a record; the client stores its text where a record has its value."""
         code, text = int(self.errors[number]), b""
         if self.values[number]:
             text = ctypes.string_at(int(self.values[number]), int(self.value_lengths[number]))
@@ -102,8 +102,8 @@ class Messages:
     def free(self) -> None:
         deque(map(QUICK["message_destroy"], self._pointers.tolist()), maxlen=0)
 
-    def _field(self, word: int) -> Numbers:
-        result: Numbers = self._words[self._places + word]
+    def _field(self, index: int) -> Numbers:
+        result: Numbers = self._words[self._places + index]
         return result
 
     def _called_timestamps(self, numbers: Numbers) -> Times:
@@ -121,7 +121,7 @@ class Messages:
 
 def _check(agree: bool) -> None:
     if not agree:
-        raise InvariantError("this librdkafka keeps times or headers of records elsewhere than its version says")
+        raise InvariantError("this librdkafka stores times or headers of records at other addresses than expected")
 
 
 def _headers(listed: int) -> RawHeaders:
