@@ -13,9 +13,9 @@ from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import CompactRequest, Kind
 
 COMMITS_PER_LOOK = 64
-"""Small files come with commits: after so many a look for them pays."""
+"""How many commits lie between two checks for small files."""
 EFFORT = CompactionLimits(alike_min=8, bytes_max=256 * 1024**2)
-"""Of one turn, during which new batches wait."""
+"""The limits of one turn, during which new batches wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Compact:
 class Compaction:
     """Looks for small files whenever the version of the table passes a multiple of `COMMITS_PER_LOOK`.
 
-    So short runs, one after the other, look as often as one long run; and a process needs no memory of others.
+    So many short runs check as often as one long run, and processes share no state.
     """
 
     def __init__(self, job: JobSpec, kind: Kind, environment: Environment) -> None:
@@ -39,7 +39,7 @@ class Compaction:
         self._environment = environment
         self._enabled = job.on.small_files is SmallFilesPolicy.COMPACT
         self._version: int | None = None
-        """Of the table at the last look."""
+        """The version of the table at the last check."""
         self._more = False
         """Whether the last turn left something to do."""
 
@@ -50,7 +50,7 @@ class Compaction:
         return [Compact(version)] if self._enabled and (passed or self._more) else []
 
     def perform(self, chore: Compact) -> None:
-        """Merge a part of what is small. A table that cannot be compacted does not stop its job."""
+        """Merge some of the small files. A table that cannot be compacted does not stop its job."""
         self._version, self._more = chore.version, False
         try:
             report = self._kind.compact(self._job, CompactRequest(effort=EFFORT), self._environment, None)

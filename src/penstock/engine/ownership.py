@@ -57,7 +57,7 @@ class Starter:
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
     ) -> tuple[dict[Partition, int], TableState]:
-        """The partitions that we own by the table's state, with their tokens, and that state.
+        """The partitions that this process owns by the table's state, with their tokens, and that state.
 
         `partitions` are all of the job, also those of other processes.
         """
@@ -75,7 +75,7 @@ class Starter:
         return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
-        """Whether the table has our token; a claim with a lower one is void, as after a new coordination topic."""
+        """Whether the table has the claim's token; a claim with a lower token is void, e.g. with a new coordination topic."""
         if token < state.of(partition).token:
             self.claims.renounce(partition)
             return False
@@ -95,7 +95,7 @@ class Starter:
     def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
         """The partitions to start: ours, and of a topic that no process has started, all partitions.
 
-        Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
+        Otherwise another process would treat the others as partitions added later, and ignore `start` (RULES P1).
         """
         ours = [partition for partition in tokens if state.of(partition).position is None]
         topics = {partition.topic for partition in ours if state.fingerprints.get(partition.topic) is None}

@@ -38,7 +38,7 @@ def with_signs(environment: Environment, claims: Claims) -> Environment:
 
 
 class Pulse:
-    """A thread that looks at the progress of a job's work while the job's own thread waits; a context manager."""
+    """A thread that checks the progress of a job's work while the job's own thread waits; a context manager."""
 
     def __init__(self, progress: Progress, working: Callable[[], None], look_seconds: float = LOOK_SECONDS) -> None:
         self._progress = progress
@@ -49,7 +49,7 @@ class Pulse:
         self._thread = threading.Thread(name="pulse", target=self._look_repeatedly, daemon=True)
 
     def look(self) -> None:
-        """Compare the progress with that of the last look."""
+        """Report progress if it changed since the last call."""
         progress = self._progress()
         if progress != self._last:
             self._last = progress
@@ -80,7 +80,7 @@ class SparkProgress:
         self._spark: SparkSession | None = None
 
     def follow(self, spark: SparkSession) -> SparkSession:
-        """Look at this session from now on; called by the thread that uses it."""
+        """Track this session from now on; called by the thread that uses it."""
         self._spark = spark
         self.begin_turn()
         return spark

@@ -35,7 +35,7 @@ from penstock.tables.registry import kind_of
 Ends: TypeAlias = Mapping[Partition, int] | None
 """Where a bounded run stops; None: nowhere."""
 REPEATS_MAX = 2
-"""Of work that changed nothing: another process may have done it, but not several times in a row."""
+"""How often work may change nothing: another process may have done it, but not several times in a row."""
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record until the first commit shows the real size."""
 
@@ -235,7 +235,7 @@ class Rounds(Generic[S]):
         return PartitionInput(partition, position, bounds, self.cache.waiting_since.get(partition))
 
     def _count_waiting_anew(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
-        """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""
+        """Records after a slice that reached the end arrived after the plan: their wait starts at the plan."""
         for piece in batch.slices:
             if piece.end == bounds[piece.partition].end:
                 self.cache.ended.add(piece.partition)
@@ -244,7 +244,7 @@ class Rounds(Generic[S]):
     # commit
 
     def commit(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
-        """Land what is still ours of a batch: claims may have been lost while it was written."""
+        """Commit the slices of a batch that this process still owns: claims may have been lost while it was written."""
         ours = self._still_ours(batch, tokens)
         if not ours.slices or (not self.table.divisible and len(ours.slices) < len(batch.slices)):
             return Outcome(None)
@@ -356,7 +356,7 @@ def open_rounds(
     refuse_unshared(job, spark.sparkContext.master)
     with ExitStack() as opened:
         log = opened.enter_context(closing(open_log(job)))
-        # The log has to answer first: without one no table is created.
+        # The log has to answer first: no table is created for a missing log.
         log.partitions()
         rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
         opened.pop_all()

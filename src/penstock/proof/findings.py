@@ -77,7 +77,7 @@ class Check:
     detail: str
     violated: bool
     violation: Violation | None = field(default=None, kw_only=True)
-    """The first that has an offset."""
+    """The first violation that has an offset."""
     unproven: Sequence[Unproven] = field(default=(), kw_only=True)
     warnings: Sequence[str] = field(default=(), kw_only=True)
     facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)

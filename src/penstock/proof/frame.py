@@ -1,4 +1,4 @@
-"""The frame of a verification, the same for every kind of table (I2, I3).
+"""The checks of a verification that are the same for every kind of table (I2, I3).
 
 The order: the table by itself (totals, slices, rows), then the places of its rows (offsets), then the log (bounds,
 records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
@@ -64,7 +64,7 @@ def prove(
 
 
 def _check_rows(subject: Subject) -> Check:
-    """As many rows as were written are there, in files that are as they were committed."""
+    """The table has as many rows as were written, in files that are as they were committed."""
     faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
     table = sum(source.rows for source in subject.sources)
     for source in subject.sources:

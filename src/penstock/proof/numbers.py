@@ -24,22 +24,22 @@ _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 
 @dataclass(frozen=True, slots=True)
 class CommittedSlice:
-    """Offsets `[start, end)` with what became of them by the history of the table."""
+    """Offsets `[start, end)` with their counts by the history of the table."""
 
     start: int
     end: int
     totals: Totals
     version: int | None = 0
-    """None for several slices that history has forgotten: only the sum of their counts is known."""
+    """None for several slices that are no longer in the history: only the sum of their counts is known."""
 
     @property
     def read_from(self) -> int:
-        """The offsets below are a gap; where the gaps of forgotten slices lie is not known."""
+        """The offsets below are a gap; where the gaps of expired slices lie is not known."""
         return self.start if self.version is None else self.start + self.totals.gap
 
     @property
     def gap_within(self) -> int:
-        """How many offsets beyond `read_from` are gaps: any of them."""
+        """How many offsets beyond `read_from` are gaps; which ones is unknown."""
         return self.totals.gap - (self.read_from - self.start)
 
     @property
@@ -86,7 +86,7 @@ def _check(
     detail: str,
     facts: Mapping[str, int],
 ) -> Check:
-    """An invariant of every partition; `detail` is what holds."""
+    """Check an invariant of every partition; `detail` is the text if it holds."""
     faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
     wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
     first = earliest(violation for violation, _ in faults.values())
@@ -156,7 +156,7 @@ def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tup
 
 
 UNKNOWN_TOPIC = "?"
-"""Stands for a topic whose name the table has forgotten: only its id is left in the positions."""
+"""Stands for a topic whose name is unknown: the positions hold only its id."""
 
 _POSITION = re.compile(r"(?P<job>.+)/(?P<topic_id>[^/#]+)/(?P<number>\d+)(?:#(?P<what>[a-z_]+))?")
 _TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
@@ -164,7 +164,7 @@ _TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
 
 @dataclass(frozen=True)
 class TopicIncarnations:
-    """The partitions of topics as they are, and of earlier topics of the same name that were recreated since."""
+    """The partitions of current topics, and of earlier incarnations of them."""
 
     current: tuple[Partition, ...]
     retired: tuple[Partition, ...] = ()
@@ -229,7 +229,7 @@ class LogFacts:
     bounds: Mapping[Partition, Bounds]
     new: Sequence[Partition] = ()
     lost: Sequence[LostTail] = ()
-    """Records that were read and that the log, by its leader epochs, does not have any more."""
+    """Records that were read and that the log, by its leader epochs, no longer has."""
     silent: frozenset[Partition] = frozenset()
     """Partitions whose leaders show no epoch to compare that of the last record with."""
 

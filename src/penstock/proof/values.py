@@ -40,7 +40,7 @@ OFFSETS_PER_PASS_MAX = 250_000
 BLOCK_RECORDS = 250
 """A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
 RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
-"""What of a quarantined record must be as it is in the log."""
+"""The fields of a quarantined record that must be as in the log."""
 
 PlaceRanges = Mapping[Partition, Ranges]
 

@@ -41,7 +41,7 @@ STAGINGS_MAX = 20
 _KIND = "replay"
 
 F = TypeVar("F")
-"""What a staged run hands to its commit."""
+"""The staged result that a run passes to its commit."""
 
 
 @dataclass(frozen=True, slots=True)

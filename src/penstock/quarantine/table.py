@@ -32,7 +32,7 @@ _MARK = "#quarantine"
 
 
 class QuarantineGoneError(UserError):
-    """Quarantined records were deleted, and only their files can bring them back."""
+    """Quarantined records were deleted; only restoring their files recovers them."""
 
     def __init__(self, job: str, url: str, losses: Sequence[str]) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ def listed_marks(data: DeltaLog, log: str = "") -> dict[str, int]:
 
 
 def open_quarantine(job: JobSpec, url: str, environment: Environment | None = None) -> DeltaLog | None:
-    """The quarantine table of a job, or None while there never was a bad record."""
+    """The quarantine table of a job, or None before the first bad record."""
     return find_table(TablePlace(path=url, storage_options=job.table.storage_options), job.name, environment)
 
 
@@ -129,7 +129,7 @@ class Quarantine:
         self._table: DeltaLog | None = None
 
     def table(self) -> DeltaLog | None:
-        """The quarantine table, or None while there never was a bad record."""
+        """The quarantine table, or None before the first bad record."""
         if self._table is None:
             self._table = open_quarantine(self._job, self.url, self._environment)
         return self._table

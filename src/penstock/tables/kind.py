@@ -40,7 +40,7 @@ class View:
     bounds: Mapping[Partition, Bounds]
     now: float
     record_bytes: float
-    """Of a row in its file, by earlier commits."""
+    """The size of a row in its file, by earlier commits."""
     flush_now: bool = False
     """A bounded run, or a shutdown: all unread records are due."""
     idle: bool = False
@@ -59,7 +59,7 @@ class Chore(Protocol):
 
 
 class Staged(Protocol):
-    """What the write step hands to the commit."""
+    """What the write step passes to the commit."""
 
     @property
     def marks(self) -> Marks:
@@ -76,7 +76,7 @@ class Landed:
 
     outcome: Outcome
     counts: Counts = field(default_factory=Counts)
-    """Of the accepted slices."""
+    """The counts of the accepted slices."""
     files: int = 0
     size_bytes: int = 0
     catch_up: bool = False
@@ -169,7 +169,7 @@ class ReadRequest:
     keys: Mapping[str, object] = field(default_factory=dict)
     """By column of the key, a value or a list of values."""
     type: str | None = None
-    """Of a table that has several."""
+    """The type, if the table has several."""
 
     def refuse_keys(self, table: str) -> None:
         if self.keys:
@@ -192,7 +192,7 @@ class RebuildReport:
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Types whose logs were restored, with files and rows."""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Of the job log, by partition."""
+    """The positions of the job log, by partition."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -230,10 +230,10 @@ class Kind(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Those that only this kind has."""
+        """The metrics that only this kind has."""
 
     def meter(self) -> Meter:
-        """How they follow from the events of one job."""
+        """Computes these metrics from the events of one job."""
 
     def summary(self, job: JobSpec) -> str:
         """A phrase for what the job writes."""

@@ -1,4 +1,4 @@
-"""Where the errors of the Delta library become ours."""
+"""Translates errors of the Delta library into Penstock errors."""
 
 from __future__ import annotations
 

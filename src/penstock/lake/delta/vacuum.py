@@ -198,7 +198,7 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
 
 
 def _is_own_folder(path: str, partition_by: tuple[str, ...]) -> bool:
-    """Whether our writer puts files there: a deeper folder may be another table.
+    """Whether Penstock writes files there: a deeper folder may be another table.
 
     Columns that a commit fills in have no folder: they are the last.
     """

@@ -1,4 +1,4 @@
-"""An admin client whose every call ends within a bound and fails with an error of ours; how topics of ours are made."""
+"""An admin client whose calls end within a deadline and raise Penstock errors; how Penstock creates its topics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BoundedAdmin:
         self._client: AdminClient | None = self._new_client()
 
     def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | KafkaFault]:
-        """Run one request about many things: each has its answer or its own fault."""
+        """Run one request about several resources: each gets a result or its own fault."""
         client = self._open_client()
         deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
         before, self._connection_fault = self._connection_fault, None
@@ -77,7 +77,7 @@ class BoundedAdmin:
 
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""
-        # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
+        # The metadata call blocks and ignores rejected credentials, so a cheap request goes before it.
         self.cluster()
         try:
             metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
@@ -148,7 +148,7 @@ class BoundedAdmin:
             if time.monotonic() > deadline:
                 return KafkaFault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
         client.poll(0)
-        # Asked for, not caught: its traceback would hold this frame, and with it a client that was replaced.
+        # Not raised and caught: its traceback would keep this frame alive, and with it a client that was replaced.
         error = future.exception()
         return fault_of(error) if isinstance(error, KafkaException) else future.result()
 
@@ -181,7 +181,7 @@ class QuietLog:
 
 
 def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Create a topic with up to three replicas, as the cluster allows; fine if another process was faster.
+    """Create a topic with up to three replicas, as the cluster allows, unless another process has created it.
 
     `kind` names its purpose in errors. A broker may learn of the topic a little later.
     """

@@ -25,7 +25,7 @@ UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
 
 @dataclass(frozen=True, slots=True)
 class KafkaFault:
-    """One error that librdkafka reported, freed from its own types."""
+    """One error of librdkafka, without its types."""
 
     code: int
     name: str
@@ -38,7 +38,7 @@ def fault_of(error: KafkaError | KafkaException) -> KafkaFault:
 
 
 def refused_for_good(fault: KafkaFault) -> bool:
-    """Whether the broker (or its certificate) turned this client away, so that waiting longer is useless.
+    """Whether the broker (or its certificate) rejected this client, so that waiting longer is useless.
 
     A broker that dies during the handshake is reported under the same codes and is only away for a while.
     """

@@ -86,7 +86,7 @@ class KafkaLog(KafkaTopics):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         reader = self.source([Slice(partition, start, end, start)], 1, RECORDS_BATCH_BYTES)
         numbers = pa.RecordBatch.from_arrays([pa.array(range(len(reader.pieces)), pa.int64())], names=["number"])
-        # What comes without rows are marks for a commit.
+        # Batches without rows are marks for a commit.
         return (batch for batch in reader([numbers]) if batch.num_rows)
 
     def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
@@ -222,7 +222,7 @@ def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_m
 def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
     """The marks whose records the log has lost otherwise than by retention or compaction."""
     present = log.leader_epochs(marks)
-    # A leader cuts nothing off while it leads: mostly this one request is enough.
+    # A leader truncates nothing while it leads: mostly this one request is enough.
     older = {
         partition: [mark for epoch, mark in last_by_epoch.items() if epoch != present[partition]]
         for partition, read in marks.items()
@@ -246,7 +246,7 @@ def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list
     lost: list[LostTail] = []
     for partition, event in answers.items():
         error = event.error()
-        # Other resets are no loss: retention took what comes after the mark.
+        # Other resets are not losses: retention deleted what comes after the mark.
         if error is not None and _TRUNCATED in error.str():
             epoch_end = _EPOCH_END.search(error.str())
             lost.append(LostTail(partition, asked[partition], int(epoch_end["end"]) if epoch_end else None))

@@ -25,7 +25,7 @@ from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, RebuildReport, View
 
 COMMITS_SEARCHED = 20
-"""For the size of a row."""
+"""The newest commits that give the size of a row."""
 
 
 class SingleTable:
@@ -123,7 +123,7 @@ class SingleTable:
 
 
 class SingleKind:
-    """What kinds have in common whose batches land in one Delta table."""
+    """Shared by kinds whose batches land in one Delta table."""
 
     steps: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()

@@ -77,10 +77,10 @@ def _functions(library: Any, signatures: Signatures) -> dict[str, Callable[..., 
     return functions
 
 
-# The client's own extension: it leads to the very library that it is linked with, wherever that is.
+# The client's own extension module: it resolves symbols of the librdkafka that it is linked with.
 C = _functions(ctypes.CDLL(cimpl.__file__), _SIGNATURES)
 QUICK = _functions(ctypes.PyDLL(cimpl.__file__), _QUICK_SIGNATURES)
-"""These never wait: to let other threads run meanwhile would cost more than they do."""
+"""These never block: releasing the GIL would cost more than the calls."""
 
 
 def failure(code: int, text: str | bytes = "") -> KafkaException:

@@ -1,4 +1,4 @@
-"""Records as they lie in the client's memory: columns of addresses and numbers, no object for each.
+"""Records in the client's memory as columns of addresses and numbers, without a Python object per record.
 
 The client's public interface does not offer two things. How long a header's key is, if a NUL is in it: see
 `_key_length_is_before`. And times and headers other than by a call for each record, which takes half as long as all the
@@ -48,7 +48,7 @@ class Messages:
         self._reads_at_once = reads_at_once
         first = int(pointers.min())
         size = int(pointers.max()) - first + 8 * (_KNOWN_WORDS if reads_at_once else _WORDS)
-        # One array over all memory between them, of which only their own places are touched.
+        # One array over all memory between them; only the addresses of the records are read.
         self._words = np.frombuffer(pa.foreign_buffer(first, size), np.int64)
         self._places = ((pointers - np.uint64(first)) >> np.uint64(3)).astype(np.int64)
         self.errors = self._field(_ERROR).astype(np.int32)
@@ -59,14 +59,14 @@ class Messages:
         self.key_lengths = self._field(_KEY_LENGTH)
 
     def error(self, number: int) -> KafkaError:
-        """Of an event that is not a record; the client stores its text where a record has its value."""
+        """The error of an event that is not a record; the client stores its text where a record has its value."""
         code, text = int(self.errors[number]), b""
         if self.values[number]:
             text = ctypes.string_at(int(self.values[number]), int(self.value_lengths[number]))
         return KafkaError(code, (text or C["err2str"](code)).decode(errors="replace"))
 
     def timestamps(self, numbers: Numbers) -> Times:
-        """Of these records, one at least."""
+        """The timestamps of these records, one at least."""
         if not self._reads_at_once:
             return self._called_timestamps(numbers)
         kinds = (self._field(_TIME_KIND) >> 32).astype(np.int32)[numbers]
@@ -76,12 +76,12 @@ class Messages:
         return kinds, millis
 
     def headers(self, numbers: Numbers) -> list[RawHeaders | None]:
-        """Of these records, one at least; None where there are none."""
+        """The headers of these records, one at least; None where a record has none."""
         if not self._reads_at_once:
             return self._called_headers(numbers)
         having = self._field(_HEADER_BYTES).astype(np.int32)[numbers] > _EMPTY_HEADER_BYTES
         called = self._called_headers(numbers[[0, -1]])
-        # Bytes that the client does not take for headers, such as more than 100,000 of them, are none.
+        # Bytes that the client does not parse as headers, such as more than 100,000 of them, count as no headers.
         _check(all(has or headers is None for has, headers in zip(having[[0, -1]].tolist(), called, strict=True)))
         result: list[RawHeaders | None] = [None] * len(numbers)
         if having.any():
