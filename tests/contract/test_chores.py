@@ -94,7 +94,7 @@ def test_a_batch_is_reported_as_planned_only_when_it_runs(tmp_path: Path) -> Non
     assert recorded.count(BatchPlanned) == recorded.count(BatchCommitted) == BATCHES
 
 
-def test_work_that_changes_nothing_again_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_makes_no_progress_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = delta(tmp_path)
     subject.fill()
     rounds = subject.open()

@@ -80,7 +80,7 @@ def test_temporary_files_of_a_killed_process_are_not_listed(hdfs: HdfsCluster, f
     assert paths(root) == ["log/.of another process.tmp"]
 
 
-def test_a_writer_that_is_given_up_leaves_nothing(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_an_abandoned_writer_leaves_no_file(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     writer = root.open_writer("day=1/s.x.pq")
     writer.write(b"1" * 300_000)
     assert paths(root) == ["day=1/s.x.pq"], "a file in the making is seen, so that vacuum finds what a crash left"
@@ -133,7 +133,7 @@ def test_an_exhausted_quota_is_a_transient_error_with_a_clear_message(
     assert everything_in(hdfs, folder) == ["x"]
 
 
-def test_a_file_that_could_not_be_written_never_closes_well(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_closing_a_file_after_a_failed_write_raises(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     hdfs.shell("-mkdir", "-p", f"{folder}/no-bytes")
     hdfs.shell("-chmod", "777", f"{folder}/no-bytes")
     hdfs.admin("-setSpaceQuota", "0", f"{folder}/no-bytes")
@@ -186,7 +186,7 @@ def test_a_rename_whose_response_was_lost_can_be_read_back(hdfs: HdfsCluster, fo
         assert paths(storage) == ["b"]
 
 
-def test_the_user_is_an_option_and_a_process_is_one_user(hdfs: HdfsCluster, folder: str) -> None:
+def test_the_hdfs_user_is_an_option_and_one_per_process(hdfs: HdfsCluster, folder: str) -> None:
     program = """
         import sys
         from penstock.errors import UserError

@@ -112,7 +112,7 @@ def test_an_older_token_never_writes(subject: Subject) -> None:
     assert subject.read() == subject.expected
 
 
-def test_of_two_owners_of_one_offset_one_lands(subject: Subject) -> None:
+def test_only_one_of_two_owners_commits_an_offset(subject: Subject) -> None:
     subject.fill()
     batch, tokens, result = staged(subject, token=1, end=4)
     subject.run(claims=Holding(1))
@@ -121,7 +121,7 @@ def test_of_two_owners_of_one_offset_one_lands(subject: Subject) -> None:
     assert subject.read() == subject.expected
 
 
-def test_a_slice_lands_without_the_other_that_is_refused_or_the_batch_not_at_all(subject: Subject) -> None:
+def test_a_refused_slice_refuses_only_itself_or_the_whole_batch(subject: Subject) -> None:
     subject.fill()
     batch, tokens, result = staged(subject, token=1, end=6)
     table = subject.open(claims=Holding(1)).table

@@ -75,7 +75,7 @@ class Starter:
         return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
-        """Whether the table has the claim's token; a claim with a lower token is void, e.g. with a new coordination topic."""
+        """Whether the table has the claim's token; a lower one, as after a new coordination topic, voids the claim."""
         if token < state.of(partition).token:
             self.claims.renounce(partition)
             return False

@@ -140,7 +140,7 @@ def test_a_bucket_that_is_missing_is_named_and_nothing_is_retried(
     assert "bucket" in raised.value.detail.lower()
 
 
-def test_credentials_that_are_refused_are_the_users_error_and_never_printed(
+def test_refused_credentials_are_a_user_error_and_never_printed(
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession, s3: dict[str, str]
 ) -> None:
     wrong = {**s3, "aws_access_key_id": "unknown", "aws_secret_access_key": "hunter2"}

@@ -51,7 +51,7 @@ def read(pipe: Pipe) -> DataFrame:
     return penstock.read(pipe.spark, pipe.path)
 
 
-def test_every_type_has_its_own_in_spark_and_its_values_are_those_that_were_sent(
+def test_spark_reads_every_column_type_with_the_values_that_were_sent(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -229,7 +229,9 @@ def test_compaction_and_vacuum_change_nothing_that_spark_reads(pipe: Pipe, topic
     assert pipe.spark.read.format("delta").option("versionAsOf", 3).load(pipe.table).count() == 20
 
 
-def test_spark_may_write_while_we_rest_and_the_job_goes_on_once(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_spark_may_write_between_runs_and_the_job_continues_exactly_once(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
     name = topic()
     batches(pipe, name, produce, count=2)
     table = f"delta.`{pipe.table}`"

@@ -38,7 +38,7 @@ def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
     assert pipe.verified()
 
 
-def test_an_executor_of_its_own_writes_to_the_path_of_the_job_file(
+def test_a_separate_executor_process_writes_to_the_path_of_the_job_file(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """A real executor, a process with a working directory of its own; the path is relative to the job file."""

@@ -109,7 +109,7 @@ def check_each_broker_is_asked_itself(bootstrap: str, topic: str, frozen_pid: in
         consumer.close()
 
 
-def test_a_broker_that_does_not_answer_is_not_answered_for_by_another(tmp_path: Path) -> None:
+def test_no_other_broker_answers_for_one_that_does_not(tmp_path: Path) -> None:
     with (
         Cluster.start(tmp_path / "first") as cluster,
         broker_behind_relay(cluster, tmp_path / "second") as (second, _, pid),
@@ -187,7 +187,7 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
         assert read(bootstrap, name, 1) == [b"kept"]
 
 
-def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> None:
+def test_stopping_a_broker_that_does_not_exist_is_a_user_error(tmp_path: Path) -> None:
     result = broker_command("stop", folder=tmp_path / "nothing")
     assert result.code == UserError.exit_code
     assert "Traceback" not in result.errors

@@ -54,7 +54,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
         future.result(REQUEST_SECONDS_MAX)
 
 
-def test_the_cluster_is_known_by_the_id_that_it_keeps(open_log: OpenLog, cluster: Cluster) -> None:
+def test_the_admin_client_returns_the_cluster_id(open_log: OpenLog, cluster: Cluster) -> None:
     assert open_log("any").admin.cluster().cluster_id == cluster.cluster_id
 
 
@@ -178,7 +178,7 @@ def test_bounds_of_a_deleted_topic_ask_for_a_new_plan(open_log: OpenLog, topic: 
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("delete", False), ("compact", True), ("compact,delete", True)])
-def test_a_compacted_topic_is_known_as_such(open_log: OpenLog, topic: Topics, policy: str, expected: bool) -> None:
+def test_a_compacted_topic_is_recognised(open_log: OpenLog, topic: Topics, policy: str, expected: bool) -> None:
     name = topic(config={"cleanup.policy": policy})
     log = open_log(name)
     log.partitions()

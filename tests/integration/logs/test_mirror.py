@@ -65,7 +65,7 @@ def test_the_group_never_moves_back(log: KafkaLog, group: str) -> None:
     assert mirrored(log, group, [zero, one]) == {zero: 4, one: 2}
 
 
-def test_the_same_position_again_is_nothing_to_do(log: KafkaLog, group: str) -> None:
+def test_an_unchanged_position_is_not_committed_again(log: KafkaLog, group: str) -> None:
     zero, _ = both(log)
     mirror(log, group, {zero: 4})
     assert mirror(log, group, {zero: 4}) == ShowReport()

@@ -71,7 +71,7 @@ def hostile(bootstrap: str, topic: Topics) -> str:
     return name
 
 
-def test_every_record_that_kafka_can_hold_is_handed_over(bootstrap: str, topic: Topics) -> None:
+def test_every_record_that_kafka_accepts_is_read(bootstrap: str, topic: Topics) -> None:
     [batch] = read(reader(bootstrap, hostile(bootstrap, topic), len(HOSTILE)))
     farthest = (2**63 - 1) // 1_000 * 1_000
     times = [1_700_000_000_000_000, farthest, -farthest, 0, 0, 0]
@@ -116,7 +116,7 @@ def test_a_header_key_keeps_its_nul(bootstrap: str, topic: Topics) -> None:
     assert second == []
 
 
-def test_times_and_headers_of_this_client_lie_where_they_are_read_at_once(bootstrap: str, topic: Topics) -> None:
+def test_the_memory_layout_of_times_and_headers_matches_this_librdkafka(bootstrap: str, topic: Topics) -> None:
     assert READS_AT_ONCE, "look at where this version keeps them, then add it to _KNOWN_VERSIONS"
     name = topic(config=ANY_TIME)
     sent = [*HOSTILE, *(RawRecord(b"x", timestamp=1_700_000_000_000 + n) for n in range(1_000)), *HOSTILE]
@@ -203,7 +203,7 @@ def test_offsets_that_retention_took_ask_for_a_new_plan(bootstrap: str, topic: T
         list(read(reader(bootstrap, name, 10)))
 
 
-def test_an_aborted_transaction_that_takes_long_to_pass_is_progress(bootstrap: str, topic: Topics) -> None:
+def test_skipping_a_long_aborted_transaction_counts_as_progress(bootstrap: str, topic: Topics) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "batch.size": 50_000})
     producer.init_transactions(SECONDS_MAX)

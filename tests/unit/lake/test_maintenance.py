@@ -36,7 +36,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
 @given(st.lists(st.integers(1, 20)), st.integers(1, 30), st.integers(1, 30))
-def test_neighbours_stay_in_order_and_go_over_no_limit_but_by_the_last(
+def test_groups_keep_the_order_and_exceed_a_limit_only_by_their_last_item(
     weights: list[int], soft: int, firm: int
 ) -> None:
     result = list(gather(weights, Limit(lambda item: item, soft), Limit(lambda item: item, firm, firm=True)))
@@ -58,7 +58,7 @@ def test_a_single_file_is_not_compacted() -> None:
     assert [item.files for item in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
 
 
-def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
+def test_a_limited_compaction_takes_files_of_similar_size_if_there_are_enough() -> None:
     small, large, few = [File(60 + number) for number in range(4)], [File(900 + number) for number in range(5)], File(8)
     mixed = [file for pair in zip(small, large, strict=False) for file in pair] + [large[4], few]
     assert CompactionLimits(alike_min=4).worthwhile(mixed) == [small, large]
@@ -66,7 +66,7 @@ def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
     assert EVERYTHING.worthwhile(mixed) == [mixed]
 
 
-def test_an_effort_ends_with_the_group_that_reaches_its_bytes() -> None:
+def test_a_limited_compaction_ends_with_the_group_that_reaches_its_bytes() -> None:
     groups = [CompactionGroup((File(30), File(30))) for _ in range(3)]
     assert [len(CompactionLimits(bytes_max=size).within(groups)) for size in (0, 1, 60, 61, 999)] == [0, 1, 1, 2, 3]
     assert len(CompactionLimits(bytes_max=100).after(60).within(groups)) == 1

@@ -58,7 +58,7 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_a_released_record_stays_readable_and_is_still_written_so(name: str) -> None:
+def test_a_released_record_stays_readable_and_is_written_unchanged(name: str) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert provenance_of({"version": 7, **json.loads(text)}) == RELEASED[name]
     assert json.dumps(RELEASED[name].metadata, separators=(",", ":")) == text

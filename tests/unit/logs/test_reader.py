@@ -31,7 +31,7 @@ def piece(number: int, start: int, end: int, read_from: int | None = None) -> Sl
     return Slice(Partition("web", "id", number), start, end, start if read_from is None else read_from)
 
 
-def test_the_last_mark_follows_from_the_records() -> None:
+def test_an_epoch_mark_survives_its_batch_and_the_task_report() -> None:
     mark = EpochMark(end=7, epoch=0)
     batch = mark_batch(SCHEMA, "web", 3, mark)
     assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))
@@ -149,7 +149,7 @@ def test_keys_and_headers_count_too() -> None:
     assert [at for batch in batches for at in batch.column("offset").to_pylist()] == list(range(40))
 
 
-def test_a_time_beyond_microseconds_is_the_farthest_one_and_its_neighbours_keep_theirs() -> None:
+def test_a_time_out_of_range_becomes_the_nearest_and_changes_no_other() -> None:
     created = [(TIMESTAMP_CREATE_TIME, at) for at in (5, 2**63 - 1, -(2**63), 1_700_000_000_000_000_000, -1)]
     times = [*created, (TIMESTAMP_NOT_AVAILABLE, 0)]
     [batch] = arrow_batches(WEB, records([Sent(b"", time=time) for time in times]), BATCH_BYTES)
@@ -181,7 +181,7 @@ def test_null_and_empty_keys_values_and_headers_stay_apart() -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=40) | st.integers(0, 300).map(bytes), max_size=30), st.randoms())
-def test_values_are_copied_from_wherever_they_lie(values: list[bytes | None], rng: random.Random) -> None:
+def test_values_are_copied_from_any_address(values: list[bytes | None], rng: random.Random) -> None:
     order = list(range(len(values)))
     rng.shuffle(order)
     copies = {number: bytes(bytearray(values[number] or b"")) for number in order}

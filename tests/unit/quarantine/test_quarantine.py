@@ -269,7 +269,7 @@ def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     assert not Path(quarantine.url, "_delta_log").exists()
 
 
-def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
+def test_the_job_continues_after_a_loss_is_accepted(lake: Lake) -> None:
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
