@@ -74,7 +74,7 @@ def totals_of_table(table: Any, partition: Partition) -> Totals:
 
 
 def totals_of_export(table: Any, partition: Partition) -> Totals:
-    """The job log counts what was read, the logs of the types what became of it."""
+    """The job log counts the records that were read, the logs of the types their rows."""
     return totals_of_table(table, partition) + type_totals(table.logs, partition)
 
 

@@ -1,4 +1,4 @@
-"""What every log promises: the twin in memory, a real Kafka broker and a WAL answer alike."""
+"""The contract of every log, checked on the one in memory, a real Kafka broker and a WAL."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["memory", "kafka"])
 def kafka_world(request: pytest.FixtureRequest) -> World:
-    """Where topics have settings, and producers transactions."""
+    """A log whose topics have settings, and producers transactions."""
     return _kafka_world(request)
 
 

@@ -1,4 +1,4 @@
-"""What every storage promises, on a local folder, in memory, on a real S3 server and on a real HDFS."""
+"""The contract of every storage, checked on a local folder, in memory, on a real S3 server and on a real HDFS."""
 
 from __future__ import annotations
 

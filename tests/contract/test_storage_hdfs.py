@@ -1,4 +1,4 @@
-"""What is particular to HDFS: permissions, quotas, lost answers, files given up, one user for a process."""
+"""Specific to HDFS: permissions, quotas, lost answers, abandoned files, one user per process."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_rename_whose_response_was_lost_can_be_read_back(hdfs: HdfsCluster, fo
         storage = open_storage(f"hdfs://127.0.0.1:{wire.port}{folder}", options)
         storage.put("a", b"1")
         wire.cut_after = b"rename2"
-        # Where the library asks again by itself it finds the source gone.
+        # If the library repeats the request itself, the source no longer exists.
         with pytest.raises((OutcomeUnknownError, NotFoundError)):
             storage.rename_if_absent("a", "b")
         assert wire.cuts == 1

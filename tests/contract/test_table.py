@@ -1,4 +1,4 @@
-"""What every kind of table promises to the rounds of its job: the toy's, a single Delta table, and both exports."""
+"""The contract of every kind of table: the toy's, a single Delta table, and both exports."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
 
 
 def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
-    """Each server kills itself at another step; the next has to live with what it left."""
+    """Each server kills itself at another step; the next starts from what it left."""
     port = free_port()
     world = World(f"http://127.0.0.1:{port}")
     with server(tmp_path, port) as process:
@@ -245,7 +245,7 @@ def test_the_command_stops_cleanly_on_a_signal_and_keeps_its_records(tmp_path: P
 
 
 def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
-    """The system refuses every write beyond the first kilobyte of a file: an error that is no full disk."""
+    """The system refuses every write beyond the first kilobyte of a file: an error other than a full disk."""
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), tries_max=1) as client:
         client.create_topic(TOPIC)
         client.append(TOPIC, [b"a"], client_key="one")

@@ -73,7 +73,7 @@ class HdfsCluster:
 
     def _start(self) -> None:
         (self._folder / "conf").mkdir(parents=True)
-        # The command line tools insist on the file, whatever is in it.
+        # The command line tools require the file, whatever is in it.
         (self._folder / "conf" / "core-site.xml").write_text("<configuration/>")
         ready, output = self._folder / "ready.xml", self._folder / "output.txt"
         settings = _SETTINGS | {"hdfs.minidfs.basedir": str(self._folder / "data")}

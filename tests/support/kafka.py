@@ -76,7 +76,7 @@ class Topics:
         requested = {TopicPartition(name, number): latest for number in range(partitions)}
         deadline = time.monotonic() + REQUEST_SECONDS_MAX
         while True:
-            # A client goes on asking by the partitions that it saw first: a new one for each attempt.
+            # A client keeps asking about the partitions that it knew first: a new one for each attempt.
             admin = self._admin()
             if not any(future.exception(REQUEST_SECONDS_MAX) for future in admin.list_offsets(requested).values()):
                 return

@@ -51,7 +51,7 @@ Values = Mapping[int, bytes | MemoryRecord | None]
 
 @dataclass(slots=True)
 class MemoryLog:
-    """The values of records by partition and offset; what is below `firsts` retention has taken."""
+    """The values of records by partition and offset; retention has deleted what is below `firsts`."""
 
     values: dict[Partition, Values] = field(default_factory=dict)
     firsts: dict[Partition, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class MemoryLog:
     ends: dict[Partition, int] = field(default_factory=dict)
     """Where partitions end whose last offsets have no record."""
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of topics, where they differ from Kafka's defaults."""
+    """Settings of topics that differ from Kafka's defaults."""
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     topics: tuple[str, ...] = ()
     """Without any, all topics of the log."""
@@ -86,7 +86,7 @@ class MemoryLog:
         self.ends[partition] = end + len(values)
 
     def expire(self, partition: Partition, first: int) -> None:
-        """Let retention take the records below an offset."""
+        """Delete the records below an offset, as retention does."""
         self.firsts[partition] = first
 
     def recreate(self, topic: str, topic_id: str) -> None:
@@ -197,7 +197,7 @@ class MemoryLog:
         }
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     def _first(self, partition: Partition) -> int:
         return self.firsts.get(partition, 0)

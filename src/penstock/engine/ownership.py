@@ -93,18 +93,18 @@ class Starter:
         return parts
 
     def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
-        """The partitions to start: ours, and of a topic that no process has started, all partitions.
+        """The partitions to start: the claimed ones, and all those of a topic that no process has started.
 
         Otherwise another process would treat the others as partitions added later, and ignore `start` (RULES P1).
         """
-        ours = [partition for partition in tokens if state.of(partition).position is None]
-        topics = {partition.topic for partition in ours if state.fingerprints.get(partition.topic) is None}
+        claimed = [partition for partition in tokens if state.of(partition).position is None]
+        topics = {partition.topic for partition in claimed if state.fingerprints.get(partition.topic) is None}
         others = [
             partition
             for partition in partitions
             if partition.topic in topics and partition not in tokens and state.of(partition).position is None
         ]
-        return ours + others
+        return claimed + others
 
     def _correct(self, partition: Partition, token: int, state: TableState) -> None:
         position = state.of(partition).position

@@ -20,7 +20,7 @@ from penstock.spark.failures import SPARK_ERRORS
 
 LOOK_SECONDS = 5.0
 """How often the progress of Spark jobs is read."""
-GONE = (*SPARK_ERRORS, AttributeError)
+STOPPED = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 
 Progress = Callable[[], Hashable]
@@ -90,7 +90,7 @@ class SparkProgress:
         if self._spark is None:
             return
         self._turns += 1
-        with suppress(*GONE):
+        with suppress(*STOPPED):
             self._spark.sparkContext.setJobGroup(self._group, self._group)
 
     def __call__(self) -> Hashable:
@@ -101,7 +101,7 @@ class SparkProgress:
             tracker = self._spark.sparkContext.statusTracker()
             infos = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self._group)]
             stages = [tracker.getStageInfo(number) for info in infos if info is not None for number in info.stageIds]
-        except GONE:
+        except STOPPED:
             return None
         ended = [
             (stage.stageId, stage.numCompletedTasks, stage.numFailedTasks) for stage in stages if stage is not None

@@ -113,7 +113,7 @@ class _Replay(Generic[F]):
     def _pass(self, quarantine: DeltaLog) -> None:
         """Replay every selected record once.
 
-        The number is read before the quarantine: if another replay commits later, ours is refused.
+        The number is read before the quarantine: if another replay commits later, this one is refused.
         """
         done = self.report
         self.report = ReplayReport(done.runs, done.finished, done.replayed)

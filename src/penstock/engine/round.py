@@ -245,14 +245,14 @@ class Rounds(Generic[S]):
 
     def commit(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
         """Commit the slices of a batch that this process still owns: claims may have been lost while it was written."""
-        ours = self._still_ours(batch, tokens)
-        if not ours.slices or (not self.table.divisible and len(ours.slices) < len(batch.slices)):
+        owned = self._still_owned(batch, tokens)
+        if not owned.slices or (not self.table.divisible and len(owned.slices) < len(batch.slices)):
             return Outcome(None)
-        self._check_log(ours, staged.marks)
-        landed = self.table.land(ours, tokens, staged)
+        self._check_log(owned, staged.marks)
+        landed = self.table.land(owned, tokens, staged)
         if landed.outcome.version is not None:
-            self._report_landed(ours, landed, staged.staged_at)
-        self._handle_refusals(landed.outcome.refused, len(ours.slices))
+            self._report_landed(owned, landed, staged.staged_at)
+        self._handle_refusals(landed.outcome.refused, len(owned.slices))
         return landed.outcome
 
     def _report_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
@@ -285,7 +285,7 @@ class Rounds(Generic[S]):
                 hint="stop the other process; with `claims: static` a job has one process",
             )
 
-    def _still_ours(self, batch: Batch, tokens: Tokens) -> Batch:
+    def _still_owned(self, batch: Batch, tokens: Tokens) -> Batch:
         """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
         kept = []
         for piece in batch.slices:

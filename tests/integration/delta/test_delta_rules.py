@@ -1,4 +1,4 @@
-"""The rules of the Delta commit, each as the schedule that it closes (RULES C2, C3, C4, C6, C7, C8)."""
+"""The rules of the Delta commit, each with the schedule that it prevents (RULES C2, C3, C4, C6, C7, C8)."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_rows_of_another_writer_are_kept(local: Lake) -> None:
 def test_a_missing_table_is_distinguished_from_an_unreachable_store(tmp_path: Path) -> None:
     with pytest.raises(MissingTableError):
         open_table(TablePlace(path=str(tmp_path / "none")), JOB)
-    # The number of a status code in a path is no status.
+    # A path that contains the number of a status code is not taken for that status.
     away = {
         "aws_endpoint_url": "http://127.0.0.1:9",
         "aws_access_key_id": "id",

@@ -1,4 +1,4 @@
-"""Delta Spark reads our tables as its own and may write to them while we rest; Polars and DuckDB read them too."""
+"""Delta Spark reads our tables as its own and may write to them between runs; Polars and DuckDB read them too."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.support.processes import penstock
 
 
 def lose(folder: Path, files: str) -> None:
-    """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
+    """Delete what the tasks of a batch have staged, as if they had written it to another machine's disk."""
     result = list(folder.glob(files))
     assert result
     for item in result:

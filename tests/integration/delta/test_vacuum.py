@@ -243,8 +243,8 @@ def test_the_output_of_a_dead_compaction_is_deleted_once_its_version_bound_has_p
     local.append(table, ZERO, 20, 30)
     assert vacuum(table).deleted == ()
     local.append(table, ZERO, 30, 40)
-    (gone,) = vacuum(table).deleted
-    assert (gone.path, gone.reason) == (merged.outputs[0].path, Dead.EXPIRED)
+    (deleted,) = vacuum(table).deleted
+    assert (deleted.path, deleted.reason) == (merged.outputs[0].path, Dead.EXPIRED)
     assert local.rows() == offsets(ZERO, 0, 40)
 
 

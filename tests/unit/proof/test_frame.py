@@ -133,7 +133,7 @@ def test_progress_is_reported_for_files_and_for_offsets(tmp_path: Path) -> None:
 
 
 def test_verify_all_requires_values(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--all goes with --values"):
+    with pytest.raises(UserError, match="--all needs --values"):
         verify_command(tmp_path / "job.yaml", every=True)
 
 

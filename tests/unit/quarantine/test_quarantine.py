@@ -262,10 +262,10 @@ def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
     quarantine = Quarantine(lake.job, table, table.environment)
-    with pytest.raises(QuarantineGoneError) as gone:
+    with pytest.raises(QuarantineGoneError) as raised:
         quarantine.append_missing(table, [ZERO])
-    assert "3 records of web/0, offsets 0 to 2" in gone.value.detail
-    assert "penstock quarantine discard" in gone.value.hint
+    assert "3 records of web/0, offsets 0 to 2" in raised.value.detail
+    assert "penstock quarantine discard" in raised.value.hint
     assert not Path(quarantine.url, "_delta_log").exists()
 
 

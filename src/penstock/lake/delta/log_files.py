@@ -21,7 +21,7 @@ LOG_FOLDER = "_delta_log/"
 ENTRIES_READ_MAX = 100
 """Beyond so many entries a checkpoint is read instead."""
 CLOCK_AHEAD_MAX = timedelta(hours=1)
-"""By how much the clock of another writer may be ahead of ours."""
+"""By how much the clock of another writer may be ahead of this process's clock."""
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")

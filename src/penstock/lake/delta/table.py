@@ -167,7 +167,7 @@ class DeltaLog:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
 
         `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
-        Returns whether a commit of ours landed.
+        Returns whether this call committed anything.
         """
 
         def attempt() -> bool | TransientError:

@@ -116,9 +116,9 @@ class SingleTable:
 
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
-            ours = provenance_of(record)
-            if ours is not None and ours.rows:
-                return ours.size_bytes / ours.rows
+            provenance = provenance_of(record)
+            if provenance is not None and provenance.rows:
+                return provenance.size_bytes / provenance.rows
         return None
 
 
