@@ -1,6 +1,6 @@
 """The ownership handshake: raise the token over the table, and commit where a partition begins.
 
-All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1).
+Both commits have no rows and precede planning: only after them is the table's position final (RULES C5, P1).
 """
 
 from __future__ import annotations

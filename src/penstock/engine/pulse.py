@@ -71,7 +71,7 @@ class Pulse:
 class SparkProgress:
     """The progress of the Spark jobs of one thread's present turn, without those of other threads.
 
-    Each turn has a name of its own, because Spark remembers a thousand jobs under one.
+    Each turn has its own Spark job group, because Spark keeps only a thousand jobs per group.
     """
 
     def __init__(self, job: str) -> None:

@@ -1,7 +1,6 @@
 """One round of a job: claim, plan, write, commit, mirror, whatever its log and its kind of table.
 
-Nothing is kept between rounds but caches. Chores of the table alternate with new batches, so that neither holds the
-other up.
+Rounds share only caches. Chores of the table alternate with new batches, so that neither delays the other.
 """
 
 from __future__ import annotations

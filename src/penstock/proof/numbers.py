@@ -1,6 +1,6 @@
 """The numbers of a table: totals, slices of its commit history and positions, against each other and against the log.
 
-Pure, but for `read_log`.
+Pure, except for `read_log`.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = 
 def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) -> Check:
     """The positions lie within the log, and the log is the one that they belong to (RULES P3).
 
-    A log that was cut and grew again past a position is recognized by its leader epochs, where the table keeps one.
+    Leader epochs, where the table keeps one, reveal a log that was truncated and grew again past a position.
     """
     texts: list[str] = []
     violations: list[Violation] = []

@@ -163,7 +163,7 @@ def table_source(table: DeltaLog, place: PlaceColumns | None) -> RowSource:
 
 
 def quarantine_source(job: JobSpec, url: str, table: DeltaLog | None, pending: Sequence[DataFile]) -> RowSource:
-    """The job's rows in quarantine, with `pending` files that it has yet to take (RULES Q1).
+    """The job's rows in quarantine, with `pending` files that are not yet appended (RULES Q1).
 
     `url` is where the quarantine of the job lies, also while it has no table.
     """

@@ -1,7 +1,7 @@
 """Replay: records of the quarantine in runs of a bounded size, the record of a run, and its removal (RULES Q2).
 
-The data commit of run N is the truth. The removal from quarantine follows from it alone, so any process can do it any
-number of times, while the quarantine's own number is lower. `engine.replay` has the steps of a run.
+The data commit of run N decides. The removal from quarantine follows from it alone, so any process can repeat it while
+the quarantine's own number is lower. `engine.replay` has the steps of a run.
 """
 
 from __future__ import annotations

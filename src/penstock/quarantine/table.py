@@ -146,9 +146,9 @@ class Quarantine:
         )
 
     def append_missing(self, data: DeltaLog, partitions: Iterable[Partition], log: str = "") -> None:
-        """Append what earlier commits to `data`, as it is loaded, list and no process appended.
+        """Append the files that earlier commits to `data`, as loaded, list and no process has appended.
 
-        Raises `QuarantineGoneError`, and appends nothing, if a listed file does not exist any more.
+        Raises `QuarantineGoneError`, and appends nothing, if a listed file no longer exists.
         """
         keys = {place: quarantine_key(data.job, place, log) for place in partitions}
         state = data.cached_state(keys)
@@ -212,7 +212,7 @@ def discard(job: JobSpec, listings: Listings | None, environment: Environment, d
     """Discard all quarantined records of the job in one commit to the quarantine; the data is only read.
 
     Afterwards what the table's commits listed counts as appended, also records that were deleted with the folder of the
-    quarantine. A crash leaves everything as it was, or all of it done. Without listings there is no table.
+    quarantine. A crash leaves everything as it was, or all of it done. No `listings`: there is no table.
     """
     if listings is None:
         return DiscardReport()

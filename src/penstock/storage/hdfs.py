@@ -59,7 +59,7 @@ class HdfsWriter(Writer):
 class HdfsStorage(Storage):
     """Files below the folder of an `hdfs://` url; Spark tasks get its url and options.
 
-    Small files are written aside, under a hidden name that no listing shows, and renamed when they are whole.
+    Small files are written under a hidden name that no listing shows, and renamed when they are complete.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Compaction: many small files of a partition value become few large ones, in a commit that changes no row.
 
-Never the library's own: it drops app transactions, which are the positions (RULES C3). If another writer removed a file
-of a group meanwhile, the group is given up; if columns changed, all groups are. Vacuum deletes their outputs.
+The library's own compaction is never used: it drops app transactions, which are the positions (RULES C3). If another
+writer removed a file of a group meanwhile, the group is dropped; if columns changed, all are. Vacuum deletes outputs.
 """
 
 from __future__ import annotations

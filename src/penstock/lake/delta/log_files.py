@@ -33,7 +33,7 @@ def app_transactions(
 ) -> dict[str, int]:
     """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it.
 
-    `earlier` are those of an earlier version: then only the entries since are read, while there are few of them.
+    `earlier` are those of an earlier version: then only newer entries are read, if there are few.
     """
     names: list[str] = []
     numbers: dict[str, int] = {}

@@ -139,7 +139,7 @@ class DeltaLog:
         written_with: pa.Schema | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """The same for a proposal that depends on the version that it follows: `revise` makes it for the loaded one.
+        """Like `commit`, for a proposal that depends on the version before it: `revise` makes it for the loaded one.
 
         `prepare` is called once parts are accepted, before every attempt to commit.
         """
@@ -166,7 +166,7 @@ class DeltaLog:
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
 
-        `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
+        `decide` must recognise that its change has landed; so an unknown outcome needs no read-back.
         Returns whether this call committed anything.
         """
 

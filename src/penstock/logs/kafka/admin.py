@@ -86,10 +86,10 @@ class BoundedAdmin:
         return frozenset(metadata.topics)
 
     def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | KafkaFault:
-        """What a consumer group has committed, by a consumer that never joins it.
+        """The committed offsets of a consumer group, read by a consumer that never joins it.
 
         Librdkafka's admin request for this dereferences null where the coordinator is still loading (its issue 5040)
-        and takes the process with it; a consumer has the group handle that the admin client lacks.
+        and crashes the process; a consumer has the group handle that the admin client lacks.
         """
         self._open_client()
         reader = self._group_reader(group)
@@ -125,10 +125,10 @@ class BoundedAdmin:
         return self._group_readers[group]
 
     def _open_client(self) -> AdminClient:
-        """The client of the next request: a new one if a connection broke that had served an answer.
+        """The client of the next request: a new one if a connection broke that had worked before.
 
-        One that lost a broker never asks again for a group's coordinator, and one that loses it twice keeps two threads
-        busy until the broker is back (librdkafka 2.16, measured: 0.7 cores).
+        A client that lost a broker never asks again for a group's coordinator; one that loses it twice keeps two
+        threads busy until the broker is back (librdkafka 2.16, measured: 0.7 cores).
         """
         if self._client is None:
             raise ValueError("this Kafka client is closed")

@@ -40,7 +40,7 @@ def fault_of(error: KafkaError | KafkaException) -> KafkaFault:
 def refused_for_good(fault: KafkaFault) -> bool:
     """Whether the broker (or its certificate) rejected this client, so that waiting longer is useless.
 
-    A broker that dies during the handshake is reported under the same codes and is only away for a while.
+    A broker that dies during the handshake is reported under the same codes and is only down for a while.
     """
     if fault.code not in (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED):
         return False

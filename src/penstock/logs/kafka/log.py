@@ -1,9 +1,9 @@
 """Kafka as a log: the topics of one job with everything that jobs and `verify` ask of them.
 
 Consumers that join no group answer which offsets have records, when records were made, and whether the log still has
-what was read. Offsets are not read by the reader of the tasks: `verify` would not notice what that one passes over.
+what was read. The tasks' reader is not used for this: `verify` would miss the records that it skips.
 
-A log that lost its tail in an unclean election and grew again shows nothing in its bounds. Its leader knows where each
+The bounds of a log that lost its tail in an unclean election and grew again look normal. Its leader knows where each
 epoch ended; librdkafka asks it for that, before it fetches from an offset that is assigned with an epoch.
 """
 

@@ -1,7 +1,7 @@
 """Reading slices inside Spark's tasks with librdkafka: directly into Arrow, without the JVM.
 
 Each task reads one piece, a part of a slice, exactly `[start, end)`. Offsets without a record (markers of transactions,
-aborted or compacted records) are passed over; the end is reached by a record at or beyond it, or by the client's
+aborted or compacted records) are skipped; the end is reached by a record at or beyond it, or by the client's
 report that the log ends there. See docs/adr/0004.
 """
 
@@ -99,7 +99,7 @@ class PieceReader:
 
 @contextmanager
 def _no_cycle_search() -> Iterator[None]:
-    """Keep Python from searching a hundred thousand messages for cycles that they cannot have.
+    """Keep the garbage collector from searching a hundred thousand messages for cycles that they cannot have.
 
     Measured: 1.9 instead of 3.2 CPU seconds for a million records.
     """
@@ -201,7 +201,7 @@ class _PieceCursor:
     def _arrived(self, count_max: int) -> Messages | None:
         """The records that the client has fetched; waits only for the first.
 
-        The client's queue is bounded by bytes; to wait for a number of records would empty it over and over.
+        The client's queue is bounded by bytes; waiting for a number of records would drain it again and again.
         """
         arrived = self._consumer.consume(count_max, _WAIT_SECONDS)
         if arrived is not None:

@@ -1,7 +1,7 @@
 """What clients and the server of a WAL exchange: errors, records, the bodies of appends, and the state of partitions.
 
 A body is read as a whole or refused as a whole. Memory is bounded before anything is decoded: records are counted and
-measured as bytes, and only bytes are kept of them.
+measured as bytes, and kept only as bytes.
 """
 
 from __future__ import annotations

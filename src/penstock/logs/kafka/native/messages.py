@@ -1,9 +1,9 @@
 """Records in the client's memory as columns of addresses and numbers, without a Python object per record.
 
-The client's public interface does not offer two things. How long a header's key is, if a NUL is in it: see
-`_key_length_is_before`. And times and headers other than by a call for each record, which takes half as long as all the
-rest: where the version is one of `_KNOWN_VERSIONS` they are read where that version keeps them, and the calls are made
-for the first and the last record of each chunk, which must agree.
+The client's public interface lacks two things. The length of a header's key that contains a NUL: see
+`_key_length_is_before`. And times and headers without a call per record, which costs half as much as everything else:
+for the versions in `_KNOWN_VERSIONS` they are read from memory, and the calls are made only for the first and the last
+record of each chunk, which must agree.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _length_before(key: int) -> int:
 def _key_length_is_before() -> bool:
     """Whether the client keeps the length of a header's key just before it, as all its versions since 0.11.4 do.
 
-    Its interface gives keys as C strings, which end at a NUL; Kafka's may hold some. Seen from headers of our own.
+    Its interface gives keys as C strings, which end at a NUL; Kafka's may contain some. Checked with test headers.
     """
     key, value, length = c_void_p(), c_void_p(), c_size_t()
     places = ctypes.addressof(key), ctypes.addressof(value), ctypes.addressof(length)
