@@ -63,7 +63,7 @@ def record(partition: Partition, number: int) -> MemoryRecord:
 
 
 def point(partition: Partition, number: int) -> MemoryRecord:
-    """Alone in its series and window: the metric tells the partition, the value the offset."""
+    """Alone in its series and window: the metric holds the partition, the value the offset."""
     content = {"name": "p", "fields": {str(partition.number): number}, "timestamp": int(MADE_AT) + 60 * number}
     return MemoryRecord(json.dumps(content).encode(), at=MADE_AT)
 
@@ -74,7 +74,7 @@ def totals_of_table(table: Any, partition: Partition) -> Totals:
 
 
 def totals_of_export(table: Any, partition: Partition) -> Totals:
-    """The job log counts what was read, the logs of the types what became of it."""
+    """The job log counts the records that were read, the logs of the types their rows."""
     return totals_of_table(table, partition) + type_totals(table.logs, partition)
 
 
@@ -106,7 +106,7 @@ class Subject:
         raise AssertionError("there was always something due")
 
     @property
-    def wanted(self) -> list[Place]:
+    def expected(self) -> list[Place]:
         return sorted((key.number, offset) for key, values in self.log.values.items() for offset in values)
 
 
@@ -141,7 +141,7 @@ def export_as_delta(folder: Path) -> Subject:
 
 
 def rollup(folder: Path) -> Subject:
-    """Its rows tell no offsets: a point carries them, so that a row with one point tells its record."""
+    """Its rows hold no offsets: a point carries them, so that a row with one point identifies its record."""
 
     def read() -> list[Place]:
         partials = pl.read_delta(str(folder / "table_partials"))

@@ -65,7 +65,7 @@ def test_the_job_merges_its_own_small_files(tmp_path: Path, kind: str) -> None:
     _, recorded = land(subject)
     assert recorded.count(FilesCompacted)
     assert files_of(tmp_path / "table") < BATCHES
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
 
 
@@ -86,7 +86,7 @@ def test_a_table_that_cannot_be_compacted_does_not_stop_its_job(
     monkeypatch.setattr(type(kind_of(subject.job)), "compact", refuse)
     _, recorded = land(subject)
     assert recorded.count(CompactionFailed)
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
 def test_a_batch_is_reported_as_planned_only_when_it_runs(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_batch_is_reported_as_planned_only_when_it_runs(tmp_path: Path) -> Non
     assert recorded.count(BatchPlanned) == recorded.count(BatchCommitted) == BATCHES
 
 
-def test_work_that_changes_nothing_again_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_makes_no_progress_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = delta(tmp_path)
     subject.fill()
     rounds = subject.open()

@@ -1,4 +1,4 @@
-"""What every log promises: the twin in memory, a real Kafka broker and a WAL answer alike."""
+"""The contract of every log, checked on the one in memory, a real Kafka broker and a WAL."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["memory", "kafka"])
 def kafka_world(request: pytest.FixtureRequest) -> World:
-    """Where topics have settings, and producers transactions."""
+    """A log whose topics have settings, and producers transactions."""
     return _kafka_world(request)
 
 
@@ -96,8 +96,8 @@ def test_a_job_starts_at_its_configured_start(
     filled: tuple[World, str, Log, Partition], start: StartAt, offset: int
 ) -> None:
     world, name, log, partition = filled
-    with closing(world.log(name, start)) as mine:
-        assert mine.start_offsets([partition], log.bounds([partition])) == {partition: offset}
+    with closing(world.log(name, start)) as started:
+        assert started.start_offsets([partition], log.bounds([partition])) == {partition: offset}
 
 
 def test_a_source_gives_each_record_of_its_slices_once_as_it_was(filled: tuple[World, str, Log, Partition]) -> None:
@@ -115,10 +115,10 @@ def test_a_source_gives_each_record_of_its_slices_once_as_it_was(filled: tuple[W
 
 def test_records_and_offsets_are_those_of_the_range(filled: tuple[World, str, Log, Partition]) -> None:
     _, _, log, partition = filled
-    told: list[int] = []
+    counts: list[int] = []
     assert [row["offset"] for batch in log.records(partition, 3, 5) for row in batch.to_pylist()] == [3, 4]
-    assert log.offsets(partition, 1, 4, told.append).tolist() == [1, 2, 3]
-    assert sum(told) == 3
+    assert log.offsets(partition, 1, 4, counts.append).tolist() == [1, 2, 3]
+    assert sum(counts) == 3
 
 
 def test_a_transaction_marker_occupies_an_offset_but_is_not_a_record(kafka_world: World) -> None:

@@ -1,4 +1,4 @@
-"""What every output promises: the twin in memory and a real Kafka broker answer alike."""
+"""The contract of every output, checked on the one in memory and on a real Kafka broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.published import read_topic, some
 
 PARTITIONS = 3
 BUCKETS = 2
-LIFE = "table-1"
+TABLE_ID = "table-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class World:
     job: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:8]}")
 
     def output(
-        self, number: int = 0, at_step: AtStep = noop, *, table: str = LIFE, count: int = BUCKETS
+        self, number: int = 0, at_step: AtStep = noop, *, table: str = TABLE_ID, count: int = BUCKETS
     ) -> PublishOutput:
         return self.open(PublishBucket(self.job, table, number, count), at_step)
 
@@ -111,7 +111,7 @@ def test_after_a_failure_at_any_step_reopening_loses_and_doubles_nothing(world: 
 
 @pytest.mark.parametrize("step", PUBLISH_STEPS)
 def test_a_successor_takes_over_in_the_middle_and_the_first_is_fenced(world: World, step: str) -> None:
-    """The first producer stands still at the step while another one takes its bucket, as a paused process would."""
+    """The first producer pauses at the step while another one takes its bucket."""
     rows, resumed = some("abcd"), list[PublishPosition]()
 
     def overtaken(reached: str) -> None:

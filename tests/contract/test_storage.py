@@ -1,4 +1,4 @@
-"""What every storage promises, on a local folder, in memory, on a real S3 server and on a real HDFS."""
+"""The contract of every storage, checked on a local folder, in memory, on a real S3 server and on a real HDFS."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def paths(storage: Storage, prefix: str = "") -> list[str]:
 
 
 def race(act: Callable[[int], bool]) -> list[int]:
-    """The numbers of those who were told that they won, of `RACERS` who start together."""
+    """The numbers of the threads whose call succeeded, of `RACERS` that start together."""
     winners: list[int] = []
     errors: list[PenstockError] = []
     line = threading.Barrier(RACERS)
@@ -381,6 +381,6 @@ def test_the_sizes_of_many_objects_are_known_and_those_that_are_not_there_are_le
     for path, size_bytes in there.items():
         storage.put(path, b"x" * size_bytes)
     assert storage.sizes(there) == there
-    wanted = ["s.b.2.pq", "day=ü/s.d.pq", "s.a.2.pq", "day=ü", "nowhere/s.a.1.pq", "z/y"]
-    assert storage.sizes(wanted) == {"s.b.2.pq": 2, "day=ü/s.d.pq": 4}
+    requested = ["s.b.2.pq", "day=ü/s.d.pq", "s.a.2.pq", "day=ü", "nowhere/s.a.1.pq", "z/y"]
+    assert storage.sizes(requested) == {"s.b.2.pq": 2, "day=ü/s.d.pq": 4}
     assert storage.sizes([]) == {}

@@ -1,4 +1,4 @@
-"""What is particular to HDFS: permissions, quotas, lost answers, files given up, one user for a process."""
+"""Specific to HDFS: permissions, quotas, lost answers, abandoned files, one user per process."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_temporary_files_are_deleted_after_a_race(hdfs: HdfsCluster, folder: str
 def test_temporary_files_of_a_killed_process_are_not_listed(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     aside = f"log/.00000000000000000007.json.{'0a' * 16}.tmp"
     Client(hdfs.address, {}).create(f"{folder}/{aside}").close()
-    root.put("log/.of somebody else.tmp", b"")
-    assert everything_in(hdfs, folder) == [aside, "log/.of somebody else.tmp"]
-    assert paths(root) == ["log/.of somebody else.tmp"]
+    root.put("log/.of another process.tmp", b"")
+    assert everything_in(hdfs, folder) == [aside, "log/.of another process.tmp"]
+    assert paths(root) == ["log/.of another process.tmp"]
 
 
-def test_a_writer_that_is_given_up_leaves_nothing(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_an_abandoned_writer_leaves_no_file(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     writer = root.open_writer("day=1/s.x.pq")
     writer.write(b"1" * 300_000)
     assert paths(root) == ["day=1/s.x.pq"], "a file in the making is seen, so that vacuum finds what a crash left"
@@ -133,7 +133,7 @@ def test_an_exhausted_quota_is_a_transient_error_with_a_clear_message(
     assert everything_in(hdfs, folder) == ["x"]
 
 
-def test_a_file_that_could_not_be_written_never_closes_well(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
+def test_closing_a_file_after_a_failed_write_raises(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     hdfs.shell("-mkdir", "-p", f"{folder}/no-bytes")
     hdfs.shell("-chmod", "777", f"{folder}/no-bytes")
     hdfs.admin("-setSpaceQuota", "0", f"{folder}/no-bytes")
@@ -179,14 +179,14 @@ def test_a_rename_whose_response_was_lost_can_be_read_back(hdfs: HdfsCluster, fo
         storage = open_storage(f"hdfs://127.0.0.1:{wire.port}{folder}", options)
         storage.put("a", b"1")
         wire.cut_after = b"rename2"
-        # Where the library asks again by itself it finds the source gone.
+        # If the library repeats the request itself, the source no longer exists.
         with pytest.raises((OutcomeUnknownError, NotFoundError)):
             storage.rename_if_absent("a", "b")
         assert wire.cuts == 1
         assert paths(storage) == ["b"]
 
 
-def test_the_user_is_an_option_and_a_process_is_one_user(hdfs: HdfsCluster, folder: str) -> None:
+def test_the_hdfs_user_is_an_option_and_one_per_process(hdfs: HdfsCluster, folder: str) -> None:
     program = """
         import sys
         from penstock.errors import UserError

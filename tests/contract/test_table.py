@@ -1,4 +1,4 @@
-"""What every kind of table promises to the rounds of its job: the toy's, a single Delta table, and both exports."""
+"""The contract of every kind of table: the toy's, a single Delta table, and both exports."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
     subject.fill()
     table = subject.run().table
     state = table.state([ZERO, ONE])
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     for item in (ZERO, ONE):
-        here = state.of(item)
+        partition_state = state.of(item)
         totals = subject.totals(table, item)
-        assert (here.origin, here.position, totals.written, totals.conserved) == (0, 12, 12, True)
+        assert (partition_state.origin, partition_state.position, totals.written, totals.conserved) == (0, 12, 12, True)
         assert table.shown_position(item) == 12
     assert not table.lags([ZERO, ONE])
     assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
@@ -83,11 +83,11 @@ def test_a_renamed_job_writes_no_record_twice(subject: Subject) -> None:
     subject.job = replace(subject.job, name="renamed")
     with suppress(UserError):
         subject.run()
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     subject.job = replace(subject.job, name="contract")
     subject.fill()
     subject.run()
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
 def test_a_partition_is_started_once(subject: Subject) -> None:
@@ -101,36 +101,36 @@ def test_a_partition_is_started_once(subject: Subject) -> None:
 
 def test_an_older_token_never_writes(subject: Subject) -> None:
     subject.fill()
-    batch, tokens, found = staged(subject, token=1, end=4)
+    batch, tokens, result = staged(subject, token=1, end=4)
     newer = subject.open()
     fences = tuple(FencePart(item, 2) for item in (ZERO, ONE))
     newer.table.commit(Proposal("contract", new_batch_id(), fences))
-    landed = subject.open(claims=Holding(1)).table.land(batch, tokens, found)
+    landed = subject.open(claims=Holding(1)).table.land(batch, tokens, result)
     assert (landed.outcome.version, len(landed.outcome.refused)) == (None, 2)
     assert subject.read() == []
     subject.run(claims=Holding(2))
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
-def test_of_two_owners_of_one_offset_one_lands(subject: Subject) -> None:
+def test_only_one_of_two_owners_commits_an_offset(subject: Subject) -> None:
     subject.fill()
-    mine, tokens, found = staged(subject, token=1, end=4)
+    batch, tokens, result = staged(subject, token=1, end=4)
     subject.run(claims=Holding(1))
-    landed = subject.open(claims=Holding(1)).table.land(mine, tokens, found)
+    landed = subject.open(claims=Holding(1)).table.land(batch, tokens, result)
     assert landed.outcome.version is None
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
-def test_a_slice_lands_without_the_other_that_is_refused_or_the_batch_not_at_all(subject: Subject) -> None:
+def test_a_refused_slice_refuses_only_itself_or_the_whole_batch(subject: Subject) -> None:
     subject.fill()
-    batch, tokens, found = staged(subject, token=1, end=6)
+    batch, tokens, result = staged(subject, token=1, end=6)
     table = subject.open(claims=Holding(1)).table
     table.commit(Proposal("contract", new_batch_id(), (FencePart(ONE, 2),)))
-    landed = table.land(batch, tokens, found)
+    landed = table.land(batch, tokens, result)
     accepted = [ZERO] if table.divisible else []
     assert [part.partition for part in landed.outcome.accepted] == accepted
     assert ONE in {item.partition for item in landed.outcome.refused}
-    assert subject.read() == [(each.number, offset) for each in accepted for offset in range(6)]
+    assert subject.read() == [(partition.number, offset) for partition in accepted for offset in range(6)]
 
 
 def steps_of(tried: str) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(subject: Subject, step: s
         pass
     subject.fill(2)
     subject.run()
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
 
 
@@ -170,7 +170,7 @@ def test_a_second_process_where_one_is_expected_ends_with_an_error(subject: Subj
     rounds.at_step = rival
     with pytest.raises(FencedError):
         rounds.round(flush_now=True)
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
 def test_offsets_that_the_log_lost_stop_the_job_before_anything_is_written(subject: Subject) -> None:
@@ -192,7 +192,7 @@ def test_a_new_kind_is_verified_compacted_vacuumed_and_shown(subject: Subject) -
         subject.run()
     kind.compact(subject.job, CompactRequest(), Environment(), None)
     kind.vacuum(subject.job, VacuumRequest(), Environment())
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
     result = _status(subject)
     assert {partition.partition: partition.position for partition in result.partitions} == {ZERO: 18, ONE: 18}

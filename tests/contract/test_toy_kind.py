@@ -41,19 +41,19 @@ def killed(command: str, folder: Path, step: str) -> int:
 def test_a_process_killed_at_any_step_leaves_every_record_once(subject: Subject, tmp_path: Path, step: str) -> None:
     assert killed("run", tmp_path, step) == -signal.SIGKILL
     subject.run()
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
 
 
 def test_a_compaction_killed_in_the_middle_shows_every_row_once(subject: Subject, tmp_path: Path) -> None:
     subject.run()
     assert killed("compact", tmp_path, "toy_merged") == -signal.SIGKILL
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
     subject.fill(2)
     subject.run()
     kind_of(subject.job).compact(subject.job, CompactRequest(), Environment(), None)
     assert len(list(Path(subject.job.table.path).glob("*.json"))) == 1
-    assert subject.read() == subject.wanted
+    assert subject.read() == subject.expected
 
 
 def test_damage_is_found_and_status_shows_the_lag(subject: Subject) -> None:

@@ -1,7 +1,7 @@
 """A toy kind of table: numbered JSON files, each a commit with its rows and positions. Nothing in `src` knows of it.
 
-It shows what a room has to bring: a spec and its section of the job file, a table, a writer and the kind itself. Where
-a real room has Spark tasks, this one reads the log in the driver.
+It shows what a kind has to define: a spec and its section of the job file, a table, a writer and the kind itself. Where
+a real kind has Spark tasks, this one reads the log in the driver.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class ToyTable:
 
     def commits(self) -> list[dict[str, Any]]:
         """From the newest merged one on, which holds those before it."""
-        loadss = [json.loads(item.read_text()) for item in sorted(self.folder.glob("*.json"))]
-        merged = [index for index, each in enumerate(loadss) if each["kind"] == "merged"]
-        return loadss[merged[-1] :] if merged else loadss
+        commits = [json.loads(item.read_text()) for item in sorted(self.folder.glob("*.json"))]
+        merged = [index for index, commit in enumerate(commits) if commit["kind"] == "merged"]
+        return commits[merged[-1] :] if merged else commits
 
     def rows(self) -> list[Row]:
         return [(row[0], row[1], row[2], row[3]) for commit in self.commits() for row in commit["rows"]]
@@ -118,11 +118,11 @@ class ToyTable:
         parts = tuple(
             SlicePart(item, tokens[item.partition], _counts(staged.rows[item.partition])) for item in batch.slices
         )
-        rows = [row for each in batch.slices for row in staged.rows[each.partition]]
+        rows = [row for piece in batch.slices for row in staged.rows[piece.partition]]
         outcome = self._committed(Proposal(self.job.name, batch.id, parts), rows)
         self.environment.at_step("committed")
         landed = {part.partition for part in outcome.accepted}
-        return Landed(outcome, _counts([row for each in landed for row in staged.rows[each]]), files=1)
+        return Landed(outcome, _counts([row for partition in landed for row in staged.rows[partition]]), files=1)
 
     def _committed(self, proposal: Proposal, rows: list[Row]) -> Outcome:
         while True:
@@ -172,7 +172,9 @@ class ToyWriter:
     def stage(self, batch: Batch) -> ToyStaged | SchemaChanged:
         rows = {
             piece.partition: [
-                row for found in self._log.records(piece.partition, piece.read_from, piece.end) for row in _rows(found)
+                row
+                for records in self._log.records(piece.partition, piece.read_from, piece.end)
+                for row in _rows(records)
             ]
             for piece in batch.slices
         }
@@ -220,9 +222,9 @@ class ToyKind:
             job.table.path,
             len(commits) or None,
             tuple(
-                PartitionStatus(partition, here.position, here.token, here.totals, held.first, held.end)
+                PartitionStatus(partition, current.position, current.token, current.totals, held.first, held.end)
                 for partition, held in bounds.items()
-                if (here := state.of(partition)) is not None
+                if (current := state.of(partition)) is not None
             ),
             committed_at=datetime.fromtimestamp(now(), UTC),
             sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
@@ -234,7 +236,7 @@ class ToyKind:
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        """Put all commits into the newest file; whoever reads meanwhile sees each row once."""
+        """Put all commits into the newest file; a concurrent reader sees each row once."""
         table = ToyTable(job, environment)
         commits = table.commits()
         if len(commits) < 2:

@@ -66,7 +66,7 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class World:
-    """Clients that append, a job that reads and commits, and what each of them was told."""
+    """Clients that append, a job that reads and commits, and the answers that they got."""
 
     url: str
     acked: dict[Place, bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class World:
     threads: list[threading.Thread] = field(default_factory=list)
 
     def append(self, number: int) -> None:
-        """Append numbered records until told to stop; an append without an answer is repeated until it has one."""
+        """Append numbered records until `stopping` is set; an append without an answer is repeated until it has one."""
         rng = random.Random(number)
         with WalClient(self.url, tries_max=1) as client:
             sequence = 0
@@ -86,7 +86,7 @@ class World:
                 partition = rng.randrange(PARTITIONS)
                 answer = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
                 assert answer.end - answer.start == len(values)
-                self.acked |= {(partition, answer.start + each): value for each, value in enumerate(values)}
+                self.acked |= {(partition, answer.start + index): value for index, value in enumerate(values)}
                 sequence += 1
 
     def job(self) -> None:
@@ -128,7 +128,7 @@ class World:
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except BaseException as error:  # noqa: BLE001, told at the end
+        except BaseException as error:  # noqa: BLE001, reported at the end
             self.failed.append(error)
 
     def wait_for(self, acks: int) -> None:
@@ -156,7 +156,7 @@ LOG_HEADER, FRAME_HEADER = struct.Struct(">8xI4xI12x"), struct.Struct(">4xII12x"
 
 
 def committed_bytes(log: bytes) -> int:
-    """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit says so."""
+    """Where the last commit of SQLite's log ends: each frame is a page, and the last of a commit is marked."""
     if len(log) < LOG_HEADER.size:
         return 0
     page_bytes, salt = LOG_HEADER.unpack_from(log)
@@ -213,7 +213,7 @@ def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
 
 
 def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
-    """Each server kills itself at another step; the next has to live with what it left."""
+    """Each server kills itself at another step; the next starts from what it left."""
     port = free_port()
     world = World(f"http://127.0.0.1:{port}")
     with server(tmp_path, port) as process:
@@ -245,7 +245,7 @@ def test_the_command_stops_cleanly_on_a_signal_and_keeps_its_records(tmp_path: P
 
 
 def test_a_failed_write_ends_the_process(tmp_path: Path) -> None:
-    """The system refuses every write beyond the first kilobyte of a file: an error that is no full disk."""
+    """The system refuses every write beyond the first kilobyte of a file: an error other than a full disk."""
     with server(tmp_path, 0) as process, WalClient(process.stdout.readline().strip(), tries_max=1) as client:
         client.create_topic(TOPIC)
         client.append(TOPIC, [b"a"], client_key="one")

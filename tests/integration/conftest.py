@@ -1,4 +1,4 @@
-"""Fixtures of tests that need real tables, on local disk and on an S3 server, or a broker that is away."""
+"""Fixtures of tests that need real tables, on local disk and on an S3 server, or a broker that is down."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def local(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands give a broker up after a second instead of fifteen."""
+    """Commands stop waiting for a broker after a second instead of fifteen."""
     monkeypatch.setitem(LOGS, KafkaLogSpec, partial(KafkaLog, call_seconds_max=1.0))

@@ -1,4 +1,4 @@
-"""Pages and examples are run as they are printed, on a real broker, and give what they say."""
+"""Pages and examples are run as they are printed, on a real broker, and give the printed output."""
 
 from __future__ import annotations
 

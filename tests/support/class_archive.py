@@ -45,11 +45,11 @@ with Cluster.start(Path(sys.argv[1])) as cluster:
         broker.wait()
 """
 _USES = {SPARK.name: ("SPARK_SUBMIT_OPTS", _USE_SPARK), BROKER.name: ("JDK_JAVA_OPTIONS", _USE_BROKER)}
-"""By the archive's name: the variable that tells the JVM to write it, and what is then done with the JVM."""
+"""By the archive's name: the variable that makes the JVM write it, and what is then done with the JVM."""
 
 
 def options(archive: Path) -> str:
-    """What a JVM has to be told to use the archive; nothing if there is none."""
+    """The JVM options that use the archive; empty if there is none."""
     return f"-XX:SharedArchiveFile={archive} {QUIET}" if archive.exists() else ""
 
 

@@ -283,7 +283,7 @@ class ExportWorld:
         for partition in self.partitions:
             here = state.of(partition)
             job = here.totals
-            types = [log.known_state([partition]).of(partition).totals for log in logs.type_logs().values()]
+            types = [log.cached_state([partition]).of(partition).totals for log in logs.type_logs().values()]
             surplus = self.surplus(partition, logs)
             assert surplus == 0 or 0 < surplus <= job.gap, (job, types)
             assert job.deferred == sum(lag.deferred for lag in here.lags.values()), here
@@ -301,7 +301,7 @@ class ExportWorld:
         """
         logs = logs or self.logs
         job = logs.state().of(partition).totals
-        landed = sum(log.known_state([partition]).of(partition).totals.read for log in logs.type_logs().values())
+        landed = sum(log.cached_state([partition]).of(partition).totals.read for log in logs.type_logs().values())
         unrouted = job.quarantined + job.filtered + job.skipped
         return landed + unrouted + job.deferred + job.vanished - job.read
 

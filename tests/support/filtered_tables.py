@@ -111,11 +111,11 @@ class Filtered:
     bare: str
     rows: list[Row]
 
-    def expected(self, each: Filter, reader: Reader) -> list[int]:
+    def expected(self, condition: Filter, reader: Reader) -> list[int]:
         """A full scan in Python; readers disagree on NaN and on the sign of zero, so each is its own judge there."""
-        if each.column == "ratio":
-            return reader(self.bare, each)
-        return sorted(row["n"] for row in self.rows if each.holds(row))
+        if condition.column == "ratio":
+            return reader(self.bare, condition)
+        return sorted(row["n"] for row in self.rows if condition.holds(row))
 
 
 def filtered_table(folder: Path, seed: int) -> Filtered:
@@ -157,28 +157,28 @@ def filters(table: Filtered, seed: int, count: int) -> Iterator[Filter]:
         yield Filter(column, kind, value)
 
 
-def with_deltalake(path: str, each: Filter) -> list[int]:
-    query = f"select n from t where {each.sql(_datafusion)}"
+def with_deltalake(path: str, condition: Filter) -> list[int]:
+    query = f"select n from t where {condition.sql(_datafusion)}"
     result = QueryBuilder().register("t", DeltaTable(path)).execute(query).read_all()
     return sorted(pa.table(result).column("n").to_pylist())
 
 
-def with_polars(path: str, each: Filter) -> list[int]:
-    column = pl.col(each.column)
-    if each.operator.startswith("is"):
-        chosen = column.is_null() if each.operator == "is null" else column.is_not_null()
+def with_polars(path: str, condition: Filter) -> list[int]:
+    column = pl.col(condition.column)
+    if condition.operator.startswith("is"):
+        chosen = column.is_null() if condition.operator == "is null" else column.is_not_null()
     else:
-        chosen = OPERATORS[each.operator](column, pl.lit(each.value, dtype=_POLARS[each.column]))  # type: ignore[assignment]
+        chosen = OPERATORS[condition.operator](column, pl.lit(condition.value, dtype=_POLARS[condition.column]))  # type: ignore[assignment]
     result = pl.scan_delta(path).filter(chosen).select("n").collect()
     return sorted(result.get_column("n").to_list())
 
 
-def with_duckdb(path: str, each: Filter) -> list[int]:
+def with_duckdb(path: str, condition: Filter) -> list[int]:
     """Over the files of deltalake's data set, which carries the statistics: DuckDB's own extension is a download."""
     with duckdb.connect() as connection:
         connection.execute("set timezone = 'UTC'")
         connection.register("t", DeltaTable(path).to_pyarrow_dataset())
-        return sorted(n for (n,) in connection.execute(f"select n from t where {each.sql(_duckdb)}").fetchall())
+        return sorted(n for (n,) in connection.execute(f"select n from t where {condition.sql(_duckdb)}").fetchall())
 
 
 def spark_literal(column: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a full disk is to a process, without a disk to fill."""
+"""Simulates a full disk for a process by a file size limit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.support import worker_daemon
 
 
 def spark_workers() -> list[int]:
-    """The daemon that Spark forks its Python workers from, and those that there are."""
+    """The daemon that Spark forks its Python workers from, and the running workers."""
     family = psutil.Process().children(recursive=True)
     living = [item for item in family if item.status() != psutil.STATUS_ZOMBIE]
-    pids = [each.pid for each in living if each.name() == worker_daemon.NAME]
+    pids = [process.pid for process in living if process.name() == worker_daemon.NAME]
     assert pids, "no Python worker runs yet"
     return pids
 
 
 @contextmanager
 def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
-    """No file of these processes grows beyond a size: what a full disk is to them, without one to fill."""
+    """No file of these processes grows beyond a size, as on a full disk."""
     before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
 
     def fill() -> None:
@@ -34,7 +34,7 @@ def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterat
     try:
         yield fill
     finally:
-        # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
+        # A failed task ends its worker, and those that were forked meanwhile inherit the limit.
         limits = before[pids[0]]
         for child in (psutil.Process(), *psutil.Process().children(recursive=True)):
             with suppress(ProcessLookupError):

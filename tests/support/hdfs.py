@@ -19,7 +19,7 @@ START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 20.0
 ADMIN_SECONDS_MAX = 120.0
 SUPERUSER = "hdfs"
-"""Whom permissions do not bind; tests are somebody else."""
+"""Permissions do not apply to it; tests run as another user."""
 HOME = "/tests"
 """A folder that everybody may write to."""
 _PAUSE_SECONDS = 0.05
@@ -73,11 +73,11 @@ class HdfsCluster:
 
     def _start(self) -> None:
         (self._folder / "conf").mkdir(parents=True)
-        # The command line tools insist on the file, whatever is in it.
+        # The command line tools require the file, whatever is in it.
         (self._folder / "conf" / "core-site.xml").write_text("<configuration/>")
         ready, output = self._folder / "ready.xml", self._folder / "output.txt"
         settings = _SETTINGS | {"hdfs.minidfs.basedir": str(self._folder / "data")}
-        options = [word for name, value in settings.items() for word in ("-D", f"{name}={value}")]
+        options = [argument for name, value in settings.items() for argument in ("-D", f"{name}={value}")]
         command = [
             *self._java(_MANAGER),
             *("-nomr", "-format", "-datanodes", str(_DATANODES), "-nnport", str(self.port), "-writeConfig", str(ready)),
@@ -126,14 +126,14 @@ class HdfsCluster:
 
 
 class Wire:
-    """Passes bytes on between clients and a port of this machine, until a word is heard."""
+    """Passes bytes on between clients and a port of this machine, until a request contains `cut_after`."""
 
     def __init__(self, port: int) -> None:
         self._behind = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.cut_after: bytes | None = None
-        """The request with this word still arrives; its answer, and the connection with it, is lost. Once."""
+        """The request with these bytes still arrives; its answer, and the connection with it, is lost. Once."""
         self.cuts = 0
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()

@@ -41,7 +41,7 @@ def numbered_job(
     name: str = "job.yaml",
     master: str = "",
 ) -> Path:
-    """Write a job file for records made by `numbered`; the table lies beside it. `more` are further sections.
+    """Write a job file for records made by `numbered`; the table is in the same folder. `more` are further sections.
 
     Partitions get their records at random, so that a batch of one of them may hold any share of the bad ones.
     """

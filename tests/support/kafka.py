@@ -20,7 +20,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Makes topics; called, it makes one with a name that nobody else has."""
+    """Makes topics; called, it makes one with a unique name."""
 
     bootstrap: str
 
@@ -73,12 +73,12 @@ class Topics:
     def _wait_for_leaders(self, name: str, partitions: int) -> None:
         """A busy broker names a topic before it takes its records, and a record that is sent again loses its place."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(name, number): latest for number in range(partitions)}
+        requested = {TopicPartition(name, number): latest for number in range(partitions)}
         deadline = time.monotonic() + REQUEST_SECONDS_MAX
         while True:
-            # A client goes on asking by the partitions that it saw first: a new one for each attempt.
+            # A client keeps asking about the partitions that it knew first: a new one for each attempt.
             admin = self._admin()
-            if not any(future.exception(REQUEST_SECONDS_MAX) for future in admin.list_offsets(wanted).values()):
+            if not any(future.exception(REQUEST_SECONDS_MAX) for future in admin.list_offsets(requested).values()):
                 return
             assert time.monotonic() < deadline, f"topic {name} has no leaders"
             time.sleep(0.02)
@@ -180,9 +180,9 @@ class _Delivered:
         self._producer.poll(0)
 
     def places(self) -> list[tuple[int, int]]:
-        left = self._producer.flush(REQUEST_SECONDS_MAX)
+        undelivered = self._producer.flush(REQUEST_SECONDS_MAX)
         assert not self._errors, self._errors[0]
-        assert left == 0, f"{left} records were not delivered"
+        assert undelivered == 0, f"{undelivered} records were not delivered"
         result = [place for place in self._places if place is not None]
         assert sorted(result, key=itemgetter(0)) == sorted(result), "records did not keep their order"
         return result

@@ -1,4 +1,4 @@
-"""Delta tables for tests: real ones on local disk and on an S3 server, filled with rows that tell their offsets."""
+"""Delta tables for tests: real ones on local disk and on an S3 server, filled with rows that hold their offsets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def s3_server() -> Iterator[dict[str, str]]:
 
 @dataclass(slots=True)
 class Lake:
-    """One table of one job; each row says which offset it came from."""
+    """One table of one job; each row holds the offset that it came from."""
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -191,7 +191,7 @@ def offsets(partition: Partition, start: int, end: int) -> list[Row]:
 
 
 def at_step(step: str, act: Callable[[], object]) -> Environment:
-    """An environment in which `act` happens the first time that the step is reached: somebody else's turn."""
+    """An environment in which `act` happens the first time that the step is reached: an act of another process."""
     waiting = [act]
 
     def at_step(reached: str) -> None:

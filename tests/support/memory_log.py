@@ -20,19 +20,19 @@ from penstock.logs.log import (
     Bounds,
     EpochMark,
     LostTail,
+    OffsetProgress,
     Offsets,
     Partition,
     Piece,
     ShowReport,
     Slice,
     SliceShrankError,
-    Told,
     start_offset,
 )
 
 BATCH_RECORDS = 4
 RECORD_BYTES_MAX = 1024 * 1024 + 12
-"""Of Kafka's topics, unless their `max.message.bytes` says otherwise."""
+"""Of Kafka's topics, unless their `max.message.bytes` differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ Values = Mapping[int, bytes | MemoryRecord | None]
 
 @dataclass(slots=True)
 class MemoryLog:
-    """The values of records by partition and offset; what is below `firsts` retention has taken."""
+    """The values of records by partition and offset; retention has deleted what is below `firsts`."""
 
     values: dict[Partition, Values] = field(default_factory=dict)
     firsts: dict[Partition, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class MemoryLog:
     ends: dict[Partition, int] = field(default_factory=dict)
     """Where partitions end whose last offsets have no record."""
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of topics, where they differ from Kafka's defaults."""
+    """Settings of topics that differ from Kafka's defaults."""
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     topics: tuple[str, ...] = ()
     """Without any, all topics of the log."""
@@ -86,7 +86,7 @@ class MemoryLog:
         self.ends[partition] = end + len(values)
 
     def expire(self, partition: Partition, first: int) -> None:
-        """Let retention take the records below an offset."""
+        """Delete the records below an offset, as retention does."""
         self.firsts[partition] = first
 
     def recreate(self, topic: str, topic_id: str) -> None:
@@ -171,8 +171,8 @@ class MemoryLog:
         source = self.source([Slice(partition, start, end, start)], 1, 0)
         return source.read(source.pieces[0])
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
-        told(end - start)
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
+        progress(end - start)
         first = max(start, self._first(partition))
         return np.array([offset for offset in sorted(self.values[partition]) if first <= offset < end], np.int64)
 
@@ -197,7 +197,7 @@ class MemoryLog:
         }
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     def _first(self, partition: Partition) -> int:
         return self.firsts.get(partition, 0)

@@ -1,4 +1,4 @@
-"""Real Penstock processes for tests: started by command line, killed and stopped by signals, heard by their events."""
+"""Real Penstock processes for tests: started by command line, killed and stopped by signals, with their events."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class PenstockProcess:
     @property
     def last_words(self) -> str:
         """What a failing test shows of the process."""
-        told = "\n".join(json.dumps(event) for event in self.heard[-40:])
-        return f"its last events:\n{told}\nstderr: {self.errors[-2000:]}"
+        events = "\n".join(json.dumps(event) for event in self.heard[-40:])
+        return f"its last events:\n{events}\nstderr: {self.errors[-2000:]}"
 
     def wait_for(self, name: str) -> Event:
         """The next event of that name."""
@@ -81,7 +81,7 @@ class PenstockProcess:
                 return event
 
     def rest(self) -> list[Event]:
-        """The events that nobody waited for, once the process has ended."""
+        """The events that no test has waited for, once the process has ended."""
         self.exit_code()
         return [event for event in iter(self._events.get, None) if event is not None]
 

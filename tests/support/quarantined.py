@@ -1,4 +1,4 @@
-"""A job that takes records with an `id` and nothing else, its mended form, and what is in its two tables."""
+"""A job that takes records with an `id` and nothing else, its fixed form, and what is in its two tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.quarantine_url import quarantine_of
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'
-"""Bad for the job, good for the mended one."""
+"""Bad for the job, good for the fixed one."""
 BROKEN = '{"id": 3'
 
 Place = tuple[int, int]

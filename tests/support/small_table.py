@@ -43,7 +43,7 @@ def small_job(bootstrap: str, topic: str, folder: Path, name: str = "orders") ->
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What became of the offsets `[start, end)` of a slice: those neither good nor bad are filtered, holes or a gap."""
+    """The offsets `[start, end)` of a slice: those neither good nor bad are filtered, holes or a gap."""
 
     start: int
     end: int
@@ -81,7 +81,7 @@ class SmallTable:
         quarantined: bool = True,
         mark: EpochMark | None = None,
     ) -> None:
-        """Write the rows and commit the slice; other `counts` make the table lie, `quarantined` may be left undone."""
+        """Write the rows and commit the slice; `counts` replaces the true ones, `quarantined` appends bad records."""
         read = len(load.good) + len(load.bad) + load.filtered
         honest = Counts(read, len(load.good), len(load.bad), load.filtered)
         part = SlicePart(
@@ -140,7 +140,7 @@ class SmallTable:
 
 
 def without_offsets(job: JobSpec) -> JobSpec:
-    """The same job, which no longer says in which columns places are kept."""
+    """The same job, without the columns in which places are kept."""
     return replace(job, columns={})
 
 

@@ -1,4 +1,4 @@
-"""How often tests with random input try: as often as they say in `make test`, ten times as often in `make soak`."""
+"""How often tests with random input try: in `make test` their own number, in `make soak` ten times that."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def served(
 
 @dataclass(slots=True)
 class WalTopics:
-    """Makes topics; called, it makes one with a name that nobody else has."""
+    """Makes topics; called, it makes one with a unique name."""
 
     url: str
 

@@ -1,4 +1,4 @@
-"""A storage that tells each act before it happens, so that a test can count it, refuse it or step in."""
+"""A storage that reports each act before it happens, so that a test can count it, refuse it or step in."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ Watch = Callable[[str, str], None]
 
 
 class WatchedStorage(Storage):
-    """Everything goes to the storage behind; `told` are the acts so far."""
+    """Everything goes to the storage behind; `log` holds the acts so far."""
 
     def __init__(self, behind: Storage, watch: Watch | None = None) -> None:
         super().__init__(behind.url, "")
         self._behind = behind
         self.watch = watch
-        self.told: list[tuple[str, str]] = []
+        self.log: list[tuple[str, str]] = []
         self.answers_lost: set[str] = set()
         """Paths whose next conditional put happens although its answer is lost."""
 
     def acts(self, name: str) -> list[str]:
-        return [path for act, path in self.told if act == name]
+        return [path for act, path in self.log if act == name]
 
-    def _tell(self, act: str, path: str) -> None:
-        self.told.append((act, path))
+    def _note(self, act: str, path: str) -> None:
+        self.log.append((act, path))
         if self.watch is not None:
             self.watch(act, path)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        self._tell("list", prefix)
+        self._note("list", prefix)
         return self._behind.list(prefix, after)
 
     def read(self, path: str) -> bytes:
-        self._tell("read", path)
+        self._note("read", path)
         return self._behind.read(path)
 
     def size_bytes(self, path: str) -> int:
-        self._tell("size_bytes", path)
+        self._note("size_bytes", path)
         return self._behind.size_bytes(path)
 
     def exists(self, path: str) -> bool:
-        self._tell("exists", path)
+        self._note("exists", path)
         return self._behind.exists(path)
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         return self._behind.sizes(paths)
 
     def put(self, path: str, data: bytes) -> None:
-        self._tell("put", path)
+        self._note("put", path)
         self._behind.put(path, data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        self._tell("put_if_absent", path)
+        self._note("put_if_absent", path)
         landed = self._behind.put_if_absent(path, data)
         if path in self.answers_lost:
             self.answers_lost.remove(path)
@@ -63,17 +63,17 @@ class WatchedStorage(Storage):
         return landed
 
     def rename_if_absent(self, source: str, target: str) -> bool:
-        self._tell("rename", target)
+        self._note("rename", target)
         return self._behind.rename_if_absent(source, target)
 
     def delete(self, path: str) -> None:
-        self._tell("delete", path)
+        self._note("delete", path)
         self._behind.delete(path)
 
     def open_writer(self, path: str) -> Writer:
-        self._tell("open_writer", path)
+        self._note("open_writer", path)
         return self._behind.open_writer(path)
 
     def open_reader(self, path: str) -> IO[bytes]:
-        self._tell("open_reader", path)
+        self._note("open_reader", path)
         return self._behind.open_reader(path)

@@ -13,9 +13,9 @@ from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import CompactRequest, Kind
 
 COMMITS_PER_LOOK = 64
-"""Small files come with commits: after so many a look for them pays."""
+"""How many commits lie between two checks for small files."""
 EFFORT = CompactionLimits(alike_min=8, bytes_max=256 * 1024**2)
-"""Of one turn, during which new batches wait."""
+"""The limits of one turn, during which new batches wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Compact:
 class Compaction:
     """Looks for small files whenever the version of the table passes a multiple of `COMMITS_PER_LOOK`.
 
-    So short runs, one after the other, look as often as one long run; and a process needs no memory of others.
+    So many short runs check as often as one long run, and processes share no state.
     """
 
     def __init__(self, job: JobSpec, kind: Kind, environment: Environment) -> None:
@@ -39,25 +39,25 @@ class Compaction:
         self._environment = environment
         self._enabled = job.on.small_files is SmallFilesPolicy.COMPACT
         self._version: int | None = None
-        """Of the table at the last look."""
-        self._left = False
+        """The version of the table at the last check."""
+        self._more = False
         """Whether the last turn left something to do."""
 
     def due(self, version: int) -> list[Compact]:
         if self._version is None:
             self._version = version
         passed = version // COMMITS_PER_LOOK > self._version // COMMITS_PER_LOOK
-        return [Compact(version)] if self._enabled and (passed or self._left) else []
+        return [Compact(version)] if self._enabled and (passed or self._more) else []
 
     def perform(self, chore: Compact) -> None:
-        """Merge a part of what is small. A table that cannot be compacted does not stop its job."""
-        self._version, self._left = chore.version, False
+        """Merge some of the small files. A table that cannot be compacted does not stop its job."""
+        self._version, self._more = chore.version, False
         try:
             report = self._kind.compact(self._job, CompactRequest(effort=EFFORT), self._environment, None)
         except PenstockError as error:
             self._environment.listener.event(CompactionFailed(reason=error.primary, detail=error.detail))
             return
-        self._left = report.left > 0 and report.files_removed > 0
+        self._more = report.left > 0 and report.files_removed > 0
         if report.files_removed:
             self._environment.listener.event(
                 FilesCompacted(report.files_removed, report.files_added, report.size_bytes_after)

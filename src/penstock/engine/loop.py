@@ -92,7 +92,7 @@ class Loop:
                 if self.stop.is_set():
                     return
                 if isinstance(error, SparkStoppedError):
-                    # The next ones are opened on another session; nothing is kept between rounds but caches.
+                    # The next rounds are opened on another session; rounds share only caches.
                     self._close_rounds()
                 finished, pause = False, self.retries.pause_seconds(error)
                 self.listener.event(Retrying(reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)))

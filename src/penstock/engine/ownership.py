@@ -1,6 +1,6 @@
 """The ownership handshake: raise the token over the table, and commit where a partition begins.
 
-All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1).
+Both commits have no rows and precede planning: only after them is the table's position final (RULES C5, P1).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Starter:
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
     ) -> tuple[dict[Partition, int], TableState]:
-        """The partitions that we own by the table's state, with their tokens, and that state.
+        """The partitions that this process owns by the table's state, with their tokens, and that state.
 
         `partitions` are all of the job, also those of other processes.
         """
@@ -75,7 +75,7 @@ class Starter:
         return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
-        """Whether the table has our token; a claim with a lower one is void, as after a new coordination topic."""
+        """Whether the table has the claim's token; a lower one, as after a new coordination topic, voids the claim."""
         if token < state.of(partition).token:
             self.claims.renounce(partition)
             return False
@@ -93,18 +93,18 @@ class Starter:
         return parts
 
     def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
-        """The partitions to start: ours, and of a topic that no process has started, all partitions.
+        """The partitions to start: the claimed ones, and all those of a topic that no process has started.
 
-        Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
+        Otherwise another process would treat the others as partitions added later, and ignore `start` (RULES P1).
         """
-        ours = [partition for partition in tokens if state.of(partition).position is None]
-        topics = {partition.topic for partition in ours if state.fingerprints.get(partition.topic) is None}
+        claimed = [partition for partition in tokens if state.of(partition).position is None]
+        topics = {partition.topic for partition in claimed if state.fingerprints.get(partition.topic) is None}
         others = [
             partition
             for partition in partitions
             if partition.topic in topics and partition not in tokens and state.of(partition).position is None
         ]
-        return ours + others
+        return claimed + others
 
     def _correct(self, partition: Partition, token: int, state: TableState) -> None:
         position = state.of(partition).position
@@ -124,7 +124,7 @@ class Starter:
                 self.at_step(step)
 
     def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
-        """A topic that the job has not read starts where the job says; later partitions start at their beginning."""
+        """A topic that the job has not read starts at the job's `start`; later partitions start at their beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
         fresh = []
         for partition in new:

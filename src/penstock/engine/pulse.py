@@ -1,4 +1,4 @@
-"""Signs of life of a job's work, for the claims of its process.
+"""Reports progress of a job's work to the claims of its process.
 
 The work hangs if for `claims.work_timeout` no round begins, no named step is reached and no Spark task of the job ends.
 A Spark job may run for hours: the thread that waits for it is silent, but its tasks end one after another. Other calls
@@ -20,15 +20,15 @@ from penstock.spark.failures import SPARK_ERRORS
 
 LOOK_SECONDS = 5.0
 """How often the progress of Spark jobs is read."""
-GONE = (*SPARK_ERRORS, AttributeError)
+STOPPED = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 
 Progress = Callable[[], Hashable]
-"""States how far the work is: another answer than the last one is a sign of life."""
+"""States how far the work is: a value that differs from the last one is progress."""
 
 
 def with_signs(environment: Environment, claims: Claims) -> Environment:
-    """The environment whose every step is a sign of life."""
+    """The environment whose every step counts as progress."""
 
     def at_step(step: str) -> None:
         claims.working()
@@ -38,7 +38,7 @@ def with_signs(environment: Environment, claims: Claims) -> Environment:
 
 
 class Pulse:
-    """A thread that looks at the progress of a job's work while the job's own thread waits; a context manager."""
+    """A thread that checks the progress of a job's work while the job's own thread waits; a context manager."""
 
     def __init__(self, progress: Progress, working: Callable[[], None], look_seconds: float = LOOK_SECONDS) -> None:
         self._progress = progress
@@ -49,7 +49,7 @@ class Pulse:
         self._thread = threading.Thread(name="pulse", target=self._look_repeatedly, daemon=True)
 
     def look(self) -> None:
-        """Compare the progress with that of the last look."""
+        """Report progress if it changed since the last call."""
         progress = self._progress()
         if progress != self._last:
             self._last = progress
@@ -71,7 +71,7 @@ class Pulse:
 class SparkProgress:
     """The progress of the Spark jobs of one thread's present turn, without those of other threads.
 
-    Each turn has a name of its own, because Spark remembers a thousand jobs under one.
+    Each turn has its own Spark job group, because Spark keeps only a thousand jobs per group.
     """
 
     def __init__(self, job: str) -> None:
@@ -80,7 +80,7 @@ class SparkProgress:
         self._spark: SparkSession | None = None
 
     def follow(self, spark: SparkSession) -> SparkSession:
-        """Look at this session from now on; called by the thread that uses it."""
+        """Track this session from now on; called by the thread that uses it."""
         self._spark = spark
         self.begin_turn()
         return spark
@@ -90,7 +90,7 @@ class SparkProgress:
         if self._spark is None:
             return
         self._turns += 1
-        with suppress(*GONE):
+        with suppress(*STOPPED):
             self._spark.sparkContext.setJobGroup(self._group, self._group)
 
     def __call__(self) -> Hashable:
@@ -101,7 +101,7 @@ class SparkProgress:
             tracker = self._spark.sparkContext.statusTracker()
             infos = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self._group)]
             stages = [tracker.getStageInfo(number) for info in infos if info is not None for number in info.stageIds]
-        except GONE:
+        except STOPPED:
             return None
         ended = [
             (stage.stageId, stage.numCompletedTasks, stage.numFailedTasks) for stage in stages if stage is not None

@@ -1,4 +1,4 @@
-"""Replay: quarantined records through the job as it is now; those that fit land once, the others stay (RULES Q2).
+"""Replay: decode quarantined records with the current job; valid ones land once, the others stay (RULES Q2).
 
 A run has a number and four steps, each of which can be the last before a crash:
 
@@ -7,7 +7,7 @@ A run has a number and four steps, each of which can be the last before a crash:
     3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
     4. remove     the same offsets from quarantine, with the same number
 
-After a crash before 3 there are staged files that no commit names; after 3, step 1 of the next process removes.
+A crash before 3 leaves staged files that no commit names; after 3, step 1 of the next process removes the rows.
 Steps 2 and 3 are those of the kind of table (`replay_target` of each kind).
 """
 
@@ -113,7 +113,7 @@ class _Replay(Generic[F]):
     def _pass(self, quarantine: DeltaLog) -> None:
         """Replay every selected record once.
 
-        The number is read before the quarantine: if another replay commits later, ours is refused.
+        The number is read before the quarantine: if another replay commits later, this one is refused.
         """
         done = self.report
         self.report = ReplayReport(done.runs, done.finished, done.replayed)

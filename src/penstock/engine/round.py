@@ -1,7 +1,6 @@
 """One round of a job: claim, plan, write, commit, mirror, whatever its log and its kind of table.
 
-Nothing is kept between rounds but caches. Chores of the table alternate with new batches, so that neither holds the
-other up.
+Rounds share only caches. Chores of the table alternate with new batches, so that neither delays the other.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock.tables.registry import kind_of
 Ends: TypeAlias = Mapping[Partition, int] | None
 """Where a bounded run stops; None: nowhere."""
 REPEATS_MAX = 2
-"""Of work that changed nothing: another process may have done it, but not several times in a row."""
+"""How often work may change nothing: another process may have done it, but not several times in a row."""
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record until the first commit shows the real size."""
 
@@ -235,7 +234,7 @@ class Rounds(Generic[S]):
         return PartitionInput(partition, position, bounds, self.cache.waiting_since.get(partition))
 
     def _count_waiting_anew(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
-        """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""
+        """Records after a slice that reached the end arrived after the plan: their wait starts at the plan."""
         for piece in batch.slices:
             if piece.end == bounds[piece.partition].end:
                 self.cache.ended.add(piece.partition)
@@ -244,15 +243,15 @@ class Rounds(Generic[S]):
     # commit
 
     def commit(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
-        """Land what is still ours of a batch: claims may have been lost while it was written."""
-        ours = self._still_ours(batch, tokens)
-        if not ours.slices or (not self.table.divisible and len(ours.slices) < len(batch.slices)):
+        """Commit the slices of a batch that this process still owns: claims may have been lost while it was written."""
+        owned = self._still_owned(batch, tokens)
+        if not owned.slices or (not self.table.divisible and len(owned.slices) < len(batch.slices)):
             return Outcome(None)
-        self._check_log(ours, staged.marks)
-        landed = self.table.land(ours, tokens, staged)
+        self._check_log(owned, staged.marks)
+        landed = self.table.land(owned, tokens, staged)
         if landed.outcome.version is not None:
-            self._report_landed(ours, landed, staged.staged_at)
-        self._handle_refusals(landed.outcome.refused, len(ours.slices))
+            self._report_landed(owned, landed, staged.staged_at)
+        self._handle_refusals(landed.outcome.refused, len(owned.slices))
         return landed.outcome
 
     def _report_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
@@ -285,7 +284,7 @@ class Rounds(Generic[S]):
                 hint="stop the other process; with `claims: static` a job has one process",
             )
 
-    def _still_ours(self, batch: Batch, tokens: Tokens) -> Batch:
+    def _still_owned(self, batch: Batch, tokens: Tokens) -> Batch:
         """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
         kept = []
         for piece in batch.slices:
@@ -356,7 +355,7 @@ def open_rounds(
     refuse_unshared(job, spark.sparkContext.master)
     with ExitStack() as opened:
         log = opened.enter_context(closing(open_log(job)))
-        # The log has to answer first: without one no table is created.
+        # The log has to answer first: no table is created for a missing log.
         log.partitions()
         rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
         opened.pop_all()

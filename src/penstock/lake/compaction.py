@@ -54,7 +54,7 @@ class Merged(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class Limit(Generic[T]):
-    """How much may lie together; it is passed by one item at most, a `firm` one by none."""
+    """How much a group may hold; its last item may exceed it, but never a `firm` limit."""
 
     weight: Callable[[T], int]
     most: int
@@ -82,7 +82,7 @@ def gather(items: Iterable[T], *limits: Limit[T]) -> Iterator[tuple[T, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
-    """How much one compaction takes on; by default everything that is small."""
+    """How much one compaction merges; by default all small files."""
 
     alike_min: int | None = None
     """Only files of about one size, if there are so many: a row is then written again once for every eightfold growth
@@ -108,7 +108,7 @@ class CompactionLimits:
         return groups
 
     def after(self, size_bytes: int) -> CompactionLimits:
-        """What is left of it."""
+        """The limits that remain after so many bytes."""
         return self if self.bytes_max is None else replace(self, bytes_max=self.bytes_max - size_bytes)
 
 
@@ -116,7 +116,7 @@ EVERYTHING = CompactionLimits()
 
 
 def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[CompactionGroup[F]]:
-    """Neighbours together, until they have the size that is aimed at; a file that is alone is in no group."""
+    """Groups of neighbouring files up to the target size; a single file is in no group."""
     size: Limit[F] = Limit(lambda file: file.size_bytes, target_bytes)
     return (CompactionGroup(neighbours) for neighbours in gather(files, size, *limits) if len(neighbours) > 1)
 
@@ -164,7 +164,7 @@ def merge_files(
 
 
 class OneFile:
-    """A sink that is one file; `words` are the metadata of its footer."""
+    """A sink that is one file; `metadata` is that of its footer."""
 
     def __init__(
         self,
@@ -173,12 +173,12 @@ class OneFile:
         schema: pa.Schema,
         compression: str,
         row_group_bytes_max: int,
-        words: Mapping[str, str],
+        metadata: Mapping[str, str],
     ) -> None:
         self._file = ParquetFile(storage, path, schema, compression)
         self._schema = schema
         self._row_group_bytes_max = row_group_bytes_max
-        self._words = words
+        self._metadata = metadata
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
@@ -190,7 +190,7 @@ class OneFile:
 
     def finish(self) -> tuple[StagedFile, ...]:
         self._write_waiting()
-        self._file.note(self._words)
+        self._file.note(self._metadata)
         footer = self._file.complete()
         return (StagedFile("", 0, self._file.path, footer.num_rows, self._file.size_bytes),)
 

@@ -83,10 +83,10 @@ class Proposal:
     stamps: Mapping[str, str] = field(default_factory=dict)
     """Partition columns that the commit itself fills in: with the number of this name, as of the version it follows."""
     files: tuple[StagedFile, ...] = ()
-    """Those that belong to the batch as a whole and not to one slice."""
+    """Files of the batch as a whole, not of one slice."""
     removes: tuple[RemovedFile, ...] = ()
     rows: int = 0
-    """Those that the batch committed to other logs; only the history shows them."""
+    """Rows that the batch committed to other logs; only the history shows them."""
     whole: bool = False
     """Whether a refusal of one part refuses them all."""
 

@@ -30,7 +30,7 @@ class CompactReport:
     commits: int = 0
     dropped: int = 0
     left: int = 0
-    """Groups beyond the bytes that this compaction was to take on."""
+    """Groups beyond the byte limit of this compaction."""
     failed: tuple[str, ...] = ()
     """Types that could not be compacted, each with the reason; the others were."""
 

@@ -27,7 +27,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     deferred: int = 0
     """Of an export: read, and left to a type that lags; it goes down as the type catches up."""
     vanished: int = 0
-    """Of the deferred, those that the log no longer had when their type came back for them."""
+    """Of the deferred, those that the log no longer had when their type caught up."""
     restored: int = 0
     """Of an export: counted by the logs of its types before its job log was restored."""
 
@@ -40,12 +40,12 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def accounted(self) -> int:
-        """Records of which the table states what became of them."""
+        """Records that the table accounts for."""
         return self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
 
     @property
     def unaccounted(self) -> int:
-        """Records of which it does not; negative if more are accounted for than were read."""
+        """Records read but not accounted for; negative if more are accounted for than were read."""
         return self.read + self.restored - self.accounted
 
     @property
@@ -105,9 +105,9 @@ class Numbers:
 
     sums: Mapping[str, int] = field(default_factory=dict)
     peaks: Mapping[str, int] = field(default_factory=dict)
-    """These never fall (RULES W4)."""
+    """Values that never decrease (RULES W4)."""
     latest: Mapping[str, int] = field(default_factory=dict)
-    """These replace what was there."""
+    """Values that replace the earlier ones."""
 
     def on(self, before: Mapping[str, int]) -> dict[str, int]:
         sums = {name: before.get(name, 0) + number for name, number in self.sums.items()}
@@ -126,7 +126,7 @@ class DeltaPartition:
     quarantine_mark: int | None = None
     mark: EpochMark | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """Those that the table keeps beyond these (`TablePlace.numbers`), as far as it has them."""
+    """The further numbers that the table keeps (`TablePlace.numbers`), if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class DeltaState:
     version: int
     partitions: Mapping[Partition, DeltaPartition]
     fingerprints: Mapping[str, int | None]
-    """Per topic, the fingerprint of the topic id that the positions belong to; None for a topic never seen."""
+    """Per topic, the fingerprint of the topic id that the positions belong to; None for a topic that was never read."""
 
     def of(self, partition: Partition) -> DeltaPartition:
         return self.partitions.get(partition, DeltaPartition())

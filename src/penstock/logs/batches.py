@@ -13,14 +13,14 @@ ROWS_MAX = 100_000
 RECORD_BYTES_MAX = 1024 * 1024
 """Kafka's own limit, for topics whose configuration may not be read."""
 SPARK_ROWS_MIN, SPARK_ROWS_MAX = 16, 10_000
-"""Of the batches that Spark cuts: fewer would cost more than they bound."""
+"""Bounds of the rows in a Spark batch: smaller batches would cost more than they save."""
 _SKEW = 16
-"""A batch whose records are all as large as the topic allows may be so many times too large, no more."""
+"""How many times too large a batch may be whose records are all as large as the topic allows."""
 _MARK = b"penstock.epoch_mark"
 
 
 def mark_batch(schema: pa.Schema, topic: str, partition: int, mark: EpochMark) -> pa.RecordBatch:
-    """A batch without rows, which shows after the records of a piece what the last of them was."""
+    """A batch without rows that follows the records of a piece and carries the mark of the last one."""
     text = json.dumps([topic, partition, mark.end, mark.epoch])
     return pa.RecordBatch.from_pylist([], schema.with_metadata({_MARK: text}))
 
@@ -52,7 +52,7 @@ def gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.R
 
 
 def _parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The batch in halves of halves until each part is small enough; parts share its memory."""
+    """The batch, halved until each part is small enough; parts share its memory."""
     if batch.num_rows < 2 or batch.nbytes <= bytes_max:
         if batch.num_rows:
             yield batch

@@ -1,4 +1,4 @@
-"""A log as every step sees it: partitions, slices and batches, and what is asked of a log. Ranges are half-open."""
+"""The interface of a log, with its partitions, slices and batches. Ranges are half-open."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.errors import TransientError, UserError
 from penstock.job.spec import StartAt
 
 Offsets = npt.NDArray[np.int64]
-Told = Callable[[int], None]
-"""Hears how many more offsets of a range are done."""
+OffsetProgress = Callable[[int], None]
+"""Called with the number of further offsets of a range that were read."""
 
 PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
@@ -79,7 +79,7 @@ class Batch:
     id: str
     slices: tuple[Slice, ...]
     flush: bool = False
-    """Whether everything is due with it: a bounded run, or a shutdown."""
+    """Whether it takes all unread records: a bounded run, or a shutdown."""
     read_to_end_at: Mapping[Partition, float] = field(default_factory=dict, compare=False)
     """The partitions whose slice ends where the log ended, with the clock just before the log was asked for its end."""
 
@@ -102,14 +102,14 @@ class LostTail:
 
 @dataclass(frozen=True, slots=True)
 class ShowReport:
-    """What became of the positions: those that moved the group, and why others did not; equal ones are in neither."""
+    """The positions that moved the group's offsets, and why others did not; unchanged ones are in neither."""
 
     moved: Mapping[Partition, int] = field(default_factory=dict)
     refused: Mapping[Partition, str] = field(default_factory=dict)
 
 
 class SliceShrankError(TransientError):
-    """Retention took offsets of a slice between plan and read: plan again (RULES P2)."""
+    """Retention deleted offsets of a slice between plan and read: plan again (RULES P2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Piece:
 
 
 class Source(Protocol):
-    """What tasks read, sent to them as it is: turns the numbers of pieces into Arrow batches of their records.
+    """Reads in Spark tasks: turns the numbers of pieces into Arrow batches of their records.
 
     After the records of a piece a batch without rows may show the mark of the last one (`logs.batches.mark_batch`).
     """
@@ -172,7 +172,7 @@ class Log(Protocol):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The records of `[start, end)` as tasks get them; raises `SliceShrankError` if the log lost some of them."""
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         """The offsets of all records in `[start, end)`, ascending; what retention takes meanwhile may be absent."""
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
@@ -191,7 +191,7 @@ class Log(Protocol):
         """The positions that tools see now; a partition without one is absent."""
 
     def close(self) -> None:
-        """Let go of connections; the log cannot be used afterwards."""
+        """Close connections; the log cannot be used afterwards."""
 
 
 def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Partition, bounds: Bounds) -> int:
@@ -213,7 +213,7 @@ def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Pa
 
 
 def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
-    """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
+    """Cut the slices so that even few of them keep every core busy; a small slice stays whole."""
     total = sum(slice_.end - slice_.read_from for slice_ in slices)
     pieces = []
     for slice_ in slices:

@@ -71,13 +71,13 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named invariant: the result in words, and what was not checked."""
+    """One named invariant: the result as text, and what was not checked."""
 
     name: str
     detail: str
     violated: bool
     violation: Violation | None = field(default=None, kw_only=True)
-    """The first that has an offset."""
+    """The first violation that has an offset."""
     unproven: Sequence[Unproven] = field(default=(), kw_only=True)
     warnings: Sequence[str] = field(default=(), kw_only=True)
     facts: Mapping[str, int] = field(default_factory=dict, kw_only=True)

@@ -1,4 +1,4 @@
-"""The frame of a verification, the same for every kind of table (I2, I3).
+"""The checks of a verification that are the same for every kind of table (I2, I3).
 
 The order: the table by itself (totals, slices, rows), then the places of its rows (offsets), then the log (bounds,
 records), then values. Nothing is written. A job may run meanwhile: one version of the table is checked.
@@ -64,7 +64,7 @@ def prove(
 
 
 def _check_rows(subject: Subject) -> Check:
-    """As many rows as were written are there, in files that are as they were committed."""
+    """The table has as many rows as were written, in files that are as they were committed."""
     faults = [*(fault for source in subject.sources for fault in source.faults), *subject.faults]
     table = sum(source.rows for source in subject.sources)
     for source in subject.sources:
@@ -259,7 +259,7 @@ class OffsetJoin:
 
     def check_records(self) -> Check:
         """Whether the records that the log still has are those that the table read, and has."""
-        violations, records, gone = set(self._log_violations), 0, 0
+        violations, records, deleted = set(self._log_violations), 0, 0
         for count in (count for count in self._counts if count.partition in self._log_first):
             span, read = count.span, count.span.totals.read
             fewer = count.records < read and count.partition.topic not in self._compacted
@@ -267,9 +267,9 @@ class OffsetJoin:
             if (more or fewer) and span.read_from >= self._log_first[count.partition]:
                 violations.add(count.violation(ViolationKind.NOT_COUNTED))
             records += count.records
-            gone += max(0, min(self._log_first[count.partition], span.end) - span.start)
+            deleted += max(0, min(self._log_first[count.partition], span.end) - span.start)
         first = self._first_sure(violations)
-        by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
+        by_totals = f"; {deleted} older offsets are no longer in the log: proved by totals and rows" if deleted else ""
         compacted = sorted(self._compacted & {count.partition.topic for count in self._counts})
         return Check(
             "records",
@@ -277,7 +277,7 @@ class OffsetJoin:
             bool(first),
             violation=first,
             warnings=[f"{topic} is compacted: its log may have fewer records than were read" for topic in compacted],
-            facts={"records": records, "offsets_gone": gone},
+            facts={"records": records, "offsets_deleted": deleted},
         )
 
     def _first_sure(self, violations: Iterable[Violation]) -> Violation | None:

@@ -1,6 +1,6 @@
 """The numbers of a table: totals, slices of its commit history and positions, against each other and against the log.
 
-Pure, but for `read_log`.
+Pure, except for `read_log`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 
 @dataclass(frozen=True, slots=True)
 class CommittedSlice:
-    """Offsets `[start, end)` with what became of them by the history of the table."""
+    """Offsets `[start, end)` with their counts by the history of the table."""
 
     start: int
     end: int
     totals: Totals
     version: int | None = 0
-    """None for several slices that history has forgotten: only the sum of their counts is known."""
+    """None for several slices that are no longer in the history: only the sum of their counts is known."""
 
     @property
     def read_from(self) -> int:
-        """The offsets below are a gap; where the gaps of forgotten slices lie is not known."""
+        """The offsets below are a gap; where the gaps of expired slices lie is not known."""
         return self.start if self.version is None else self.start + self.totals.gap
 
     @property
     def gap_within(self) -> int:
-        """How many offsets beyond `read_from` are gaps: any of them."""
+        """How many offsets beyond `read_from` are gaps; which ones is unknown."""
         return self.totals.gap - (self.read_from - self.start)
 
     @property
@@ -86,7 +86,7 @@ def _check(
     detail: str,
     facts: Mapping[str, int],
 ) -> Check:
-    """An invariant of every partition; `detail` is what holds."""
+    """Check an invariant of every partition; `detail` is the text if it holds."""
     faults = {partition: fault for partition, state in sorted(states.items()) if (fault := fault_of(partition, state))}
     wrong = "; ".join(f"{partition}: {text}" for partition, (_, text) in faults.items())
     first = earliest(violation for violation, _ in faults.values())
@@ -95,13 +95,13 @@ def _check(
 
 def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
     totals, origin, position = state.totals, state.origin, state.position
-    left = totals.unaccounted
+    missing = totals.unaccounted
     if position is None or origin is None:
         text = "has no position or no origin"
     elif position - origin != totals.offsets:
         text = f"[{origin}, {position}) has {position - origin} offsets, {totals.offsets} counted"
-    elif left:
-        text = f"{totals.read} read, {abs(left)} {'unaccounted for' if left > 0 else 'too many accounted for'}"
+    elif missing:
+        text = f"{totals.read} read, {abs(missing)} {'unaccounted for' if missing > 0 else 'too many accounted for'}"
     elif not 0 <= totals.replayed <= totals.quarantined:
         text = f"{totals.replayed} replayed of {totals.quarantined} quarantined"
     else:
@@ -128,15 +128,15 @@ def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState
         if piece.totals.offsets != piece.end - piece.start or not piece.totals.conserved:
             text = f"the counts of version {piece.version} do not add up over [{piece.start}, {piece.end})"
             return violation_at(partition, piece.start, ViolationKind.NOT_COUNTED, piece.end), text
-    rest, before = _rest(state, slices), slices[0].start - state.origin
-    negative = min(getattr(rest, name) for name in _COUNTED) < 0
-    if rest.offsets != before or not rest.conserved or negative or (not before and rest != Totals()):
-        text = f"the retained slices and the totals differ by {rest}, with {before} offsets before the slices"
+    older, before = _older_totals(state, slices), slices[0].start - state.origin
+    negative = min(getattr(older, name) for name in _COUNTED) < 0
+    if older.offsets != before or not older.conserved or negative or (not before and older != Totals()):
+        text = f"the retained slices and the totals differ by {older}, with {before} offsets before the slices"
         return violation_at(partition, state.origin, ViolationKind.NOT_COUNTED, state.position), text
     return None
 
 
-def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+def _older_totals(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
     """What the totals hold beyond the retained slices."""
     retained = sum((piece.totals for piece in slices), Totals())
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
@@ -151,12 +151,12 @@ def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tup
         return ()
     slices = () if _slices_fault(slices_of, partition, state) else slices_of.get(partition, ())
     end = slices[0].start if slices else state.position
-    forgotten = CommittedSlice(state.origin, end, _rest(state, slices), None)
+    forgotten = CommittedSlice(state.origin, end, _older_totals(state, slices), None)
     return tuple(slices) if slices and end == state.origin else (forgotten, *slices)
 
 
 UNKNOWN_TOPIC = "?"
-"""Stands for a topic whose name the table has forgotten: only its id is left in the positions."""
+"""Stands for a topic whose name is unknown: the positions hold only its id."""
 
 _POSITION = re.compile(r"(?P<job>.+)/(?P<topic_id>[^/#]+)/(?P<number>\d+)(?:#(?P<what>[a-z_]+))?")
 _TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
@@ -164,7 +164,7 @@ _TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
 
 @dataclass(frozen=True)
 class TopicIncarnations:
-    """The partitions of topics as they are, and of earlier topics of the same name that were recreated since."""
+    """The partitions of current topics, and of earlier incarnations of them."""
 
     current: tuple[Partition, ...]
     retired: tuple[Partition, ...] = ()
@@ -229,7 +229,7 @@ class LogFacts:
     bounds: Mapping[Partition, Bounds]
     new: Sequence[Partition] = ()
     lost: Sequence[LostTail] = ()
-    """Records that were read and that the log, by its leader epochs, does not have any more."""
+    """Records that were read and that the log, by its leader epochs, no longer has."""
     silent: frozenset[Partition] = frozenset()
     """Partitions whose leaders show no epoch to compare that of the last record with."""
 
@@ -256,7 +256,7 @@ def read_log(log: Log, incarnations: TopicIncarnations, states: States | None = 
 def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) -> Check:
     """The positions lie within the log, and the log is the one that they belong to (RULES P3).
 
-    A log that was cut and grew again past a position is recognized by its leader epochs, where the table keeps one.
+    Leader epochs, where the table keeps one, reveal a log that was truncated and grew again past a position.
     """
     texts: list[str] = []
     violations: list[Violation] = []

@@ -35,7 +35,7 @@ SAMPLE_RECORDS = 10_000
 OFFSETS_PER_PASS_MAX = 8_000_000
 
 Progress = Callable[[str, int, int], None]
-"""Receives what is read, and how many of how many are done."""
+"""Called with the step, how many items are done, and their total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class DataFile:
     rows: int | None
     size_bytes: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
-    """As the log of the table spells them."""
+    """As spelled in the log of the table."""
     staged_as: str | None = None
     """The name under which a file was staged that has another one now."""
     offsets: tuple[int, int] | None = None
@@ -121,7 +121,7 @@ class DataFile:
 
     @property
     def topic_id(self) -> str | None:
-        """Of all of its rows, if it holds those of one slice."""
+        """The topic id of all its rows, if they are those of one slice."""
         name = parse_staged_name(self.staged_as or self.path)
         return None if name is None else name.topic_id
 
@@ -135,9 +135,9 @@ class RowSource:
     place: PlaceColumns | None
     """None: rows do not carry their place."""
     schema: pa.Schema
-    """Of the files: without the columns that are partition values."""
+    """The schema of the files: without the columns that are partition values."""
     name: str = ""
-    """Of the type; empty for the only table of a job."""
+    """The name of the type; empty for the only table of a job."""
     ends: Mapping[Partition, int] | None = None
     """Positions of a type that may lag behind those of the job; None: those of the job."""
     faults: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ def table_source(table: DeltaLog, place: PlaceColumns | None) -> RowSource:
 
 
 def quarantine_source(job: JobSpec, url: str, table: DeltaLog | None, pending: Sequence[DataFile]) -> RowSource:
-    """The job's rows in quarantine, with `pending` files that it has yet to take (RULES Q1).
+    """The job's rows in quarantine, with `pending` files that are not yet appended (RULES Q1).
 
     `url` is where the quarantine of the job lies, also while it has no table.
     """
@@ -287,7 +287,7 @@ def staged_files(stage: Stage, records: Iterable[pa.RecordBatch]) -> Iterator[tu
 
 @dataclass(frozen=True)
 class Subject:
-    """One version of the table or tables of a job, as its kind gives it to be checked."""
+    """One version of the table or tables of a job, as its kind describes it for the checks."""
 
     job: JobSpec
     version: int
@@ -358,7 +358,7 @@ class Subject:
         others = self.incarnations.other_ids
         if number is None or (topic_id is None and topic is None and others):
             return NoPartition.NO_PLACE
-        # Any topic may have had an incarnation whose name is forgotten.
+        # Any topic may have had an incarnation whose name is unknown.
         fitting = [
             partition
             for partition in self._by_number.get(number, ())

@@ -40,7 +40,7 @@ OFFSETS_PER_PASS_MAX = 250_000
 BLOCK_RECORDS = 250
 """A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
 RAW = pa.schema([QUARANTINE_SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")])
-"""What of a quarantined record must be as it is in the log."""
+"""The fields of a quarantined record that must be as in the log."""
 
 PlaceRanges = Mapping[Partition, Ranges]
 
@@ -60,7 +60,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
     if isinstance(rewrite, Unproven):
         return Check("values", "not compared", False, unproven=[rewrite])
     ranges: dict[Partition, tuple[int, int]] = {}
-    left: list[Unproven] = []
+    unproven: list[Unproven] = []
     for partition, (origin, position) in subject.ranges.items():
         retained = bounds.get(partition, Bounds(position, position))
         lo, hi = max(origin, retained.first), min(position, retained.end)
@@ -68,7 +68,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
             ranges[partition] = (lo, hi)
         if origin < position and lo > subject.spans[partition][0].read_from:
             what = f"{partition}: the values of rows below offset {lo}: the log no longer has their records"
-            left.append(Unproven(what, "compare values within the topic's retention"))
+            unproven.append(Unproven(what, "compare values within the topic's retention"))
     total = sum(hi - lo for lo, hi in ranges.values())
     join = ValueJoin(subject, rewrite, log)
     passes: Iterable[PlaceRanges] = [sampled(ranges, sample)]
@@ -83,7 +83,7 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         return Check("values", f"rows cannot be read or decoded: {error}", True)
     if join.unplaced:
         what = f"the values of {join.unplaced} rows without a place in one incarnation of their topic"
-        left.append(Unproven(what, "verify between recreating a topic and the next compaction"))
+        unproven.append(Unproven(what, "verify between recreating a topic and the next compaction"))
     first = earliest(join.violations)
     share = "all" if sample.records is None else f"a sample of {join.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {join.rows} rows are what their records give"
@@ -94,8 +94,8 @@ def check_values(subject: Subject, depth: Depth, log: Log, bounds: Mapping[Parti
         equal if first is None else f"{first}; {join.altered} in all",
         first is not None,
         violation=first,
-        unproven=left if all_requested else [],
-        warnings=[] if all_requested else [f"not compared: {question.what}" for question in left],
+        unproven=unproven if all_requested else [],
+        warnings=[] if all_requested else [f"not compared: {question.what}" for question in unproven],
         facts={"compared": join.records, "of_offsets": total, "seed": sample.seed},
     )
 

@@ -1,7 +1,7 @@
 """Replay: records of the quarantine in runs of a bounded size, the record of a run, and its removal (RULES Q2).
 
-The data commit of run N is the truth. The removal from quarantine follows from it alone, so any process can do it any
-number of times, while the quarantine's own number is lower. `engine.replay` has the steps of a run.
+The data commit of run N decides. The removal from quarantine follows from it alone, so any process can repeat it while
+the quarantine's own number is lower. `engine.replay` has the steps of a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGINGS_MAX = 20
 _KIND = "replay"
 
 F = TypeVar("F")
-"""What a staged run hands to its commit."""
+"""The staged result that a run passes to its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Runs(Protocol):
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
 
-    def owed(self, removed: int) -> Iterable[int]:
+    def unfinished(self, removed: int) -> Iterable[int]:
         """The runs whose rows may still be in a quarantine from which `removed` was the last run to be removed."""
 
     def find(self, number: int) -> ReplayRun | None: ...
@@ -78,7 +78,7 @@ class TableRuns:
     def last(self) -> int:
         return run_number(self.data)
 
-    def owed(self, removed: int) -> Iterable[int]:
+    def unfinished(self, removed: int) -> Iterable[int]:
         return range(removed + 1, self.last() + 1)
 
     def find(self, number: int) -> ReplayRun | None:
@@ -117,7 +117,7 @@ def finish_replay(runs: Runs, quarantine: DeltaLog | None) -> int:
     if quarantine is None:
         return 0
     removed = 0
-    for number in runs.owed(run_number(quarantine)):
+    for number in runs.unfinished(run_number(quarantine)):
         run = runs.find(number)
         if run is None:
             raise InvariantError(

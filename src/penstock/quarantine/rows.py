@@ -33,7 +33,7 @@ class QuarantineEntry:
     quarantined_at: datetime
     error: str
     size_bytes: int | None
-    """Of the value; None for a tombstone."""
+    """The size of the value; None for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def read_file(table: DeltaLog, file: ActiveFile, columns: Sequence[str] | None =
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
         names = [name for name in parquet.schema_arrow.names if name in schema.names]
         for group in range(parquet.num_row_groups):
-            # Without threads of Arrow, also for reading ahead: one that has not ended aborts a short command at exit.
+            # No Arrow threads, also none for read-ahead: one that still runs at exit aborts a short command.
             rows = parquet.read_row_group(group, columns=names, use_threads=False)
             yield pa.Table.from_batches([fit_columns(batch, schema) for batch in rows.to_batches()], schema)
 

@@ -32,7 +32,7 @@ _MARK = "#quarantine"
 
 
 class QuarantineGoneError(UserError):
-    """Quarantined records were deleted, and only their files can bring them back."""
+    """Quarantined records were deleted; only restoring their files recovers them."""
 
     def __init__(self, job: str, url: str, losses: Sequence[str]) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ def listed_marks(data: DeltaLog, log: str = "") -> dict[str, int]:
 
 
 def open_quarantine(job: JobSpec, url: str, environment: Environment | None = None) -> DeltaLog | None:
-    """The quarantine table of a job, or None while there never was a bad record."""
+    """The quarantine table of a job, or None before the first bad record."""
     return find_table(TablePlace(path=url, storage_options=job.table.storage_options), job.name, environment)
 
 
@@ -129,7 +129,7 @@ class Quarantine:
         self._table: DeltaLog | None = None
 
     def table(self) -> DeltaLog | None:
-        """The quarantine table, or None while there never was a bad record."""
+        """The quarantine table, or None before the first bad record."""
         if self._table is None:
             self._table = open_quarantine(self._job, self.url, self._environment)
         return self._table
@@ -146,12 +146,12 @@ class Quarantine:
         )
 
     def append_missing(self, data: DeltaLog, partitions: Iterable[Partition], log: str = "") -> None:
-        """Append what earlier commits to `data`, as it is loaded, list and no process appended.
+        """Append the files that earlier commits to `data`, as loaded, list and no process has appended.
 
-        Raises `QuarantineGoneError`, and appends nothing, if a listed file does not exist any more.
+        Raises `QuarantineGoneError`, and appends nothing, if a listed file no longer exists.
         """
         keys = {place: quarantine_key(data.job, place, log) for place in partitions}
-        state = data.known_state(keys)
+        state = data.cached_state(keys)
         marks = {key: state.of(place).quarantine_mark or 0 for place, key in keys.items()}
         if not keys_behind(self.table(), marks):
             return
@@ -212,7 +212,7 @@ def discard(job: JobSpec, listings: Listings | None, environment: Environment, d
     """Discard all quarantined records of the job in one commit to the quarantine; the data is only read.
 
     Afterwards what the table's commits listed counts as appended, also records that were deleted with the folder of the
-    quarantine. A crash leaves everything as it was, or all of it done. Without listings there is no table.
+    quarantine. A crash leaves everything as it was, or all of it done. No `listings`: there is no table.
     """
     if listings is None:
         return DiscardReport()

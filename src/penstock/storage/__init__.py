@@ -1,4 +1,4 @@
-"""One port for object stores and local folders."""
+"""One interface for object stores, HDFS and local folders."""
 
 from penstock.storage.failures import NotFoundError
 from penstock.storage.files import Writer

@@ -1,4 +1,4 @@
-"""Errors of stores as Penstock errors that say what to do next."""
+"""Errors of stores as Penstock errors with a hint what to do next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def translate_errors(path: str) -> Iterator[None]:
 
 def failure_of(error: Exception, path: str) -> PenstockError:
     """The Penstock error for one of a store, of the operating system or of an invalid path."""
-    # What follows is a dump of the store's own structures, with nothing for a person in it.
+    # What follows is a dump of the store's own structures, which helps no user.
     detail = str(error).split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX]
     number = error.errno if isinstance(error, OSError) and error.errno is not None else _number_in(_OS_ERROR, error)
     status = _number_in(_HTTP_STATUS, error)

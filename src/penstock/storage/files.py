@@ -59,27 +59,27 @@ class Writer:
         sink.write(data)
 
     def flush(self) -> None:
-        """Nothing: an object store has no half object to show, and a local file is flushed when it closes."""
+        """Does nothing: an object store shows no partial object, and a local file is flushed when it closes."""
 
     def tell(self) -> int:
         return self._written_bytes
 
     def close(self) -> None:
-        """Complete the object; only now is it certain to be whole. One that could not be written never closes well."""
+        """Complete the object; only now is it certain to be whole. Raises if any write failed."""
         if self._closed:
             return
         self._closed = True
         if self._sink is None:
             return
         if self._failure is not None:
-            # The library would complete what it could write, without a word.
+            # The library would complete what it could write, without an error.
             raise self._failure
         with self._translate(self._path):
             self._sink.close()
         self._sink = None
 
     def abandon(self) -> None:
-        """Let go without completing; what is written afterwards goes nowhere. Never raises."""
+        """Close without completing; later writes are dropped. Never raises."""
         sink, self._sink = self._sink, None
         if isinstance(sink, io.IOBase):
             try:
@@ -90,13 +90,13 @@ class Writer:
 
 
 class LocalWriter(Writer):
-    """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
+    """A file on a disk: once complete it survives a power loss, because a commit is going to name it."""
 
     def _pass_on(self, sink: Sink, data: Any) -> None:
-        """All of it: a disk that is almost full takes a part without an error, which comes with the next attempt."""
-        left = memoryview(data).cast("B")
-        while len(left):
-            left = left[sink.write(left) :]
+        """Write all of it: an almost full disk accepts a part without an error, which comes with the next write."""
+        unwritten = memoryview(data).cast("B")
+        while len(unwritten):
+            unwritten = unwritten[sink.write(unwritten) :]
 
     def close(self) -> None:
         if not self._closed and self._sink is not None:
@@ -106,7 +106,7 @@ class LocalWriter(Writer):
 
 
 def make_durable(path: str) -> None:
-    """Put a file and its name on the disk."""
+    """Make a file and its name durable (fsync)."""
     with translate_errors(path):
         _fsync(path)
         _fsync(os.path.dirname(path))
@@ -123,7 +123,7 @@ def size_on_disk(path: str) -> int | None:
 
 
 def make_name_durable(path: str) -> None:
-    """Put the name of a file on the disk, whose bytes are there already."""
+    """Make the name of a file durable whose bytes are already."""
     with translate_errors(path):
         _fsync(os.path.dirname(path))
 
@@ -177,8 +177,8 @@ class RangeReader(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._size_bytes - self._at)
-        length = left if size is None or size < 0 else min(size, left)
+        remaining = max(0, self._size_bytes - self._at)
+        length = remaining if size is None or size < 0 else min(size, remaining)
         data = self._read_range(self._at, length) if length else b""
         self._at += len(data)
         return data

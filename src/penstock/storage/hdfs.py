@@ -20,7 +20,7 @@ from penstock.storage.port import Entry, Storage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
-"""Of a request to a NameNode that cannot be reached; the library's own 15 take three minutes."""
+"""Attempts for a request to a NameNode that cannot be reached; the library's default of 15 takes three minutes."""
 
 _USER_VARIABLE = "HADOOP_USER_NAME"
 _DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
@@ -59,7 +59,7 @@ class HdfsWriter(Writer):
 class HdfsStorage(Storage):
     """Files below the folder of an `hdfs://` url; Spark tasks get its url and options.
 
-    Small files are written aside, under a hidden name that no listing shows, and renamed when they are whole.
+    Small files are written under a hidden name that no listing shows, and renamed when they are complete.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -114,14 +114,14 @@ class HdfsStorage(Storage):
             with translate_hdfs_errors(self._shown(path)):
                 self._client.rename(aside, self._key(path), True)
         except NotFoundError as error:
-            # The library repeats a request whose answer was lost: it was done, or the folder was taken away.
-            raise TransientError(f"cannot tell whether it was written: {self._shown(path)}") from error
+            # The library repeats a request whose answer was lost: it was done, or the folder was deleted.
+            raise TransientError(f"unknown whether it was written: {self._shown(path)}") from error
         except PenstockError:
             self._drop(aside)
             raise
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        # This only saves the writing: it is the rename that decides.
+        # An optimisation: the rename decides.
         if self.exists(path):
             return False
         aside = self._write_aside(path, data)
@@ -170,7 +170,7 @@ class HdfsStorage(Storage):
             return reader.read_range(start, length)
 
     def _children(self, folder: str) -> Iterator[FileStatus]:
-        """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""
+        """Lists folder by folder: one that is deleted meanwhile ends only its own part of the listing."""
         with translate_hdfs_errors(f"{self._cluster}{folder}"), suppress(FileNotFoundError):
             yield from self._client.list_status(folder, False)
 
@@ -212,7 +212,7 @@ class HdfsStorage(Storage):
         return OutcomeUnknownError(primary, detail=detail, hint="read the name back before acting")
 
     def _drop(self, key: str) -> None:
-        """Remove what is no longer needed; what stays is hidden, or vacuum's."""
+        """Try to remove a temporary file; one that stays is hidden, or left to vacuum."""
         with suppress(*LIBRARY_ERRORS):
             self._client.delete(key, False)
 
@@ -227,7 +227,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _configuration(options: Mapping[str, str]) -> dict[str, str]:
-    """Hadoop's own settings among the options, after the user among them has become that of the process."""
+    """The Hadoop settings among the options; sets the process's HDFS user if they name one."""
     settings = dict(_DEFAULTS)
     for name, value in options.items():
         if name == USER_OPTION:
@@ -242,12 +242,12 @@ def _configuration(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _become(user: str) -> None:
-    """The library reads the name from the environment, whenever it connects: a process is one user."""
+    """Set the HDFS user of this process: the library reads it from the environment whenever it connects."""
     current = os.environ.setdefault(_USER_VARIABLE, user)
     if current != user:
         raise UserError(
             f"this process is the HDFS user {current} already",
-            detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {current}",
+            detail=f"the storage option {USER_OPTION} is {user}, {_USER_VARIABLE} is {current}",
             hint="give only one of them, or the same user in both",
         )
 
@@ -283,7 +283,7 @@ def hdfs_failure(error: Exception, path: str) -> PenstockError:
 
 
 def is_clear(error: Exception) -> bool:
-    """Whether the error says that nothing was done, not even by an earlier request whose answer was lost."""
+    """Whether the error means that nothing was done, not even by an earlier request whose answer was lost."""
     return _java_class(error).endswith(_QUOTA) or isinstance(hdfs_failure(error, ""), UserError)
 
 
@@ -293,5 +293,5 @@ def _java_class(error: Exception) -> str:
 
 
 def _short(error: Exception) -> str:
-    # What follows is Java's stack, with its line ends written out where the text is a value within a value.
+    # What follows is Java's stack trace, whose line ends may be escaped.
     return re.split(r"(?:\n|\\n)(?:\t|\\t)at ", str(error))[0][:_DETAIL_CHARS_MAX]

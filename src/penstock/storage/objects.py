@@ -100,17 +100,17 @@ class ObjectStorage(Storage):
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         names = set(paths)
         if self._is_local:
-            # On a disk asking for each is cheapest.
+            # On a disk one call per file is cheapest.
             asked = {path: size_on_disk("/" + self._key(path)) for path in names}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         result: dict[str, int] = {}
-        for folder, left in by_folder(names).items():
+        for folder, missing in by_folder(names).items():
             # One listing, begun right before the first of the names and ended with the last that is missing.
-            for entry in self._listed(folder, self._key(min(left))[:-1]):
-                if entry.path in left:
-                    left.discard(entry.path)
+            for entry in self._listed(folder, self._key(min(missing))[:-1]):
+                if entry.path in missing:
+                    missing.discard(entry.path)
                     result[entry.path] = entry.size_bytes
-                if not left:
+                if not missing:
                     break
         # Names that a listing spells in another way.
         for path in names - result.keys():
@@ -127,7 +127,7 @@ class ObjectStorage(Storage):
         create = partial(obstore.put, self._store, self._key(path), data, mode="create", use_multipart=False)
         if not self._landed(create, path):
             return False
-        # What was created on a condition has happened for good: after a loss of power the name must not be free.
+        # A conditional put is final: after a power loss the name must not be free again.
         if self._is_local:
             make_durable("/" + self._key(path))
         return True
@@ -154,7 +154,7 @@ class ObjectStorage(Storage):
         return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self._read_range, path)))
 
     def _landed(self, act: Callable[[], object], path: str) -> bool:
-        """Do what depends on a free name; False if it is taken."""
+        """Run a call that requires a free name; False if the name is taken."""
         try:
             act()
         except _TAKEN:
@@ -179,7 +179,7 @@ def open_storage(url: str, options: Mapping[str, str]) -> Storage:
     """The storage at a plain path, `file://`, `s3://`, `gs://`, `abfss://` or `hdfs://` url; nothing is sent yet."""
     scheme = urlsplit(url).scheme.lower()
     if scheme in ("", "file"):
-        # Rooted at `/`: a store with a root of its own insists that the folder is there.
+        # Rooted at `/`: a store with a prefix of its own requires that the folder exists.
         return ObjectStorage(url, LocalStore(), _local_folder(url))
     if scheme in _REMOTE:
         return ObjectStorage(url, _remote_store(url, options), options=options)
@@ -209,7 +209,7 @@ def _remote_store(url: str, options: Mapping[str, str]) -> ObjectStore:
 
 
 def _sorted_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
-    """Store, client and retry options apart: obstore panics on a client option among those of the store."""
+    """Split store, client and retry options: obstore panics on a client option among those of the store."""
     config: dict[str, str] = {}
     client: dict[str, str] = {}
     retry: dict[str, Any] = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX)}

@@ -1,4 +1,4 @@
-"""The interface of storages: what Penstock asks of a folder on a disk or in an object store."""
+"""The interface of storages: a folder on a disk, in HDFS or in an object store."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Storage(Protocol):
         """
 
     def delete(self, path: str) -> None:
-        """Remove; removing what is not there is no error."""
+        """Remove the object if it exists."""
 
     def open_writer(self, path: str) -> Writer:
         """Stream into an object. A local file can be seen half written: use names that no reader looks for yet."""

@@ -40,7 +40,7 @@ class View:
     bounds: Mapping[Partition, Bounds]
     now: float
     record_bytes: float
-    """Of a row in its file, by earlier commits."""
+    """The size of a row in its file, by earlier commits."""
     flush_now: bool = False
     """A bounded run, or a shutdown: all unread records are due."""
     idle: bool = False
@@ -59,7 +59,7 @@ class Chore(Protocol):
 
 
 class Staged(Protocol):
-    """What the write step hands to the commit."""
+    """What the write step passes to the commit."""
 
     @property
     def marks(self) -> Marks:
@@ -76,7 +76,7 @@ class Landed:
 
     outcome: Outcome
     counts: Counts = field(default_factory=Counts)
-    """Of the accepted slices."""
+    """The counts of the accepted slices."""
     files: int = 0
     size_bytes: int = 0
     catch_up: bool = False
@@ -113,7 +113,7 @@ class Table(Protocol[S_contra]):
         """The offset that lag tools see, as of the last state that was read: below it nothing is read again."""
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What is due besides new batches, the most urgent first; chores and batches alternate."""
+        """What is due in addition to new batches, the most urgent first; chores and batches alternate."""
 
     def perform(self, chore: Any) -> None:
         """Do a chore that has no batch."""
@@ -148,7 +148,7 @@ class Writer(Protocol[S]):
 @dataclass(frozen=True, slots=True)
 class CompactRequest:
     target_bytes: int | None = None
-    """None: what the job file says."""
+    """None: that of the job file."""
     all_days: bool = False
     effort: CompactionLimits = EVERYTHING
 
@@ -169,7 +169,7 @@ class ReadRequest:
     keys: Mapping[str, object] = field(default_factory=dict)
     """By column of the key, a value or a list of values."""
     type: str | None = None
-    """Of a table that has several."""
+    """The type, if the table has several."""
 
     def refuse_keys(self, table: str) -> None:
         if self.keys:
@@ -186,13 +186,13 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What was restored; with doubts, nothing was."""
+    """What was restored: nothing if there are doubts."""
 
     doubts: tuple[str, ...] = ()
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Types whose logs were restored, with files and rows."""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Of the job log, by partition."""
+    """The positions of the job log, by partition."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -230,13 +230,13 @@ class Kind(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Those that only this kind has."""
+        """The metrics that only this kind has."""
 
     def meter(self) -> Meter:
-        """How they follow from the events of one job."""
+        """Computes these metrics from the events of one job."""
 
     def summary(self, job: JobSpec) -> str:
-        """A phrase that says what the job writes."""
+        """A phrase for what the job writes."""
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> Writer[Any]:
         """The table, created or extended if required, with the writer of its batches."""

@@ -23,7 +23,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 def failpoint() -> Failpoint | None:
-    """What the environment of this process arms: a step of every job, or of a kind of table."""
+    """The failpoint that an environment variable sets: a step of every job, or of a kind of table."""
     own = [step for kind in KINDS.values() for step in kind.steps]
     return armed(os.environ.get(ENVIRONMENT_NAME, ""), [*STEPS, *own])
 
@@ -47,7 +47,7 @@ def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> li
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[loader.CheckedFile]:
-    """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
+    """Check each file, and that no two of them conflict; a path given twice counts once."""
     return loader.check_jobs(paths, _sections(), SECTIONS, env)
 
 

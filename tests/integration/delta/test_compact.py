@@ -1,4 +1,4 @@
-"""Compaction: fewer files, the same rows, positions and totals, whoever else is writing (RULES C3)."""
+"""Compaction: fewer files, the same rows, positions and totals, whatever other processes write (RULES C3)."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_small_files_become_one_per_day_and_nothing_else_changes(lake: Lake) -> 
     before, version = table.state([ZERO, ONE]), table.version
     assert len(active_paths(table.handle)) == 9
 
-    told: list[tuple[int, int]] = []
-    report = compact(lake.open(), LARGE, lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    report = compact(lake.open(), LARGE, lambda done, total: progress.append((done, total)))
 
     assert (report.files_removed, report.files_added, report.rows, report.commits) == (9, 2, 60, 1)
-    assert told == [(2, 2)]
+    assert progress == [(2, 2)]
     after = lake.open()
     assert after.version == version + 1
     assert len(active_paths(after.handle)) == 2
@@ -93,7 +93,7 @@ def test_groups_end_at_the_target_and_larger_files_stay(local: Lake) -> None:
     assert max(sizes) - min(sizes) < 20
     # Two of the five reach one and a half sizes: two groups, and the fifth is alone.
     groups = group_files(files, int(1.5 * max(sizes)))
-    assert [len(each.files) for each in groups] == [2, 2]
+    assert [len(group.files) for group in groups] == [2, 2]
     oldest_first = [file.modified_at_ms for group in groups for file in group.files]
     assert oldest_first == sorted(oldest_first)
     assert group_files(files, min(sizes)) == ()
@@ -118,7 +118,7 @@ def test_partition_values_of_any_spelling_are_kept(lake: Lake) -> None:
 
 
 def rows_by_the_log(lake: Lake) -> list[tuple[str, int]]:
-    """Day and offset of every row: the day that the log says, the offsets that the file holds."""
+    """Day and offset of every row: the day as in the log, the offsets that the file holds."""
     table = lake.open()
     result = []
     for file in active_files(table.handle):
@@ -210,8 +210,8 @@ def test_outputs_carry_statistics_and_change_no_data_for_streaming_readers(local
     (added,) = [item["add"] for item in actions if "add" in item]
     assert len(removes) == 2
     assert not any(remove["dataChange"] for remove in [*removes, added])
-    assert all(each["partitionValues"] == {"day": "d1"} for each in [*removes, added])
-    assert not any("txn" in each for each in actions)
+    assert all(file["partitionValues"] == {"day": "d1"} for file in [*removes, added])
+    assert not any("txn" in action for action in actions)
     stats = json.loads(added["stats"])
     assert stats["numRecords"] == 25
     assert (stats["minValues"]["offset"], stats["maxValues"]["offset"]) == (0, 24)
@@ -311,7 +311,7 @@ def test_a_commit_whose_response_was_lost_is_recognised(local: Lake) -> None:
 
 
 class LosesAnAnswer(DeltaLog):
-    """The first commit lands, and its caller hears of an error."""
+    """The first commit lands, and its caller gets an error."""
 
     lost = False
 
@@ -384,6 +384,6 @@ def delete_one_row_by_vector(path: str) -> None:
 def _z85(data: bytes) -> str:
     letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     text = ""
-    for (word,) in struct.iter_unpack(">I", data):
-        text += "".join(letters[word // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    for (number,) in struct.iter_unpack(">I", data):
+        text += "".join(letters[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
     return text

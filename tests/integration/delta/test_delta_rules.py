@@ -1,4 +1,4 @@
-"""The rules of the Delta commit, each as the schedule that it closes (RULES C2, C3, C4, C6, C7, C8)."""
+"""The rules of the Delta commit, each with the schedule that it prevents (RULES C2, C3, C4, C6, C7, C8)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_attempt_on_a_version_that_moved_is_refused_by_the_library(lake: Lake
     assert lake.rows() == offsets(ZERO, 0, 10)
 
 
-def test_of_two_that_commit_the_same_slice_one_is_refused(lake: Lake) -> None:
+def test_of_two_commits_of_the_same_slice_one_is_refused(lake: Lake) -> None:
     first = lake.start(ZERO)
     ours, theirs = lake.stage(ZERO, 0, 10), lake.stage(ZERO, 0, 10)
     stale = lake.open(at_step("checked", lambda: commit(first, theirs)))
@@ -123,7 +123,7 @@ def test_of_two_that_commit_the_same_slice_one_is_refused(lake: Lake) -> None:
     assert lake.rows() == offsets(ZERO, 0, 10)
 
 
-def test_a_commit_that_others_always_outrun_gives_up_within_its_bound(local: Lake) -> None:
+def test_a_commit_that_always_conflicts_gives_up_within_its_bound(local: Lake) -> None:
     other = local.start(ZERO, ONE)
     rounds: list[int] = []
 
@@ -216,7 +216,7 @@ def test_an_older_token_is_refused_when_the_fence_comes_during_the_commit(lake: 
     assert lake.rows() == []
 
 
-def test_a_start_is_taken_once(lake: Lake) -> None:
+def test_a_partition_start_is_committed_once(lake: Lake) -> None:
     table = lake.start(ZERO, offset=100)
     rival = lake.open().commit(Proposal(JOB, new_batch_id(), (StartPart(ZERO, 200, 1), StartPart(ONE, 5, 1))))
     assert [item.partition for item in rival.refused] == [ZERO]
@@ -227,7 +227,7 @@ def test_a_start_is_taken_once(lake: Lake) -> None:
 # C6: counts last
 
 
-def test_totals_outlive_the_log_that_made_them(local: Lake) -> None:
+def test_totals_survive_the_cleanup_of_old_log_entries(local: Lake) -> None:
     table = local.start(ZERO, ONE, offset=5)
     gap = SlicePart(Slice(ZERO, 5, 20, 12), 1, Counts(read=6, written=3, quarantined=1, filtered=1, skipped=1))
     commit(table, gap)
@@ -360,7 +360,7 @@ def test_rows_of_another_writer_are_kept(local: Lake) -> None:
 def test_a_missing_table_is_distinguished_from_an_unreachable_store(tmp_path: Path) -> None:
     with pytest.raises(MissingTableError):
         open_table(TablePlace(path=str(tmp_path / "none")), JOB)
-    # The number of a status code in a path is no status.
+    # A path that contains the number of a status code is not taken for that status.
     away = {
         "aws_endpoint_url": "http://127.0.0.1:9",
         "aws_access_key_id": "id",
@@ -373,7 +373,7 @@ def test_a_missing_table_is_distinguished_from_an_unreachable_store(tmp_path: Pa
         open_table(TablePlace(path="s3://lake/t403", storage_options=away), JOB)
 
 
-def test_many_that_create_the_table_at_once_share_it(local: Lake) -> None:
+def test_processes_that_create_the_table_at_once_share_it(local: Lake) -> None:
     with ThreadPoolExecutor(8) as pool:
         tables = list(pool.map(lambda _: local.open(), range(8)))
     assert {table.handle.metadata().id for table in tables} == {DeltaTable(local.path).metadata().id}

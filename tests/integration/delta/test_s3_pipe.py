@@ -84,29 +84,29 @@ def test_records_are_in_an_s3_table_once_through_crash_compaction_and_vacuum(
             run_once(job, spark, crash_at(step))
     run_once(job, spark)
 
-    def found() -> Counter[tuple[int, int]]:
+    def stored_offsets() -> Counter[tuple[int, int]]:
         return offsets(job.table.path, s3) + offsets(quarantine_of(job), s3)
 
-    assert found() == Counter(places)
+    assert stored_offsets() == Counter(places)
     table = open_table(job.table, job.name)
     report = compact(table, 1 << 20)
     assert (report.files_added, report.dropped) == (3, 0)
-    assert found() == Counter(places)
+    assert stored_offsets() == Counter(places)
     orphans = unnamed(job)
     assert orphans
     deleted = vacuum(table).deleted
     assert {item.path for item in deleted if item.table == job.table.path} == orphans
     assert unnamed(job) == set()
-    assert found() == Counter(places)
+    assert stored_offsets() == Counter(places)
     assert verify(job).ok
     places += produce(name, numbered(range(200, 250)))
     run_once(job, spark)
-    assert found() == Counter(places)
+    assert stored_offsets() == Counter(places)
 
 
 @contextmanager
 def checking_credentials(s3: Mapping[str, str]) -> Iterator[None]:
-    """The server believes everybody unless it is told after how many requests it begins to check."""
+    """The server accepts all requests unless it is configured after how many it begins to check."""
     url = f"{s3['aws_endpoint_url']}/moto-api/reset-auth"
     plain = {"Content-Type": "text/plain"}
     with urlopen(Request(url, b"0", plain)):
@@ -140,10 +140,10 @@ def test_a_bucket_that_is_missing_is_named_and_nothing_is_retried(
     assert "bucket" in raised.value.detail.lower()
 
 
-def test_credentials_that_are_refused_are_the_users_error_and_never_printed(
+def test_refused_credentials_are_a_user_error_and_never_printed(
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession, s3: dict[str, str]
 ) -> None:
-    wrong = {**s3, "aws_access_key_id": "nobody", "aws_secret_access_key": "hunter2"}
+    wrong = {**s3, "aws_access_key_id": "unknown", "aws_secret_access_key": "hunter2"}
     job = job_of(tmp_path, bootstrap, topic(), wrong)
     with checking_credentials(s3), pytest.raises(UserError) as raised:
         run_once(job, spark)

@@ -1,4 +1,4 @@
-"""Delta Spark reads our tables as its own and may write to them while we rest; Polars and DuckDB read them too."""
+"""Delta Spark reads our tables as its own and may write to them between runs; Polars and DuckDB read them too."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
 
 
 def read(pipe: Pipe) -> DataFrame:
-    """As anybody reads a job's table."""
+    """As any reader of Delta reads a job's table."""
     return penstock.read(pipe.spark, pipe.path)
 
 
-def test_every_type_has_its_own_in_spark_and_its_values_are_those_that_were_sent(
+def test_spark_reads_every_column_type_with_the_values_that_were_sent(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
@@ -120,8 +120,8 @@ def test_a_table_partitioned_by_every_primitive_type_is_pruned_by_spark_to_the_r
         "k_date": "2024-02-29",
         "k_timestamp": "2026-02-28T23:30:00.000001-02:00",
     }
-    odd = {**dict.fromkeys(KEYS), "k_string": "a b:c%2F/ü=d'\"\\", "k_double": -0.0, "k_boolean": True}
-    produce(name, [json.dumps({"id": 0, **plain}), json.dumps({"id": 1, **odd}), '{"id": 2}', '{"id": 3}'])
+    special = {**dict.fromkeys(KEYS), "k_string": "a b:c%2F/ü=d'\"\\", "k_double": -0.0, "k_boolean": True}
+    produce(name, [json.dumps({"id": 0, **plain}), json.dumps({"id": 1, **special}), '{"id": 2}', '{"id": 3}'])
     pipe.run_to_end()
     rows = read(pipe)
     assert sorted(rows.inputFiles()) == sorted(set(rows.inputFiles()))
@@ -150,7 +150,7 @@ def test_a_table_partitioned_by_every_primitive_type_is_pruned_by_spark_to_the_r
     [first] = rows.where("id = 0").collect()
     assert (first["k_decimal"], first["k_date"], first["k_long"]) == (Decimal("1.500"), date(2024, 2, 29), 2**53 + 1)
     by_polars = pl.read_delta(pipe.table).sort("id")
-    assert by_polars["k_string"].to_list() == ["plain", odd["k_string"], None, None]
+    assert by_polars["k_string"].to_list() == ["plain", special["k_string"], None, None]
     assert by_polars["k_boolean"].to_list() == [False, True, None, None]
 
 
@@ -229,7 +229,9 @@ def test_compaction_and_vacuum_change_nothing_that_spark_reads(pipe: Pipe, topic
     assert pipe.spark.read.format("delta").option("versionAsOf", 3).load(pipe.table).count() == 20
 
 
-def test_spark_may_write_while_we_rest_and_the_job_goes_on_once(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_spark_may_write_between_runs_and_the_job_continues_exactly_once(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
     name = topic()
     batches(pipe, name, produce, count=2)
     table = f"delta.`{pipe.table}`"

@@ -1,4 +1,4 @@
-"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+"""Staged files are checked before their commit: rows of missing files are never committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.processes import penstock
 
 
 def lose(folder: Path, files: str) -> None:
-    """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
+    """Delete what the tasks of a batch have staged, as if they had written it to another machine's disk."""
     result = list(folder.glob(files))
     assert result
     for item in result:
@@ -31,14 +31,14 @@ def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
         pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)))
     assert "folder that all of them share" in raised.value.hint
     assert pipe.positions() == [0]
-    heard = pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
-    assert len(heard.named("retrying")) == 1
+    events = pipe.run_to_end(at_step=once_at("staged", lambda: lose(pipe.folder, lost)), retries=1)
+    assert len(events.named("retrying")) == 1
     assert pipe.column("id") == list(range(20))
     assert pipe.quarantined("offset") == [(20,)]
     assert pipe.verified()
 
 
-def test_an_executor_of_its_own_writes_to_the_path_of_the_job_file(
+def test_a_separate_executor_process_writes_to_the_path_of_the_job_file(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """A real executor, a process with a working directory of its own; the path is relative to the job file."""

@@ -52,13 +52,13 @@ def test_the_attempts_of_one_slice_never_share_a_name_and_a_parquet_glob_sees_no
     assert list(Path(local.path).rglob("*.parquet")) == []
 
 
-def test_an_orphan_behind_the_position_goes_and_every_committed_row_stays(lake: Lake) -> None:
+def test_an_orphan_behind_the_position_is_deleted_and_every_committed_row_stays(lake: Lake) -> None:
     table = lake.start(ZERO)
     orphan = lake.stage(ZERO, 0, 10, ["d1", "a b:c%"])
     lake.append(table, ZERO, 0, 10)
     report = vacuum(lake.open())
     assert {item.path for item in report.deleted} == paths(orphan)
-    assert {each.reason for each in report.deleted} == {Dead.PASSED}
+    assert {file.reason for file in report.deleted} == {Dead.PASSED}
     assert report.kept == {KeptReason.ACTIVE: 1}
     assert on_disk(table) == active_paths(table.handle)
     assert lake.rows() == offsets(ZERO, 0, 10)
@@ -87,7 +87,7 @@ def test_a_dry_run_names_the_same_files_and_deletes_none(local: Lake) -> None:
     assert dry.dry_run
     assert on_disk(table) == before
     assert {item.path for item in dry.deleted} == paths(orphan)
-    assert sum(each.size_bytes for each in dry.deleted) == orphan.files[0].size_bytes
+    assert sum(file.size_bytes for file in dry.deleted) == orphan.files[0].size_bytes
     wet = vacuum(table)
     assert wet.deleted == dry.deleted
     assert on_disk(table) == before - paths(orphan)
@@ -107,7 +107,7 @@ def test_a_batch_that_is_committed_during_a_vacuum_keeps_its_files(lake: Lake) -
     assert lake.rows() == offsets(ZERO, 0, 20)
 
 
-def test_the_loser_of_a_race_goes_although_the_winner_came_during_the_vacuum(local: Lake) -> None:
+def test_files_of_a_lost_race_are_deleted_although_the_winner_commits_during_the_vacuum(local: Lake) -> None:
     table = local.start(ZERO)
     loser, winner = local.stage(ZERO, 0, 10), local.stage(ZERO, 0, 10)
     report = vacuum(local.open(at_step("vacuum_listed", lambda: commit(table, winner))))
@@ -167,7 +167,7 @@ def test_foreign_file_names_are_kept(local: Lake) -> None:
 def test_staged_files_of_a_topic_without_a_position_stay(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
-    local.stage(Partition("web", "another-life", 0), 0, 5)
+    local.stage(Partition("web", "another-id", 0), 0, 5)
     local.stage(Partition("web", TOPIC_ID, 7), 0, 5)
     assert vacuum(table).kept == {KeptReason.ACTIVE: 1, KeptReason.UNPLACED: 2}
 
@@ -182,7 +182,7 @@ def test_a_slice_that_another_job_of_the_table_may_still_commit_stays(local: Lak
     assert other_job.commit(Proposal("other-job", new_batch_id(), (part,))).accepted
 
 
-def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: Lake) -> None:
+def test_compacted_files_stay_readable_within_retention_and_are_deleted_after_it(lake: Lake) -> None:
     table = lake.start(ZERO)
     lake.append(table, ZERO, 0, 10)
     lake.append(table, ZERO, 10, 20)
@@ -199,7 +199,7 @@ def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: La
     assert lake.rows() == offsets(ZERO, 0, 20)
 
 
-def test_the_tables_own_retention_decides(tmp_path: Path) -> None:
+def test_the_retention_property_of_the_table_decides(tmp_path: Path) -> None:
     short = Lake(str(tmp_path / "t"), properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
     table = short.start(ZERO)
     short.append(table, ZERO, 0, 10)
@@ -233,7 +233,7 @@ def test_removed_files_are_known_from_a_checkpoint_too(local: Lake) -> None:
     assert vacuum(local.open()).kept == {KeptReason.ACTIVE: 2, KeptReason.RETAINED: 2}
 
 
-def test_the_output_of_a_dead_compaction_goes_once_its_version_bound_has_passed(local: Lake) -> None:
+def test_the_output_of_a_dead_compaction_is_deleted_once_its_version_bound_has_passed(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
     local.append(table, ZERO, 10, 20)
@@ -243,12 +243,12 @@ def test_the_output_of_a_dead_compaction_goes_once_its_version_bound_has_passed(
     local.append(table, ZERO, 20, 30)
     assert vacuum(table).deleted == ()
     local.append(table, ZERO, 30, 40)
-    (gone,) = vacuum(table).deleted
-    assert (gone.path, gone.reason) == (merged.outputs[0].path, Dead.EXPIRED)
+    (deleted,) = vacuum(table).deleted
+    assert (deleted.path, deleted.reason) == (merged.outputs[0].path, Dead.EXPIRED)
     assert local.rows() == offsets(ZERO, 0, 40)
 
 
-def test_the_files_of_a_dead_replay_go_once_a_run_of_its_number_is_committed(local: Lake) -> None:
+def test_the_files_of_a_dead_replay_are_deleted_once_a_run_of_its_number_is_committed(local: Lake) -> None:
     table = local.start(ZERO)
     storage = table.storage()
     first, second = replayed_name("1", unique()), "day=d1/" + replayed_name("2", unique())
@@ -261,7 +261,7 @@ def test_the_files_of_a_dead_replay_go_once_a_run_of_its_number_is_committed(loc
     assert on_disk(table) == {second}
 
 
-def test_the_librarys_full_vacuum_would_take_what_ours_keeps(local: Lake) -> None:
+def test_the_full_vacuum_of_delta_rs_would_delete_files_that_penstock_keeps(local: Lake) -> None:
     table = local.start(ZERO)
     local.append(table, ZERO, 0, 10)
     staged = local.stage(ZERO, 10, 20)

@@ -43,7 +43,7 @@ def test_every_record_is_proved_to_be_in_one_file_or_in_quarantine_or_counted(
     # Of 60 records 6 are bad, of 40 there are 4. Unknown are 10, 21, 32, 43 and 54; of the first 40 only three.
     assert check_of(report, "rows").facts == {"rows": 100 - 10 - 8, "quarantine": 10}
     assert check_of(report, "offsets").facts == {"offsets": 100 - 8}
-    assert check_of(report, "records").facts == {"records": 100, "offsets_gone": 0}
+    assert check_of(report, "records").facts == {"records": 100, "offsets_deleted": 0}
     assert failed(verify(export.job, offsets_per_pass_max=7)) == []
 
 

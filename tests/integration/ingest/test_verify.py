@@ -28,7 +28,7 @@ def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
     assert [check.name for check in report.checks] == CHECKS
     assert check_of(report, "rows").facts == {"rows": 17, "quarantine": 1}
     assert check_of(report, "offsets").facts == {"offsets": 18}
-    assert check_of(report, "records").facts == {"records": 18, "offsets_gone": 0}
+    assert check_of(report, "records").facts == {"records": 18, "offsets_deleted": 0}
     assert check_of(report, "log").facts == {"lag_records": 2, "epochs_compared": 0}
 
 
@@ -70,7 +70,7 @@ def test_a_recorded_gap_and_expired_records_are_not_violations(job: JobSpec, top
     table.commit(zero, Load(2, 10, range(5, 10), gap=3))
     report = verify(job)
     assert failed(report) == []
-    assert check_of(report, "records").facts == {"records": 5, "offsets_gone": 5}
+    assert check_of(report, "records").facts == {"records": 5, "offsets_deleted": 5}
 
 
 def test_a_recreated_topic_is_reported(job: JobSpec, topic: Topics, produce: Produce) -> None:

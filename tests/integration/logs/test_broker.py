@@ -109,7 +109,7 @@ def check_each_broker_is_asked_itself(bootstrap: str, topic: str, frozen_pid: in
         consumer.close()
 
 
-def test_a_broker_that_does_not_answer_is_not_answered_for_by_another(tmp_path: Path) -> None:
+def test_no_other_broker_answers_for_one_that_does_not(tmp_path: Path) -> None:
     with (
         Cluster.start(tmp_path / "first") as cluster,
         broker_behind_relay(cluster, tmp_path / "second") as (second, _, pid),
@@ -128,7 +128,7 @@ def test_records_from_a_broker_with_stale_topic_metadata_are_not_trusted(tmp_pat
         first = cluster.bootstrap
         name = Topics(first)(assignment=[[1]])
         Produce(first)(name, ["old"] * 5)
-        # A broker that has just started leaves itself out of its answers until it has heard that it is let in.
+        # A broker that has just started leaves itself out of its answers until the controller has registered it.
         wait_until(lambda: knows(stale.address, 2, name))
         old = pieces.reader(stale.address, name, 5)
         [known] = old.topic_ids.values()
@@ -187,7 +187,7 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
         assert read(bootstrap, name, 1) == [b"kept"]
 
 
-def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> None:
+def test_stopping_a_broker_that_does_not_exist_is_a_user_error(tmp_path: Path) -> None:
     result = broker_command("stop", folder=tmp_path / "nothing")
     assert result.code == UserError.exit_code
     assert "Traceback" not in result.errors
@@ -195,8 +195,8 @@ def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> Non
 
 def test_a_stale_state_file_does_not_report_a_foreign_process_as_the_broker(tmp_path: Path) -> None:
     """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
-    stranger = ProcessId(os.getpid(), started_at=1.0)
-    Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_broker()).save(stranger)
+    other = ProcessId(os.getpid(), started_at=1.0)
+    Cluster(tmp_path, "AAAAAAAAAAAAAAAAAAAAAA", new_broker()).save(other)
     cluster = Cluster.open(tmp_path)
     assert cluster is not None
     assert cluster.pid is None

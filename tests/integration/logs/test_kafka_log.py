@@ -54,7 +54,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
         future.result(REQUEST_SECONDS_MAX)
 
 
-def test_the_cluster_is_known_by_the_id_that_it_keeps(open_log: OpenLog, cluster: Cluster) -> None:
+def test_the_admin_client_returns_the_cluster_id(open_log: OpenLog, cluster: Cluster) -> None:
     assert open_log("any").admin.cluster().cluster_id == cluster.cluster_id
 
 
@@ -81,12 +81,12 @@ def test_new_partitions_are_picked_up_while_running(open_log: OpenLog, topic: To
 
 def test_a_pattern_matches_whole_names_and_finds_topics_that_come_later(open_log: OpenLog, topic: Topics) -> None:
     stem = topic()
-    wanted = topic(name=f"{stem}-eu")
+    matching = topic(name=f"{stem}-eu")
     topic(name=f"{stem}-eu-old")
     log = open_log(pattern=f"{stem}-(eu|us)")
-    wait_until(lambda: [partition.topic for partition in log.partitions()] == [wanted])
+    wait_until(lambda: [partition.topic for partition in log.partitions()] == [matching])
     later = topic(2, name=f"{stem}-us")
-    wait_until(lambda: [item.topic for item in log.partitions()] == [wanted, later, later])
+    wait_until(lambda: [item.topic for item in log.partitions()] == [matching, later, later])
 
 
 def test_a_pattern_never_takes_kafkas_own_topics(
@@ -178,7 +178,7 @@ def test_bounds_of_a_deleted_topic_ask_for_a_new_plan(open_log: OpenLog, topic: 
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("delete", False), ("compact", True), ("compact,delete", True)])
-def test_a_compacted_topic_is_known_as_such(open_log: OpenLog, topic: Topics, policy: str, expected: bool) -> None:
+def test_a_compacted_topic_is_recognised(open_log: OpenLog, topic: Topics, policy: str, expected: bool) -> None:
     name = topic(config={"cleanup.policy": policy})
     log = open_log(name)
     log.partitions()
@@ -237,7 +237,7 @@ def test_a_broker_that_comes_back_is_used_again(tmp_path: Path) -> None:
         with pytest.raises(TransientError):
             log.partitions()
         own.restart()
-        # Its leaders have a new epoch, of which the client has not heard yet.
+        # Its leaders have a new epoch, which the client has not learned yet.
         wait_until(lambda: answered(lambda: log.bounds(before)) == bounds, 60)
         assert log.partitions() == before
         assert log.admin._client is not first_client, "one that loses its broker twice would keep two threads busy"

@@ -1,4 +1,4 @@
-"""One security section opens a guarded cluster to the process and to its tasks, and a refusal is the user's to mend."""
+"""One security section opens a guarded cluster to the process and to its tasks, and a refusal is a user error."""
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ def test_p2_a_slice_that_shrank_under_retention_is_planned_again(pipe: Pipe, top
     name = topic()
     produce(name, ids(range(10)))
     pipe.describe(name, on="gap: record")
-    heard = pipe.run_to_end(once_at("planned", lambda: topic.cut(name, 4)), retries=2)
-    assert len(heard.named("batch planned")) == 2
+    events = pipe.run_to_end(once_at("planned", lambda: topic.cut(name, 4)), retries=2)
+    assert len(events.named("batch planned")) == 2
     assert pipe.column("id") == list(range(4, 10))
     assert pipe.totals() == Totals(read=6, written=6, gap=4)
     assert pipe.verified()
@@ -258,9 +258,9 @@ def test_p5_the_group_shows_the_tables_position_and_nothing_lower(
         consumer.commit(offsets=[TopicPartition(name, 0, 100)], asynchronous=False)
         produce(name, ids(range(2)), partition=0)
         produce(name, ids(range(2)), partition=1)
-        heard = pipe.run_to_end()
-        assert [each["partition"] for each in heard.named("mirror refused")] == [f"{name}/0"]
-        assert [each.offset for each in consumer.committed(partitions, SECONDS_MAX)] == [100, 8]
+        events = pipe.run_to_end()
+        assert [event["partition"] for event in events.named("mirror refused")] == [f"{name}/0"]
+        assert [item.offset for item in consumer.committed(partitions, SECONDS_MAX)] == [100, 8]
     assert pipe.positions() == [6, 8]
 
 
@@ -272,8 +272,8 @@ def test_p5_a_group_in_use_does_not_stop_the_job(pipe: Pipe, topic: Topics, prod
     with consumer_of(bootstrap, group) as consumer:
         consumer.subscribe([name])
         assert consumer.poll(SECONDS_MAX) is not None
-        heard = pipe.run_to_end()
-    assert heard.named("mirror refused") or heard.named("mirror failed")
+        events = pipe.run_to_end()
+    assert events.named("mirror refused") or events.named("mirror failed")
     assert pipe.positions() == [4]
     assert pipe.column("id") == list(range(4))
 

@@ -111,7 +111,7 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
 
 
 def check_log_alone(pipe: Pipe, topic: Topics, produce: Produce, whole: str) -> None:
-    """What needs no table: marks before what retention left, and those of a topic that was made anew."""
+    """What needs no table: marks before what retention left, and those of a recreated topic."""
     with closing(KafkaLog(kafka_of(pipe.job))) as log:
         [partition] = log.partitions()
         [epoch] = log.leader_epochs([partition]).values()

@@ -46,9 +46,9 @@ def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: s
     assert mirror(log, group, {zero: 3, one: 5}) == ShowReport(moved={zero: 3, one: 5})
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
+    committed = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
     consumer.close()
-    assert [item.offset for item in seen] == [3, 5]
+    assert [item.offset for item in committed] == [3, 5]
 
 
 def test_a_group_without_offsets_is_empty(log: KafkaLog, group: str) -> None:
@@ -65,7 +65,7 @@ def test_the_group_never_moves_back(log: KafkaLog, group: str) -> None:
     assert mirrored(log, group, [zero, one]) == {zero: 4, one: 2}
 
 
-def test_the_same_position_again_is_nothing_to_do(log: KafkaLog, group: str) -> None:
+def test_an_unchanged_position_is_not_committed_again(log: KafkaLog, group: str) -> None:
     zero, _ = both(log)
     mirror(log, group, {zero: 4})
     assert mirror(log, group, {zero: 4}) == ShowReport()

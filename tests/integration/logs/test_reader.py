@@ -71,14 +71,14 @@ def hostile(bootstrap: str, topic: Topics) -> str:
     return name
 
 
-def test_every_record_that_kafka_can_hold_is_handed_over(bootstrap: str, topic: Topics) -> None:
+def test_every_record_that_kafka_accepts_is_read(bootstrap: str, topic: Topics) -> None:
     [batch] = read(reader(bootstrap, hostile(bootstrap, topic), len(HOSTILE)))
     farthest = (2**63 - 1) // 1_000 * 1_000
     times = [1_700_000_000_000_000, farthest, -farthest, 0, 0, 0]
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == times
     assert batch.column("value").to_pylist() == [item.value for item in HOSTILE]
-    assert batch.column("key").to_pylist() == [each.key for each in HOSTILE]
-    headers = [_pairs(each) for each in batch.column("headers").to_pylist()]
+    assert batch.column("key").to_pylist() == [record.key for record in HOSTILE]
+    headers = [_pairs(headers) for headers in batch.column("headers").to_pylist()]
     assert headers[:3] == [[], [], []]
     assert headers[3] == UNREADABLE_HEADERS
     assert headers[4] == [("", None), ("é", b"\xff"), ("", b"")]
@@ -97,7 +97,7 @@ def test_values_that_do_not_fit_a_column_make_only_their_rows_bad(bootstrap: str
     careful.run_to_end()
     assert careful.column("id") == [0, 4, 5]
     assert [len(item or ()) for item in careful.column("h")] == [0, 3, 3_000]
-    values = [each.value for each in HOSTILE]
+    values = [record.value for record in HOSTILE]
     assert careful.quarantined("offset", "value", "error") == [
         (1, values[1], "at: the record's Kafka timestamp is outside years 1 to 9999"),
         (2, values[2], "at: the record's Kafka timestamp is outside years 1 to 9999"),
@@ -116,25 +116,25 @@ def test_a_header_key_keeps_its_nul(bootstrap: str, topic: Topics) -> None:
     assert second == []
 
 
-def test_times_and_headers_of_this_client_lie_where_they_are_read_at_once(bootstrap: str, topic: Topics) -> None:
+def test_the_memory_layout_of_times_and_headers_matches_this_librdkafka(bootstrap: str, topic: Topics) -> None:
     assert READS_AT_ONCE, "look at where this version keeps them, then add it to _KNOWN_VERSIONS"
     name = topic(config=ANY_TIME)
     sent = [*HOSTILE, *(RawRecord(b"x", timestamp=1_700_000_000_000 + n) for n in range(1_000)), *HOSTILE]
     append_raw(bootstrap, name, sent)
     consumer = RawConsumer(reader(bootstrap, name, 1).settings, lambda _: None)
     consumer.assign(name, 0, 0)
-    seen = 0
-    while seen < len(sent):
+    read_count = 0
+    while read_count < len(sent):
         arrived = consumer.consume(400, 1.0)
         if arrived is None:
             continue
         rows = np.flatnonzero(arrived.errors == 0)
         singly = Messages(arrived._pointers, reads_at_once=False)
         if len(rows):
-            (kinds, times), (kinds_told, times_told) = arrived.timestamps(rows), singly.timestamps(rows)
-            assert (kinds.tolist(), times.tolist()) == (kinds_told.tolist(), times_told.tolist())
+            (kinds, times), (kinds_singly, times_singly) = arrived.timestamps(rows), singly.timestamps(rows)
+            assert (kinds.tolist(), times.tolist()) == (kinds_singly.tolist(), times_singly.tolist())
             assert arrived.headers(rows) == singly.headers(rows)
-        seen += len(rows)
+        read_count += len(rows)
         arrived.free()
     consumer.close()
 
@@ -203,7 +203,7 @@ def test_offsets_that_retention_took_ask_for_a_new_plan(bootstrap: str, topic: T
         list(read(reader(bootstrap, name, 10)))
 
 
-def test_an_aborted_transaction_that_takes_long_to_pass_is_progress(bootstrap: str, topic: Topics) -> None:
+def test_skipping_a_long_aborted_transaction_counts_as_progress(bootstrap: str, topic: Topics) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "batch.size": 50_000})
     producer.init_transactions(SECONDS_MAX)

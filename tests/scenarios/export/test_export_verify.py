@@ -91,7 +91,7 @@ def test_a_job_that_died_at_any_step_is_proved_after_it_came_back(
     export.run_to_end()
     report = verify(export.job)
     assert failed(report) == []
-    assert check_of(report, "records").facts == {"records": 60, "offsets_gone": 0}
+    assert check_of(report, "records").facts == {"records": 60, "offsets_deleted": 0}
 
 
 def test_records_waiting_for_a_rotation_are_counted_as_deferred(

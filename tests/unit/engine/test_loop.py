@@ -1,4 +1,4 @@
-"""The loop bears passing errors up to a bound, stops when it is told to, and ends a bounded run."""
+"""The loop retries transient errors up to a bound, stops on request, and ends a bounded run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Script:
     """Rounds that end as written."""
 
     def __init__(self, *rounds: RoundResult | PenstockError) -> None:
-        self._left = list(rounds)
+        self._remaining = list(rounds)
         self.bounds: list[dict[Partition, int] | None] = []
         self.closed = False
 
     def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> RoundResult:
         self.bounds.append(ends)
-        result = self._left.pop(0)
+        result = self._remaining.pop(0)
         if isinstance(result, PenstockError):
             raise result
         return result

@@ -1,4 +1,4 @@
-"""What counts as a sign of life: a step that is reached, and a progress that differs from the last one."""
+"""What counts as progress: a step that is reached, and a value that differs from the last one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.environment import Environment
 
 
 class Watched(StaticClaims):
-    """Claims that count the signs of life."""
+    """Claims that count the reports of progress."""
 
     def __init__(self) -> None:
         self.signs = 0
@@ -32,11 +32,11 @@ def test_only_new_progress_counts_as_progress() -> None:
     claims = Watched()
     answers: list[Hashable] = [(1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (2, 0)]
     pulse = Pulse(lambda: answers.pop(0), claims.working)
-    seen = []
+    counts = []
     for _ in range(6):
         pulse.look()
-        seen.append(claims.signs)
-    assert seen == [1, 1, 2, 2, 2, 3]
+        counts.append(claims.signs)
+    assert counts == [1, 1, 2, 2, 2, 3]
 
 
 def test_a_spark_session_that_has_not_started_is_not_a_failure() -> None:

@@ -36,11 +36,11 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
 @given(st.lists(st.integers(1, 20)), st.integers(1, 30), st.integers(1, 30))
-def test_neighbours_stay_in_order_and_go_over_no_limit_but_by_the_last(
+def test_groups_keep_the_order_and_exceed_a_limit_only_by_their_last_item(
     weights: list[int], soft: int, firm: int
 ) -> None:
     result = list(gather(weights, Limit(lambda item: item, soft), Limit(lambda item: item, firm, firm=True)))
-    assert [each for one in result for each in one] == weights
+    assert [weight for group in result for weight in group] == weights
     for one in result:
         assert sum(one[:-1]) < soft
         assert sum(one) <= firm or len(one) == 1
@@ -58,7 +58,7 @@ def test_a_single_file_is_not_compacted() -> None:
     assert [item.files for item in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
 
 
-def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
+def test_a_limited_compaction_takes_files_of_similar_size_if_there_are_enough() -> None:
     small, large, few = [File(60 + number) for number in range(4)], [File(900 + number) for number in range(5)], File(8)
     mixed = [file for pair in zip(small, large, strict=False) for file in pair] + [large[4], few]
     assert CompactionLimits(alike_min=4).worthwhile(mixed) == [small, large]
@@ -66,7 +66,7 @@ def test_an_effort_takes_files_of_a_like_size_if_there_are_enough() -> None:
     assert EVERYTHING.worthwhile(mixed) == [mixed]
 
 
-def test_an_effort_ends_with_the_group_that_reaches_its_bytes() -> None:
+def test_a_limited_compaction_ends_with_the_group_that_reaches_its_bytes() -> None:
     groups = [CompactionGroup((File(30), File(30))) for _ in range(3)]
     assert [len(CompactionLimits(bytes_max=size).within(groups)) for size in (0, 1, 60, 61, 999)] == [0, 1, 1, 2, 3]
     assert len(CompactionLimits(bytes_max=100).after(60).within(groups)) == 1
@@ -132,7 +132,7 @@ def test_vacuum_decides_by_name_and_a_dry_run_reports_the_same_and_deletes_nothi
     steps: list[str] = []
     dry, wet = (delete_dead([result], steps.append, dry_run=item) for item in (True, False))
     assert dry.deleted == wet.deleted
-    assert sorted(each.path for each in storage.list()) == sorted(names[2:])
+    assert sorted(entry.path for entry in storage.list()) == sorted(names[2:])
     assert steps == ["vacuum_deleting"] * 2
     assert list(wet.lines()) == [
         f"lake/{names[0]}: {Dead.PASSED}",

@@ -17,10 +17,10 @@ TWO = Partition("web", "idA", 2)
 
 
 def state(**positions: tuple[int, int]) -> DeltaState:
-    """Positions and tokens by the words one and two."""
-    known = {"one": ONE, "two": TWO}
+    """Positions and tokens by the names one and two."""
+    partitions = {"one": ONE, "two": TWO}
     return DeltaState(
-        5, {known[name]: DeltaPartition(position, 0, token) for name, (position, token) in positions.items()}, {}
+        5, {partitions[name]: DeltaPartition(position, 0, token) for name, (position, token) in positions.items()}, {}
     )
 
 
@@ -28,11 +28,11 @@ def numbers_of(before: DeltaState) -> dict[str, int]:
     """The app transactions that give positions, origins and tokens of a state."""
     return {
         key: number
-        for place, known in before.partitions.items()
+        for place, partition in before.partitions.items()
         for key, number in (
-            (position_key("job", place), known.position or 0),
-            (field_key("job", place, "origin"), known.origin or 0),
-            (field_key("job", place, "token"), known.token),
+            (position_key("job", place), partition.position or 0),
+            (field_key("job", place, "origin"), partition.origin or 0),
+            (field_key("job", place, "token"), partition.token),
         )
     }
 
@@ -62,7 +62,7 @@ def test_an_older_token_is_refused_and_an_equal_or_newer_one_is_not() -> None:
 def test_refusal_is_per_partition() -> None:
     checked = check(Proposal("job", "b", (part(ONE, 10, 20), part(TWO, 3, 4))), state(one=(15, 1), two=(3, 1)))
     assert [item.partition for item in checked.accepted] == [TWO]
-    assert [each.partition for each in checked.refused] == [ONE]
+    assert [refusal.partition for refusal in checked.refused] == [ONE]
 
 
 def test_a_start_is_accepted_once() -> None:
@@ -144,16 +144,16 @@ def test_fingerprints_fit_an_app_transaction_and_distinguish_topics() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=30))
 def test_accepted_slices_are_contiguous_and_totals_add_up(proposed: list[tuple[int, int]]) -> None:
-    here = state(one=(0, 1))
-    numbers = numbers_of(here)
+    current = state(one=(0, 1))
+    numbers = numbers_of(current)
     accepted: list[Slice] = []
     for start, length in proposed:
         proposal = Proposal("job", "b", (part(ONE, start, start + length),))
-        checked = check(proposal, here)
+        checked = check(proposal, current)
         if checked.accepted:
-            numbers |= effect(proposal, checked.accepted, here).transactions
-            here = state_of(here.version + 1, numbers.get, "job", [ONE])
+            numbers |= effect(proposal, checked.accepted, current).transactions
+            current = state_of(current.version + 1, numbers.get, "job", [ONE])
             accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]
     ends = [0, *(item.end for item in accepted)]
-    assert [each.start for each in accepted] == ends[:-1]
-    assert here.of(ONE).position == ends[-1] == here.of(ONE).totals.offsets
+    assert [piece.start for piece in accepted] == ends[:-1]
+    assert current.of(ONE).position == ends[-1] == current.of(ONE).totals.offsets

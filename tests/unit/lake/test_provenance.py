@@ -1,4 +1,4 @@
-"""What commits of ours say of themselves: every released byte stays readable, and commits of others are no matter."""
+"""The metadata of Penstock's commits: every released form stays readable, and commits of other writers are ignored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_a_released_record_stays_readable_and_is_still_written_so(name: str) -> None:
+def test_a_released_record_stays_readable_and_is_written_unchanged(name: str) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert provenance_of({"version": 7, **json.loads(text)}) == RELEASED[name]
     assert json.dumps(RELEASED[name].metadata, separators=(",", ":")) == text
@@ -78,9 +78,9 @@ def test_a_commit_by_another_writer_is_ignored(foreign: dict[str, Any]) -> None:
 
 
 def test_the_commits_of_a_job_are_found_among_those_of_others() -> None:
-    mine, other = RELEASED["create"], Provenance(kind="create", job="audit")
-    history = [{"version": "3", **mine.metadata}, {"version": 2}, {"version": 1, **other.metadata}]
-    assert list(commits_of(history, "shop")) == [(3, mine)]
+    own, other = RELEASED["create"], Provenance(kind="create", job="audit")
+    history = [{"version": "3", **own.metadata}, {"version": 2}, {"version": 1, **other.metadata}]
+    assert list(commits_of(history, "shop")) == [(3, own)]
 
 
 def test_unknown_fields_are_skipped() -> None:

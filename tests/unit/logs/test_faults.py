@@ -60,7 +60,7 @@ def test_a_missing_permission_stops_the_job_and_names_what_it_is_for(code: int, 
         (KafkaError._TRANSPORT, "Connection refused", False),
     ],
 )
-def test_only_a_clear_rejection_ends_the_waiting(code: int, text: str, for_good: bool) -> None:
+def test_only_a_clear_rejection_ends_the_retries(code: int, text: str, for_good: bool) -> None:
     assert refused_for_good(KafkaFault(code, "X", text)) is for_good
 
 
@@ -70,5 +70,5 @@ def test_an_unknown_topic_suggests_the_name_that_was_meant() -> None:
     assert error.hint == "did you mean web_requests?"
 
 
-def test_an_unknown_topic_without_a_likeness_suggests_nothing() -> None:
+def test_an_unknown_topic_without_a_similar_name_suggests_nothing() -> None:
     assert "did you mean" not in unknown_topic("web_requests", "k1:9092", {"x"}).hint

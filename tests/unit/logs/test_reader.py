@@ -31,7 +31,7 @@ def piece(number: int, start: int, end: int, read_from: int | None = None) -> Sl
     return Slice(Partition("web", "id", number), start, end, start if read_from is None else read_from)
 
 
-def test_the_last_mark_follows_from_the_records() -> None:
+def test_an_epoch_mark_survives_its_batch_and_the_task_report() -> None:
     mark = EpochMark(end=7, epoch=0)
     batch = mark_batch(SCHEMA, "web", 3, mark)
     assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))
@@ -91,11 +91,11 @@ def records(sent: Sequence[Sent], offsets: Sequence[int] | None = None) -> Kafka
     kinds, times = zip(*(item.time for item in sent), strict=True)
     return KafkaRecords(
         np.array(range(len(sent)) if offsets is None else offsets, np.int64),
-        spans([each.value for each in sent]),
-        spans([each.key for each in sent]),
+        spans([record.value for record in sent]),
+        spans([record.key for record in sent]),
         np.array(kinds, np.int32),
         np.array(times, np.int64),
-        [each.headers for each in sent],
+        [record.headers for record in sent],
     )
 
 
@@ -149,9 +149,9 @@ def test_keys_and_headers_count_too() -> None:
     assert [at for batch in batches for at in batch.column("offset").to_pylist()] == list(range(40))
 
 
-def test_a_time_beyond_microseconds_is_the_farthest_one_and_its_neighbours_keep_theirs() -> None:
-    known = [(TIMESTAMP_CREATE_TIME, at) for at in (5, 2**63 - 1, -(2**63), 1_700_000_000_000_000_000, -1)]
-    times = [*known, (TIMESTAMP_NOT_AVAILABLE, 0)]
+def test_a_time_out_of_range_becomes_the_nearest_and_changes_no_other() -> None:
+    created = [(TIMESTAMP_CREATE_TIME, at) for at in (5, 2**63 - 1, -(2**63), 1_700_000_000_000_000_000, -1)]
+    times = [*created, (TIMESTAMP_NOT_AVAILABLE, 0)]
     [batch] = arrow_batches(WEB, records([Sent(b"", time=time) for time in times]), BATCH_BYTES)
     farthest = (2**63 - 1) // 1_000 * 1_000
     expected = [5_000, farthest, -farthest, farthest, -1_000, None]
@@ -170,18 +170,18 @@ def test_null_and_empty_keys_values_and_headers_stay_apart() -> None:
     assert batch.column("offset").to_pylist() == [0, 1, 7, 8, 9]
     assert batch.column("key").to_pylist() == [b"", None, b"k", None, None]
     assert batch.column("value").to_pylist() == [b"", None, None, None, None]
-    named, none, many, *odd = batch.column("headers").to_pylist()
+    named, none, many, *unusual = batch.column("headers").to_pylist()
     assert [(item["key"], item["value"]) for item in named] == [("", None), ("", b""), ("", b"x")]
     assert none is None
-    assert [each["key"] for each in many] == [str(n) for n in range(5_000)]
-    assert [[(each["key"], each["value"]) for each in one] for one in odd] == [
+    assert [header["key"] for header in many] == [str(n) for n in range(5_000)]
+    assert [[(header["key"], header["value"]) for header in headers] for headers in unusual] == [
         [("a\0b", b"1"), ("é", None)],
         UNREADABLE_HEADERS,
     ]
 
 
 @given(st.lists(st.none() | st.binary(max_size=40) | st.integers(0, 300).map(bytes), max_size=30), st.randoms())
-def test_values_are_copied_from_wherever_they_lie(values: list[bytes | None], rng: random.Random) -> None:
+def test_values_are_copied_from_any_address(values: list[bytes | None], rng: random.Random) -> None:
     order = list(range(len(values)))
     rng.shuffle(order)
     copies = {number: bytes(bytearray(values[number] or b"")) for number in order}

@@ -1,4 +1,4 @@
-"""What the security section of a job file says to the Kafka client."""
+"""The Kafka client's settings of a job file's security section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def log_of(security: KafkaSecurity, **client_settings: str) -> KafkaLogSpec:
     return KafkaLogSpec("k1:9092,k2:9092", topics=("t",), security=security, client_settings=settings)
 
 
-def test_a_plain_cluster_needs_nothing_but_its_address() -> None:
+def test_a_cluster_without_security_needs_only_its_address() -> None:
     spec = log_of(KafkaSecurity())
     assert librdkafka_settings(spec) == {"bootstrap.servers": "k1:9092,k2:9092", "security.protocol": "PLAINTEXT"}
 
@@ -79,7 +79,7 @@ def test_the_host_name_check_can_be_disabled_by_the_client_setting() -> None:
 
 
 @pytest.mark.parametrize("name", ["isolation.level", "enable.auto.commit", "group.id", "sasl.password"])
-def test_settings_that_would_break_the_promise_are_refused(name: str) -> None:
+def test_settings_that_would_break_exactly_once_are_refused(name: str) -> None:
     spec = KafkaLogSpec("k1:9092", topics=("t",), client_settings={name: "value"})
     with pytest.raises(UserError) as raised:
         librdkafka_settings(spec)
@@ -87,7 +87,7 @@ def test_settings_that_would_break_the_promise_are_refused(name: str) -> None:
     assert "value" not in str(raised.value)
 
 
-def test_other_ways_to_log_in_can_be_set_in_a_program() -> None:
+def test_other_login_methods_can_be_configured_in_python() -> None:
     settings = {"sasl.kerberos.keytab": "/etc/keytab", "sasl.oauthbearer.method": "oidc"}
     result = librdkafka_settings(KafkaLogSpec("k1:9092", topics=("t",), client_settings=settings))
     assert settings.items() <= result.items()

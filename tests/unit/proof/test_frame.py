@@ -62,7 +62,7 @@ def proved(subject: Subject, depth: Depth = SMALL_PASSES) -> Mapping[str, Check]
     return {check.name: check for check in prove(subject, depth, lambda _: LOG).checks}
 
 
-def test_rows_of_all_types_together_are_the_records_of_the_log(tmp_path: Path) -> None:
+def test_rows_of_all_types_together_prove_every_record_of_the_log(tmp_path: Path) -> None:
     both = [of_type(tmp_path, "a", [0, 2, 4, 6]), of_type(tmp_path, "b", [7, 5, 3, 1])]
     checks = proved(exported(tmp_path, Totals(read=8, written=8), both))
     assert {check.verdict for check in checks.values()} == {Verdict.PROVEN}
@@ -116,7 +116,7 @@ def test_counts_that_are_wrong_are_found_by_the_totals_and_by_the_log(tmp_path: 
 
 
 def test_rows_without_a_place_are_counted_and_not_proven(tmp_path: Path) -> None:
-    """Also if nothing can be said about values."""
+    """Also if values cannot be compared."""
     one = [replace(of_type(tmp_path, "a", range(8)), place=None)]
     checks = proved(exported(tmp_path, Totals(read=8, written=8), one), Depth(values=Sample(None)))
     not_proven = {name for name, check in checks.items() if check.verdict is Verdict.NOT_PROVEN}
@@ -132,7 +132,7 @@ def test_progress_is_reported_for_files_and_for_offsets(tmp_path: Path) -> None:
     assert any(step.startswith("offsets of") and done == total == 8 for step, done, total in steps)
 
 
-def test_all_needs_values(tmp_path: Path) -> None:
+def test_verify_all_requires_values(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--all needs --values"):
         verify_command(tmp_path / "job.yaml", every=True)
 

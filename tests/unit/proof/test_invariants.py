@@ -132,10 +132,10 @@ def test_spans_follow_the_slices_and_one_covers_the_expired_history() -> None:
         gap,
     )
     assert [item.read_from for item in result] == [0, 10, 22]
-    assert [each.full for each in result] == [False, True, True]
+    assert [piece.full for piece in result] == [False, True, True]
 
 
-def test_slices_that_break_the_law_give_one_span() -> None:
+def test_slices_that_violate_an_invariant_give_one_span() -> None:
     assert spans({ORDERS: THREE[:2]}, ORDERS, WRITTEN) == (CommittedSlice(0, 30, WRITTEN.totals, None),)
 
 

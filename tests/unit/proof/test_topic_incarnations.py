@@ -1,4 +1,4 @@
-"""Whose rows a table holds: incarnations of topics, other jobs, and the columns that tell."""
+"""Whose rows a table holds: incarnations of topics, other jobs, and the columns that identify them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_app_transactions_are_those_of_the_checkpoint_and_the_entries_behind_it(
     assert app_transactions(storage, 4) == {"a": 3, "b": 1, "c": 1}
 
 
-def test_a_log_with_a_missing_entry_is_not_believed() -> None:
+def test_a_delta_log_with_a_missing_entry_is_an_error() -> None:
     storage = MemoryStorage()
     entry(storage, 0, {"a": 1})
     entry(storage, 2, {"a": 2})
@@ -170,7 +170,7 @@ def test_a_log_with_a_missing_entry_is_not_believed() -> None:
         app_transactions(storage, 2)
 
 
-def test_app_transactions_of_an_earlier_version_save_reading_what_it_had(tmp_path: Path) -> None:
+def test_app_transactions_of_an_earlier_version_are_extended_by_newer_entries(tmp_path: Path) -> None:
     storage = MemoryStorage()
     entry(storage, 5, {"a": 5})
     entry(storage, 6, {"c": 6})

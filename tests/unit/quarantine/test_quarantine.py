@@ -184,7 +184,7 @@ def test_each_log_has_its_own_position_of_a_partition(tmp_path: Path, lake: Lake
         part = lake.stage_bad(ZERO, 0, ends[name])
         assert not commit(table, part).refused
         if name == "logout":
-            # This one is killed before the append: the position of the other logs says nothing about it.
+            # This one is killed before the append: the position of the other logs does not cover it.
             continue
         quarantine.append((), {name: [part]})
     assert rows_of(lake) == [0, 0, 1, 1, 2]
@@ -217,7 +217,7 @@ def test_vacuum_keeps_files_until_the_lowest_position_passes_their_end(lake: Lak
         return {entry.path: str(reason) for entry, reason in result.dead}
 
     assert classify({}) == {staged[4]: str(Dead.PASSED_END), staged[5]: str(Dead.PASSED_END)}
-    # Whichever log lists files of the partition that are not appended: a name does not say which.
+    # Whichever log lists files of the partition that are not appended: a name does not show which.
     assert classify({quarantine_key(JOB, ZERO, "login"): 4}) == {}
     assert classify({quarantine_key(JOB, ONE, "login"): 4}).keys() == {staged[4], staged[5]}
     assert foreign not in classify({})
@@ -262,14 +262,14 @@ def test_deleted_files_are_reported_and_never_named(lake: Lake) -> None:
     quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
     quarantine = Quarantine(lake.job, table, table.environment)
-    with pytest.raises(QuarantineGoneError) as gone:
+    with pytest.raises(QuarantineGoneError) as raised:
         quarantine.append_missing(table, [ZERO])
-    assert "3 records of web/0, offsets 0 to 2" in gone.value.detail
-    assert "penstock quarantine discard" in gone.value.hint
+    assert "3 records of web/0, offsets 0 to 2" in raised.value.detail
+    assert "penstock quarantine discard" in raised.value.hint
     assert not Path(quarantine.url, "_delta_log").exists()
 
 
-def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
+def test_the_job_continues_after_a_loss_is_accepted(lake: Lake) -> None:
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(quarantine.url)
@@ -304,13 +304,13 @@ def test_a_quarantine_without_its_log_takes_its_files_again(lake: Lake) -> None:
 # discarding
 
 
-@pytest.mark.parametrize(("step", "left"), [("discard_checked", [0, 1, 2]), ("discarded", [])])
-def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], lake: Lake) -> None:
+@pytest.mark.parametrize(("step", "remaining"), [("discard_checked", [0, 1, 2]), ("discarded", [])])
+def test_a_discard_that_crashes_is_all_or_nothing(step: str, remaining: list[int], lake: Lake) -> None:
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
     with pytest.raises(CrashError):
         discard(lake.job, listings(lake), Environment(at_step=crash_at(step)))
-    assert rows_of(lake) == left
+    assert rows_of(lake) == remaining
     discard(lake.job, listings(lake), Environment())
     assert rows_of(lake) == []
 

@@ -199,7 +199,7 @@ def test_expired_records_are_proved_by_counts_and_their_values_are_not_proven(la
     plain, full = lake.verify(None, first=9), lake.verify(first=9)
     assert verdicts(plain) == {}
     records = next(check for check in plain.checks if check.name == "records")
-    assert records.facts == {"records": 11, "offsets_gone": 9}
+    assert records.facts == {"records": 11, "offsets_deleted": 9}
     assert "9 older offsets are no longer in the log" in records.detail
     assert verdicts(full) == {"values": Verdict.NOT_PROVEN}
     values = next(item for item in full.checks if item.name == "values")

@@ -1,7 +1,7 @@
 """Compaction: many small files of a partition value become few large ones, in a commit that changes no row.
 
-Never the library's own: it drops app transactions, which are the positions (RULES C3). If another writer removed a file
-of a group meanwhile, the group is given up; if columns changed, all groups are. Vacuum deletes their outputs.
+The library's own compaction is never used: it drops app transactions, which are the positions (RULES C3). If another
+writer removed a file of a group meanwhile, the group is dropped; if columns changed, all are. Vacuum deletes outputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.lake.delta.table import Change, DeltaLog, SchemaMovedError
 from penstock.lake.reports import CompactReport
 
 VERSIONS_TO_LAND_MAX = 1000
-"""How many commits of others an output outlives uncommitted; after them vacuum may take it."""
+"""After so many commits of other writers vacuum may delete an output that is not committed."""
 GROUPS_PER_COMMIT_MAX = 100
 BYTES_PER_COMMIT_MAX = 1024**3
 """With both bounds a commit lands long before its version bound."""
@@ -63,7 +63,7 @@ def group_files(
     """Small files of the same partition value, oldest first, together until they reach the target."""
     by_values: dict[Values, list[ActiveFile]] = {}
     for file in files:
-        # A path with a scheme lies in another table, of which this one is a shallow clone.
+        # A path with a scheme belongs to another table, of which this one is a shallow clone.
         if file.size_bytes < target_bytes and "://" not in file.path:
             by_values.setdefault(file.values, []).append(file)
     groups: list[FileGroup] = []
@@ -122,7 +122,7 @@ def commit_merged(
     version_max: int,
     numbers: Numbers = lambda merged: {},
 ) -> tuple[MergedFiles, ...]:
-    """Swap groups for their outputs, as far as their files are still active; those that landed come back."""
+    """Swap groups for their outputs if their files are still active; returns those that landed."""
     alive: list[MergedFiles] = []
     landed: list[MergedFiles] = []
 

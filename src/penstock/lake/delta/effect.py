@@ -95,7 +95,7 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
 
 
 def _kind(accepted: tuple[Part, ...]) -> str:
-    """What the history calls the commit: by its slices, else by its starts, else by its fences."""
+    """The kind of the commit in the history: by its slices, else by its starts, else by its fences."""
     kinds = {type(part) for part in accepted}
     names = {SlicePart: "batch", StartPart: "start", FencePart: "fence"}
     return next(name for kind, name in names.items() if kind in kinds)

@@ -15,7 +15,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
-    # Tasks of Spark get files of a table without the library.
+    # Spark tasks import this module and must not load the Delta library.
     from deltalake import DeltaTable
 
 _DELETION_VECTORS = "deletionVectors"
@@ -34,7 +34,7 @@ class ActiveFile:
     scalars: tuple[pa.Scalar, ...] = field(default=(), compare=False)
     """The same values as the columns have them."""
     rows: int | None = field(default=None, compare=False)
-    """None where its statistics do not show; so are spans and nulls."""
+    """None if the statistics lack it; so for spans and nulls."""
     spans: Mapping[str, tuple[Any, Any] | None] = field(default_factory=dict, compare=False)
     """The least and the greatest value of the columns that were asked for."""
     nulls: Mapping[str, int | None] = field(default_factory=dict, compare=False)
@@ -74,7 +74,7 @@ def _distinct(column: pa.ChunkedArray) -> list[tuple[str | None, pa.Scalar]]:
 
 
 def refuse_deletion_vectors(handle: DeltaTable, path: str) -> None:
-    """Refuse files of which only some rows count: a copy would bring the others back."""
+    """Refuse files with deletion vectors: a copy would restore deleted rows."""
     if _DELETION_VECTORS not in (handle.protocol().reader_features or ()):
         return
     if any(batch.num_rows for batch in handle.deletion_vectors()):
@@ -90,7 +90,7 @@ def _statistic(actions: pa.Table, name: str) -> list[Any]:
 
 
 class StagedFileGoneError(TransientError):
-    """A staged file is not there, or not whole, before its commit: the batch has to be written again."""
+    """A staged file is missing or incomplete before its commit: the batch has to be written again."""
 
 
 def check_staged(storage: Storage, files: Iterable[StagedFile]) -> None:

@@ -17,7 +17,7 @@ Lookup = Callable[[str], int | None]
 
 _POSITION_KEY = re.compile(r"(?P<job>.+)/(?P<partition>[A-Za-z0-9_-]+/\d+)")
 _JOB = re.compile(r"(?P<job>[a-z0-9._-]+)[/#].+")
-"""Of every name of Penstock; app ids of other writers have neither of the two signs."""
+"""Matches every app id of Penstock; those of other writers contain neither `/` nor `#`."""
 
 
 def position_key(job: str, partition: Partition) -> str:
@@ -75,13 +75,13 @@ def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
 
 
 def other_jobs(keys: Iterable[str], job: str) -> list[str]:
-    """The jobs but this one that keep numbers under these names, in order."""
+    """The other jobs that keep numbers under these names, in order."""
     matches = (_JOB.fullmatch(key) for key in keys)
     return sorted({match["job"] for match in matches if match is not None} - {job})
 
 
 def other_readers(keys: Iterable[str], job: str, partitions: Iterable[Partition]) -> list[str]:
-    """The jobs but this one that keep a position of one of the partitions, in order."""
+    """The other jobs that keep a position of one of the partitions, in order."""
     places = {f"{partition.topic_id}/{partition.number}" for partition in partitions}
     matches = (_POSITION_KEY.fullmatch(key) for key in keys)
     return sorted({match["job"] for match in matches if match is not None and match["partition"] in places} - {job})

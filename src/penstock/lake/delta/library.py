@@ -1,4 +1,4 @@
-"""Where the errors of the Delta library become ours."""
+"""Translates errors of the Delta library into Penstock errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MissingTableError(TransientError):
 
 
 class ConflictError(TransientError):
-    """Another commit took the version that this one wanted."""
+    """Another commit took the version that this one was to get."""
 
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\s*↳\s*")

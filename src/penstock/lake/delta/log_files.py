@@ -21,7 +21,7 @@ LOG_FOLDER = "_delta_log/"
 ENTRIES_READ_MAX = 100
 """Beyond so many entries a checkpoint is read instead."""
 CLOCK_AHEAD_MAX = timedelta(hours=1)
-"""By how much the clock of another writer may be ahead of ours."""
+"""By how much the clock of another writer may be ahead of this process's clock."""
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -33,7 +33,7 @@ def app_transactions(
 ) -> dict[str, int]:
     """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it.
 
-    `earlier` are those of an earlier version: then only the entries since are read, while there are few of them.
+    `earlier` are those of an earlier version: then only newer entries are read, if there are few.
     """
     names: list[str] = []
     numbers: dict[str, int] = {}
@@ -65,7 +65,7 @@ def _last_checkpoint(storage: Storage, version: int) -> int:
         if hinted <= version and storage.exists(f"{LOG_FOLDER}{hinted:020d}.checkpoint.parquet"):
             return hinted
     except (NotFoundError, ValueError, KeyError, TypeError):
-        # Without a hint that helps, the log is listed, which may be long.
+        # Without a usable `_last_checkpoint` the log is listed, which may be long.
         pass
     names = (entry.path.removeprefix(LOG_FOLDER) for entry in storage.list(LOG_FOLDER))
     versions = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
@@ -75,7 +75,7 @@ def _last_checkpoint(storage: Storage, version: int) -> int:
 def _actions(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
     if path.endswith(".json"):
         for line in storage.read(path).splitlines():
-            # Most lines are long add actions: look before parsing.
+            # Most lines are long add actions: search the text before parsing.
             if b'"txn"' in line and (action := json.loads(line).get("txn")):
                 yield action
         return

@@ -1,7 +1,7 @@
 """What Penstock records of each of its commits, in the commit's metadata under `penstock`.
 
-Positions and tokens are app transactions (`lake.delta.keys`) and not here: Delta cleans up old commits, and only the
-account of what happened is lost with them.
+Positions and tokens are app transactions (`lake.delta.keys`) and not here: Delta deletes old commits, and only
+history may be lost with them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from penstock.storage import Storage, open_storage
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
-"""Of one commit, for reasons other than another commit: the library has tried each several times already."""
+"""Failures of one commit other than conflicts: the library has retried each several times already."""
 QUARANTINE_FOLDER = "_quarantine"
 """Below a table: readers and vacuums ignore folders whose names begin with `_`."""
 _BACKOFF_SECONDS_MAX = 2.0
@@ -58,7 +58,7 @@ class DeltaLog:
         self.environment = environment
         self.handle = handle
         self.id = str(handle.metadata().id)
-        """Of this incarnation: a table that is deleted and created again has another one."""
+        """The id of this incarnation: a recreated table has another one."""
         self.quarantine_url = spec.quarantine_url or f"{spec.path.rstrip('/')}/{QUARANTINE_FOLDER}/{job}/{self.id}"
         """Where the quarantine files lie that commits list. A table whose quarantine lies elsewhere sets its own."""
         self._state = DeltaState(handle.version(), {}, {})
@@ -83,16 +83,16 @@ class DeltaLog:
         return open_storage(self.spec.files_url or self.spec.path, self.spec.storage_options)
 
     def refresh(self) -> None:
-        """Load what others committed since."""
+        """Load the newest version."""
         with library_errors(self.spec.path):
             self.handle.update_incremental()
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The state of these partitions, as of the newest version."""
         self.refresh()
-        return self.known_state(partitions)
+        return self.cached_state(partitions)
 
-    def known_state(self, partitions: Iterable[Partition]) -> DeltaState:
+    def cached_state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The same, as of the version that is loaded."""
         requested = set(partitions)
         if self._state.version != self.version or not requested <= self._state.partitions.keys():
@@ -139,14 +139,14 @@ class DeltaLog:
         written_with: pa.Schema | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """The same for a proposal that depends on the version that it follows: `revise` makes it for the loaded one.
+        """Like `commit`, for a proposal that depends on the version before it: `revise` makes it for the loaded one.
 
         `prepare` is called once parts are accepted, before every attempt to commit.
         """
 
         def attempt() -> Outcome | TransientError:
             proposal = revise()
-            state = self.known_state([part.partition for part in proposal.parts])
+            state = self.cached_state([part.partition for part in proposal.parts])
             self.check_schema(written_with)
             checked = check(proposal, state)
             if not checked.accepted:
@@ -166,8 +166,8 @@ class DeltaLog:
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
 
-        `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
-        Returns whether a commit of ours landed.
+        `decide` must recognise that its change has landed; so an unknown outcome needs no read-back.
+        Returns whether this call committed anything.
         """
 
         def attempt() -> bool | TransientError:
@@ -317,7 +317,7 @@ def open_table(place: TableSpec, job: str, environment: Environment | None = Non
         handle = DeltaTable(place.path, storage_options=dict(place.storage_options))
     spec = _delta_place(place)
     refuse_foreign_demands(handle, spec)
-    # Everything that is written from here on has the table's own spelling.
+    # From here on all columns are spelled as in the table.
     spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
     return DeltaLog(spec, job, handle, environment or Environment())
 
@@ -355,7 +355,7 @@ def open_or_create(
 
 
 def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
-    """Of a commit that the library must not repeat, because we check for conflicts ourselves."""
+    """Properties of a commit that the library must not retry, because Penstock checks for conflicts itself."""
     return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)
 
 

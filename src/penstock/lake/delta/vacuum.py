@@ -160,7 +160,7 @@ class ListedTable:
 def data_rules(table: DeltaLog) -> NameRules:
     """The rules for the files of a table into which several jobs may write: a name does not contain the job.
 
-    A slice is committed only where its start is the position, and positions never fall: every job that reads the
+    A slice is committed only where its start is the position, and positions never decrease: every job that reads the
     partition must have passed it. In the same way every job must have passed a replay run of that number.
     """
     jobs = jobs_with_positions(table.transactions()) | {table.job}
@@ -198,7 +198,7 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
 
 
 def _is_own_folder(path: str, partition_by: tuple[str, ...]) -> bool:
-    """Whether our writer puts files there: a deeper folder may be another table.
+    """Whether Penstock writes files there: a deeper folder may be another table.
 
     Columns that a commit fills in have no folder: they are the last.
     """

@@ -1,4 +1,4 @@
-"""An admin client whose every call ends within a bound and fails with an error of ours; how topics of ours are made."""
+"""An admin client whose calls end within a deadline and raise Penstock errors; how Penstock creates its topics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BoundedAdmin:
         self._client: AdminClient | None = self._new_client()
 
     def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | KafkaFault]:
-        """Run one request about many things: each has its answer or its own fault."""
+        """Run one request about several resources: each gets a result or its own fault."""
         client = self._open_client()
         deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
         before, self._connection_fault = self._connection_fault, None
@@ -62,7 +62,7 @@ class BoundedAdmin:
         failed = any(isinstance(result, KafkaFault) for result in results.values())
         self._answered |= not all(isinstance(result, KafkaFault) for result in results.values())
         if failed and self._connection_fault is None:
-            # Librdkafka does not repeat itself at every reconnection: the last word still explains this failure.
+            # Librdkafka does not report every failed reconnection: the last error still explains this failure.
             self._connection_fault = before
         return results
 
@@ -77,7 +77,7 @@ class BoundedAdmin:
 
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""
-        # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
+        # The metadata call blocks and ignores rejected credentials, so a cheap request goes before it.
         self.cluster()
         try:
             metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
@@ -86,10 +86,10 @@ class BoundedAdmin:
         return frozenset(metadata.topics)
 
     def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | KafkaFault:
-        """What a consumer group has committed, by a consumer that never joins it.
+        """The committed offsets of a consumer group, read by a consumer that never joins it.
 
         Librdkafka's admin request for this dereferences null where the coordinator is still loading (its issue 5040)
-        and takes the process with it; a consumer has the group handle that the admin client lacks.
+        and crashes the process; a consumer has the group handle that the admin client lacks.
         """
         self._open_client()
         reader = self._group_reader(group)
@@ -125,10 +125,10 @@ class BoundedAdmin:
         return self._group_readers[group]
 
     def _open_client(self) -> AdminClient:
-        """The client of the next request: a new one if a connection broke that had served an answer.
+        """The client of the next request: a new one if a connection broke that had worked before.
 
-        One that lost a broker never asks again for a group's coordinator, and one that loses it twice keeps two threads
-        busy until the broker is back (librdkafka 2.16, measured: 0.7 cores).
+        A client that lost a broker never asks again for a group's coordinator; one that loses it twice keeps two
+        threads busy until the broker is back (librdkafka 2.16, measured: 0.7 cores).
         """
         if self._client is None:
             raise ValueError("this Kafka client is closed")
@@ -148,7 +148,7 @@ class BoundedAdmin:
             if time.monotonic() > deadline:
                 return KafkaFault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
         client.poll(0)
-        # Asked for, not caught: its traceback would hold this frame, and with it a client that was replaced.
+        # Not raised and caught: its traceback would keep this frame alive, and with it a client that was replaced.
         error = future.exception()
         return fault_of(error) if isinstance(error, KafkaException) else future.result()
 
@@ -174,16 +174,16 @@ class QuietLog:
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         text = message % arguments
-        # A broker that is away fails every reconnection with the same words and another duration.
+        # A broker that is away fails every reconnection with the same text and another duration.
         core = re.sub(r"\(after \d+ms.*", "", text)
         repeated, self._last = core == self._last, core
         self._target.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)
 
 
 def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Create a topic with up to three replicas, as the cluster allows; fine if another process was faster.
+    """Create a topic with up to three replicas, as the cluster allows, unless another process has created it.
 
-    `kind` says in errors what it is for. A broker may learn of the topic a little later.
+    `kind` names its purpose in errors. A broker may learn of the topic a little later.
     """
     replicas = min(REPLICAS, len(admin.cluster().nodes))
     durable = {"min.insync.replicas": "2"} if replicas == REPLICAS else {}

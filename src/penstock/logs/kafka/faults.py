@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import PenstockError, TransientError, UserError, did_you_mean
 
-_PASSING_WORDS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
+_PASSING_TEXTS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
 _GRANTS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read and Describe on the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Read on the consumer group",
@@ -25,7 +25,7 @@ UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
 
 @dataclass(frozen=True, slots=True)
 class KafkaFault:
-    """One error that librdkafka reported, freed from its own types."""
+    """One error of librdkafka, without its types."""
 
     code: int
     name: str
@@ -38,17 +38,17 @@ def fault_of(error: KafkaError | KafkaException) -> KafkaFault:
 
 
 def refused_for_good(fault: KafkaFault) -> bool:
-    """Whether the broker (or its certificate) turned this client away, so that waiting longer is useless.
+    """Whether the broker (or its certificate) rejected this client, so that waiting longer is useless.
 
-    A broker that dies during the handshake is reported under the same codes and is only away for a while.
+    A broker that dies during the handshake is reported under the same codes and is only down for a while.
     """
     if fault.code not in (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED):
         return False
-    return not any(word in fault.text.lower() for word in _PASSING_WORDS)
+    return not any(text in fault.text.lower() for text in _PASSING_TEXTS)
 
 
 def error_of(fault: KafkaFault, bootstrap: str, subject: str, connection: KafkaFault | None = None) -> PenstockError:
-    """The error to raise for a failed call about `subject`; `connection` is the last word about the connection."""
+    """The error to raise for a failed call about `subject`; `connection` is the last error of the connection."""
     for candidate in (fault, connection):
         if candidate is not None and refused_for_good(candidate):
             return _rejected(candidate, bootstrap)

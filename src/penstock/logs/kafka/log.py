@@ -1,9 +1,9 @@
 """Kafka as a log: the topics of one job with everything that jobs and `verify` ask of them.
 
 Consumers that join no group answer which offsets have records, when records were made, and whether the log still has
-what was read. Offsets are not read by the reader of the tasks: `verify` would not notice what that one passes over.
+what was read. The tasks' reader is not used for this: `verify` would miss the records that it skips.
 
-A log that lost its tail in an unclean election and grew again shows nothing in its bounds. Its leader knows where each
+The bounds of a log that lost its tail in an unclean election and grew again look normal. Its leader knows where each
 epoch ended; librdkafka asks it for that, before it fetches from an offset that is assigned with an epoch.
 """
 
@@ -32,7 +32,7 @@ from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
+from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, ShowReport, Slice
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
@@ -58,7 +58,7 @@ _EPOCH_SETTINGS = {
     "fetch.wait.max.ms": "10",
     "queued.min.messages": "1",
 }
-# The client reports it under the code of a reset that is not wanted; only the text holds the cause.
+# The client reports it under the code of a reset that is not configured; only the text holds the cause.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _EPOCH_END = re.compile(r"broker end offset is (?P<end>\d+)")
 
@@ -86,13 +86,13 @@ class KafkaLog(KafkaTopics):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         reader = self.source([Slice(partition, start, end, start)], 1, RECORDS_BATCH_BYTES)
         numbers = pa.RecordBatch.from_arrays([pa.array(range(len(reader.pieces)), pa.int64())], names=["number"])
-        # What comes without rows are marks for a commit.
+        # Batches without rows are marks for a commit.
         return (batch for batch in reader([numbers]) if batch.num_rows)
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         if self._consumer is None:
             self._consumer = open_consumer(self.spec)
-        return record_offsets(self._consumer, self.spec.bootstrap, partition, start, end, told)
+        return record_offsets(self._consumer, self.spec.bootstrap, partition, start, end, progress)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
         return record_times(self.spec, offsets, seconds_max)
@@ -122,9 +122,9 @@ def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _OFFSET_SETT
 
 
 def record_offsets(
-    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
+    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, progress: OffsetProgress
 ) -> Offsets:
-    """The offsets of all records in `[start, end)`; `told` gets how many more of the range are done."""
+    """The offsets of all records in `[start, end)`; `progress` gets how many more of the range are done."""
     if start >= end:
         return np.empty(0, np.int64)
     consumer.assign([TopicPartition(partition.topic, partition.number, start)])
@@ -144,7 +144,7 @@ def record_offsets(
             if offsets:
                 parts.append(np.array([offset for offset in offsets if start <= offset < end], np.int64))
             reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
-            told(reached - done)
+            progress(reached - done)
             done = reached
     finally:
         consumer.unassign()
@@ -203,7 +203,7 @@ def _is_answer(event: Message, bootstrap: str) -> bool:
 
 
 def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or after each offset was made, as `Log.record_times` says."""
+    """When the first record at or after each offset was made, see `Log.record_times`."""
     if not offsets:
         return {}
     places = {key: TopicPartition(key.topic, key.number, offset) for key, offset in offsets.items()}
@@ -222,14 +222,14 @@ def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_m
 def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
     """The marks whose records the log has lost otherwise than by retention or compaction."""
     present = log.leader_epochs(marks)
-    # A leader cuts nothing off while it leads: mostly this one request is enough.
-    doubtful = {
+    # A leader truncates nothing while it leads: mostly this one request is enough.
+    older = {
         partition: [mark for epoch, mark in last_by_epoch.items() if epoch != present[partition]]
         for partition, read in marks.items()
         if (last_by_epoch := {mark.epoch: mark for mark in sorted(read)})
     }
     lost: list[LostTail] = []
-    while asked := {partition: left.pop() for partition, left in doubtful.items() if left}:
+    while asked := {partition: unchecked.pop() for partition, unchecked in older.items() if unchecked}:
         lost += _validated(log.spec, asked)
     return tuple(sorted(lost, key=lambda tail: (tail.partition, tail.mark)))
 
@@ -246,7 +246,7 @@ def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list
     lost: list[LostTail] = []
     for partition, event in answers.items():
         error = event.error()
-        # Other resets are no loss: retention took what comes after the mark.
+        # Other resets are not losses: retention deleted what comes after the mark.
         if error is not None and _TRUNCATED in error.str():
             epoch_end = _EPOCH_END.search(error.str())
             lost.append(LostTail(partition, asked[partition], int(epoch_end["end"]) if epoch_end else None))

@@ -74,7 +74,7 @@ def _committed(log: KafkaTopics, group: str, partitions: Iterable[Partition]) ->
 def _alter(
     log: KafkaTopics, group: str, positions: Mapping[Partition, int]
 ) -> dict[tuple[str, int], KafkaFault] | KafkaFault:
-    """Commit the positions; the faults of single partitions, or the one of them all."""
+    """Commit the positions; returns the faults of single partitions, or one for all."""
     places = [TopicPartition(partition.topic, partition.number, at) for partition, at in positions.items()]
     request = [ConsumerGroupTopicPartitions(group, places)]
 
@@ -90,7 +90,7 @@ def _alter(
             for partition in result.topic_partitions
             if partition.error is not None
         }
-        # To commit the others once more is harmless, and simpler than to keep apart what a moving coordinator took.
+        # Committing the others again is harmless, and simpler than tracking which ones a moving coordinator accepted.
         return next((fault for fault in faults.values() if fault.code in _COORDINATOR_AWAY), faults)
 
     return _patiently(attempt)

@@ -1,4 +1,4 @@
-"""Kafka in a job file: what cannot be right under `log.kafka`.
+"""Kafka in a job file: checks of the section `log.kafka`.
 
 The checks of client settings and security serve every section that has them.
 """

@@ -1,4 +1,4 @@
-"""What the security section of a job file and its client settings say to librdkafka."""
+"""The librdkafka settings of a job file's security section and client settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECURITY_SETTINGS = frozenset({
     "sasl.jaas.config", "sasl.mechanism", "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
 })  # fmt: skip
-"""Those that the security section decides."""
+"""Client settings that the security section decides."""
 
 
 def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:
@@ -44,7 +44,7 @@ def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:
 
 
 def reading_settings(spec: KafkaLogSpec) -> dict[str, str]:
-    """Those of a consumer that joins no group and commits nothing; the group's name is there for clusters with ACLs."""
+    """The settings of a consumer that joins no group and commits nothing; clusters with ACLs need the group's name."""
     return {
         **librdkafka_settings(spec),
         "group.id": spec.group or "penstock",

@@ -27,7 +27,7 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class KafkaTopics:
-    """What a `Log` answers of the topics of one job, as far as one admin client shows it; used by one thread."""
+    """The part of a `Log` that an admin client can answer, for the topics of one job; used by one thread."""
 
     def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self.spec = spec
@@ -63,12 +63,12 @@ class KafkaTopics:
         return None if settings is None else "compact" in settings["cleanup.policy"]
 
     def record_bytes_max(self, topic: str) -> int:
-        """As it is sent; Kafka's own limit if this client may not know."""
+        """The limit for a record as it is sent; Kafka's default if this client may not read it."""
         settings = self.settings(topic)
         return RECORD_BYTES_MAX if settings is None else int(settings["max.message.bytes"])
 
     def settings(self, topic: str) -> dict[str, str] | None:
-        """The configuration of a topic; None if this client may not know."""
+        """The configuration of a topic; None if this client may not read it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         results = self.admin.try_each(
             lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
@@ -98,7 +98,7 @@ class KafkaTopics:
 
     def _described_surely(self) -> dict[str, TopicDescription | None]:
         """The named topics' descriptions; UserError for one that is still unknown after a moment."""
-        # A broker may learn of a new topic a little after the client that created it has gone on.
+        # A broker may learn of a new topic a little after its creation was acknowledged.
         deadline = time.monotonic() + UNKNOWN_SECONDS_MAX
         while True:
             described = self.describe(self._topic_names())

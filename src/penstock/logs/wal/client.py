@@ -96,7 +96,7 @@ class WalClient(AbstractContextManager["WalClient"]):
         return self._call(_states, "GET", ["topics", topic])
 
     def create_topic(self, name: str, partitions: int = 1) -> list[WalPartition]:
-        """A new topic, or the one that there is if it has as many partitions."""
+        """Create a topic, or return the existing one if it has as many partitions."""
         return self._call(_states, "PUT", ["topics", name], {"partitions": partitions})
 
     def delete_topic(self, name: str) -> None:
@@ -104,7 +104,7 @@ class WalClient(AbstractContextManager["WalClient"]):
         self._answer("DELETE", ["topics", name])
 
     def read(self, topic: str, number: int, start: int, end: int) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
-        """The appends with the records `[start, end)`, which must be durable; asks again until all have come."""
+        """Appends with the records `[start, end)`, which must be durable; repeats the request until all are read."""
         while start < end:
             before = start
             query = {"partition": number, "start": start, "end": end}

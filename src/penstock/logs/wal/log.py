@@ -22,12 +22,12 @@ from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
     Log,
+    OffsetProgress,
     Offsets,
     Partition,
     Piece,
     ShowReport,
     Slice,
-    Told,
     pieces_of,
     start_offset,
 )
@@ -36,7 +36,7 @@ from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX, WalRecord
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 RECORD_BYTES = 64
-"""What a record costs besides its bytes, about."""
+"""The approximate overhead of a record."""
 
 
 def _url(value: object) -> str:
@@ -68,7 +68,7 @@ class WalLogSpec:
     A fingerprint of the table completes it, so that two tables never trim what only one of them has read.
     """
     token: Annotated[str, Parsed(_token)] = ""
-    """What the server knows the job by, if it wants a token."""
+    """Authenticates the job, if the server requires a token."""
 
     @property
     def transactional(self) -> bool:
@@ -186,12 +186,12 @@ class WalLog(Log):
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return read_piece(self._client, Piece(partition.topic, partition.number, start, end), RECORDS_BATCH_BYTES)
 
-    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+    def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
         """Reads the records, and so checks each of them."""
         first = max(start, min(end, self.bounds([partition])[partition].first))
-        told(first - start)
+        progress(first - start)
         for append, _ in self._client.read(partition.topic, partition.number, first, end):
-            told(min(end, append.end) - max(first, append.offset))
+            progress(min(end, append.end) - max(first, append.offset))
         return np.arange(first, end, dtype=np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:

@@ -1,7 +1,7 @@
 """What clients and the server of a WAL exchange: errors, records, the bodies of appends, and the state of partitions.
 
 A body is read as a whole or refused as a whole. Memory is bounded before anything is decoded: records are counted and
-measured as bytes, and only bytes are kept of them.
+measured as bytes, and kept only as bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.errors import InvariantError, TransientError, UserError
 from penstock.logs.log import Partition
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
-"""Of topics and jobs."""
+"""Valid names of topics and jobs."""
 JSON_TYPE, JSON_LINES_TYPE = "application/json", "application/x-ndjson"
 RECORDS_TYPE = "application/x-penstock-records"
 """A MessagePack array of records with keys and headers: what the Python client sends."""
@@ -26,7 +26,7 @@ RECORD_BYTES_MAX = 1024 * 1024
 RECORDS_MAX = 100_000
 """Of one append."""
 JSON_COMMAS_MAX = 1_000_000
-"""Of a JSON array, which bound how many values it can have."""
+"""The commas of a JSON array bound the number of its values."""
 
 
 class WalFullError(TransientError):
@@ -138,7 +138,7 @@ def _refuse_count(count: int) -> None:
 
 
 def _json_values(body: bytes) -> Iterable[bytes]:
-    """Each value of an array, anything else as one; the text stays as it was sent."""
+    """Each value of a JSON array is a record, any other JSON is one; the text stays as it was sent."""
     text = body.strip()
     if text[:1] != b"[":
         return [text]
@@ -161,4 +161,4 @@ SPLITTERS: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
     "application/octet-stream": lambda body: [body],
     RECORDS_TYPE: _encoded_records,
 }
-"""How a body falls into records, by its content type."""
+"""The functions that split a body into records, by its content type."""

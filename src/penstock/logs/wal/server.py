@@ -26,7 +26,7 @@ from penstock.logs.wal.records import Appended, Positions, WalFullError, WalRefu
 from penstock.logs.wal.store import Append, WalStore
 
 STEP = "wal_answering"
-"""Everything is durable, and the client does not know it yet."""
+"""The append is durable, and its client has no answer yet."""
 TRIM_SECONDS = 10
 STOP_SECONDS_MAX = 10
 """How long a stop waits for requests that are being answered."""
@@ -86,12 +86,12 @@ class WalServer:
         self.store = store
         self._at_step = at_step
         self._tokens = [token.encode() for token in tokens]
-        """If there are any, every request but that for health has to bring one of them."""
+        """If there are any, every request except that for health has to carry one of them."""
         self._hosts = {host, "localhost", socket.gethostname(), *hosts, None}
-        """Names that a Host header may have, and None for addresses: a page in a browser has another."""
+        """Names that a Host header may have, and None for addresses: requests of web pages have others."""
         self._waiting: list[Append] = []
         self._group: asyncio.Task[list[Appended | PenstockError]] | None = None
-        """Appends what waits, as soon as the event loop gets to it."""
+        """The task that appends everything in `_waiting` in the next turn of the event loop."""
         self._free_bytes = IN_FLIGHT_BYTES_MAX
         self._decoding = asyncio.Lock()
         config = uvicorn.Config(
@@ -212,7 +212,7 @@ class WalServer:
             self._group = asyncio.create_task(self._append_group())
         place = len(self._waiting)
         self._waiting.append((topic, count, records, head.headers.get("idempotency-key", ""), key, number))
-        # Shielded: a client that goes away takes no answer from the others.
+        # Shielded: a client that disconnects does not cancel the appends of others.
         result = (await asyncio.shield(self._group))[place]
         if isinstance(result, PenstockError):
             raise result
@@ -224,7 +224,7 @@ class WalServer:
         return self.store.append_all(group)
 
     def _answer(self, head: _Head, body: bytes) -> bytes:
-        """The answer to a request that is no append."""
+        """The answer to a request that is not an append."""
         store = self.store
         answer: object = None
         match head.method, head.path:
@@ -255,7 +255,7 @@ class WalServer:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection with a deadline and a bounded head. If there are too many, one that is idle makes way."""
+    """A connection with a deadline and a bounded head. If there are too many, an idle one is closed."""
 
     _head_bytes = 0
 
@@ -297,7 +297,7 @@ class _Connection(HttpToolsProtocol):
 
 
 async def _read(receive: Receive, kept: bool) -> bytes | None:
-    """The body of a request, or nothing of it once it has arrived; None if the client goes away."""
+    """The body of a request, empty if it is not `kept`; None if the client disconnects."""
     chunks, size, more = [], 0, True
     while more and size <= BODY_BYTES_MAX:
         message = await receive()

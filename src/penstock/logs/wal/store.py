@@ -42,18 +42,18 @@ from penstock.logs.wal.records import (
 STEPS = ("wal_trimmed", "wal_written", "wal_committed")
 """Where a fault test may end the process: after deletions, before a commit, and after it."""
 PARTITIONS_MAX = 256
-"""Of a topic."""
+"""The most partitions of a topic."""
 CLIENT_KEYS_MAX = 1_000_000
 """Older client keys are forgotten: each new one replaces the oldest."""
 TRIM_BYTES_MAX = 16 * 1024 * 1024
-"""Of a partition in one transaction, which appends wait for."""
+"""The most that one transaction trims from a partition; appends wait for it."""
 APPEND_BYTES = 64
-"""What an append costs on disk besides its records, about."""
+"""The approximate overhead of an append on disk."""
 VERSION = 4
 FREE_PAGES_KEPT = 4096
 """Free pages that are kept for further appends; others are given back to the file system."""
 PAGES_AT_ONCE = 256
-"""Are given back in a transaction, which needs as much space for a moment."""
+"""How many pages one transaction gives back; it needs as much space for a moment."""
 
 SETTINGS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
 """Deleted pages are not overwritten, which would need as much space as they have."""
@@ -106,10 +106,10 @@ class WalStore:
         self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()
         self._turns = itertools.count()
-        """Of appends without a key."""
+        """The next partition for appends without a key."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(folder)
-        # Its space is there for opening the database on a full disk.
+        # The reserve's space allows opening the database on a full disk.
         self._reserve.unlink(missing_ok=True)
         try:
             self._db = self._open()
@@ -119,7 +119,7 @@ class WalStore:
         self._appends_allowed = self._take_reserve()
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Close the database and release the folder."""
         with self._writing:
             for connection in self._connections:
                 connection.close()

@@ -43,7 +43,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
 
 
 def find_misfiled(subject: Subject, table: DeltaLog) -> tuple[tuple[str, ...], Violation | None]:
-    """Rows with another value of a partition column than their other columns give, and the first of them.
+    """Rows whose partition value differs from the one computed from their other columns, and the first of them.
 
     Rows of other jobs on the same table are left out, as far as names of files distinguish them.
     """

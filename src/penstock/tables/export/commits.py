@@ -154,7 +154,7 @@ class Commits:
         before = self._logs.days_of(name)
 
         def revise() -> Proposal:
-            state = log.known_state([part.partition for part in parts])
+            state = log.cached_state([part.partition for part in parts])
             slices = [self._slice(name, part, state.of(part.partition).position) for part in parts]
             extra = {flow_key(self._job): self._logs.settings_of(name), **self._markers.late_numbers(name, days)}
             return Proposal(self._job, batch_id, tuple(slices), extra)
@@ -178,7 +178,7 @@ class Commits:
         # Those that it had already are counted.
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
         topic = part.partition.topic
-        space, incarnation = self._logs.space_of(topic), self._logs.known_state().incarnations.get(topic, 1)
+        space, incarnation = self._logs.space_of(topic), self._logs.cached_state().incarnations.get(topic, 1)
         finals = [final_name(space, part.partition.number, incarnation, file.last_offset or 0) for file in share.files]
         files = committed_files(self._logs, name, share.files, finals)
         numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
@@ -193,7 +193,7 @@ class Commits:
 
         def revise() -> Proposal:
             nonlocal refused
-            state = self._logs.known_state()
+            state = self._logs.cached_state()
             refused = self.refusals(parts)
             stale = {refusal.partition for refusal in refused}
             taken = [part for part in parts if part.partition not in stale]
@@ -206,7 +206,7 @@ class Commits:
 
     def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
         """The slices that the job log, as it is loaded, does not take: another process moved on, or holds a token."""
-        state = self._logs.known_state()
+        state = self._logs.cached_state()
         self._logs.refuse_unnamed_types(state)
         return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
@@ -215,7 +215,7 @@ class Commits:
         parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
 
         def revise() -> Proposal:
-            state = self._logs.known_state()
+            state = self._logs.cached_state()
             mark = state.present_watermark()
             entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
             numbers: dict[str, int] = {}

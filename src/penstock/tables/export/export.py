@@ -118,7 +118,7 @@ class Export(ExportTable):
         return self.commits.handshake(proposal)
 
     def shown_position(self, partition: Partition) -> int:
-        return self.logs.known_state().of(partition).position_of() or 0
+        return self.logs.cached_state().of(partition).position_of() or 0
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
         state = self.logs.state()
@@ -216,7 +216,7 @@ class Export(ExportTable):
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
 
     def _vanished_now(self) -> int:
-        return sum(counted.totals.vanished for counted in self.logs.known_state().partitions.values())
+        return sum(counted.totals.vanished for counted in self.logs.cached_state().partitions.values())
 
     # types that fail
 
@@ -323,7 +323,7 @@ class Export(ExportTable):
         self._is_finished = True
         self._retry(sorted(written & self.failing.keys()))
         self._put_own_markers()
-        self._report(self.logs.known_state())
+        self._report(self.logs.cached_state())
         accepted = {part.partition for part in outcome.accepted}
         return _landed(outcome, [part for part in steady if part.partition in accepted], main)
 
@@ -345,7 +345,7 @@ class Export(ExportTable):
         if not main:
             taken = {name: share.counts.read for name, share in written.items() if not share.failed}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
-            check_residue(piece, self.logs.known_state().of(piece.partition), taken, may_vanish)
+            check_residue(piece, self.logs.cached_state().of(piece.partition), taken, may_vanish)
         mark = staged.gathered.mark_of(piece.partition)
         return RoutedPart(piece, token, roles, written, left, unrouted, main, watermark_ms, mark)
 

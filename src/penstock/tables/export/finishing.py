@@ -279,7 +279,7 @@ def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
     """Whether the records of a file are beyond what the logs, as they are loaded, have of its type."""
-    final, state = parse_final_name(path), logs.known_state()
+    final, state = parse_final_name(path), logs.cached_state()
     if final is None:
         return False
     for key, counted in state.current():

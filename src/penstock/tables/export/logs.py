@@ -96,9 +96,9 @@ class ExportLogs:
         """What the job log says, as of its newest version; an empty state while there is none."""
         if (log := self.find_job_log()) is not None:
             log.refresh()
-        return self.known_state()
+        return self.cached_state()
 
-    def known_state(self) -> ExportState:
+    def cached_state(self) -> ExportState:
         """The same, as of the version that is loaded."""
         log = self._job_log
         if log is not None and self._state.version != log.version:
@@ -158,7 +158,7 @@ class ExportLogs:
     def counted(self, name: str, partition: Partition) -> DeltaPartition:
         """What the log of a type holds of a partition, as of the version that is loaded."""
         log = self._readable(name)
-        return DeltaPartition() if log is None else log.known_state([partition]).of(partition)
+        return DeltaPartition() if log is None else log.cached_state([partition]).of(partition)
 
     def files_ends(self, names: Iterable[str], partition: Partition) -> dict[str, int]:
         """Where the last slice ends that has files of a type, as of the versions that are loaded."""
@@ -262,7 +262,7 @@ class ExportLogs:
         """Let the job log know the types, and what routes records to them; a new type begins where the job is."""
 
         def decide() -> Change | None:
-            state = self.known_state()
+            state = self.cached_state()
             self.refuse_unnamed_types(state)
             self._refuse_rerouted(state)
             numbers = {} if state.routing == self.routing() else {routing_key(self.job.name): self.routing()}

@@ -33,7 +33,7 @@ class DayMarkers:
 
         A type whose log cannot be read may have had late rows: no day of it is complete.
         """
-        return None if name in self.logs.unreadable else self.logs.known_state().watermark_of(name, self.now_ms())
+        return None if name in self.logs.unreadable else self.logs.cached_state().watermark_of(name, self.now_ms())
 
     def needed_ms(self, name: str, day: Day) -> int:
         """The watermark that makes a day complete."""

@@ -67,7 +67,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
         return NO_TABLE
     facts = read_facts(job, logs.job_log)
     # Read last: types may be ahead, and never behind.
-    state = logs.known_state()
+    state = logs.cached_state()
     types = [
         TypeFacts(name, read_facts(job, log), {place: state.of(place).position_of(name) or 0 for place in facts.states})
         for name, log in logs.type_logs().items()
@@ -95,7 +95,7 @@ class TypeFacts:
         return self.facts.table
 
     def state(self, partition: Partition) -> DeltaPartition:
-        return self.log.known_state(self.ends).of(partition)
+        return self.log.cached_state(self.ends).of(partition)
 
     @property
     def ahead(self) -> bool:
@@ -204,7 +204,7 @@ def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ..
 
 def _job_faults(logs: ExportLogs) -> Iterator[str]:
     """What is wrong with the job log: with the types that it names, and with what it says is left to them."""
-    state = logs.known_state()
+    state = logs.cached_state()
     for name, reason in sorted(logs.unreadable.items()):
         yield f"type {name} cannot be read: {reason}"
     for name in logs.replaced_logs(state):

@@ -196,7 +196,7 @@ class ExportRuns:
         log.refresh()
         return run_number(log)
 
-    def owed(self, removed: int) -> tuple[int, ...]:
+    def unfinished(self, removed: int) -> tuple[int, ...]:
         last = self.last()
         return (last,) if last > removed else ()
 
@@ -336,7 +336,7 @@ def _pass(log: DeltaLog, run: ReplayRun) -> None:
     """
     parts = []
     for partition, ranges in run.offsets.items():
-        position, end = log.known_state([partition]).of(partition).position, ranges[-1][1]
+        position, end = log.cached_state([partition]).of(partition).position, ranges[-1][1]
         start = ranges[0][0] if position is None else position
         if start < end:
             parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=position is None))

@@ -138,7 +138,7 @@ class KeyedKind(SingleKind):
             of_data = data_rules(table)
             return NameRules(of_data.of_slice, by_version(tombstones), of_data.of_replay)
 
-        return vacuum(table, dry_run=request.dry_run, beside=() if tombstones is None else ((tombstones, rules),))
+        return vacuum(table, dry_run=request.dry_run, alongside=() if tombstones is None else ((tombstones, rules),))
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         # By the keys of the table: with those of the job a lookup might search other buckets.

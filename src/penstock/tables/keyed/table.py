@@ -69,7 +69,7 @@ class KeyedTable(SingleTable):
         """As of any table; partitions that start begin a generation of the log."""
 
         def revise() -> Proposal:
-            state = self.data.known_state([part.partition for part in proposal.parts])
+            state = self.data.cached_state([part.partition for part in proposal.parts])
             accepted = check(proposal, state).accepted
             return with_generations(proposal, accepted, self.data.transactions(), self._log.bounds)
 
@@ -84,7 +84,7 @@ class KeyedTable(SingleTable):
             return Proposal(self.job.name, batch.id, parts, whole=True)
 
         def revise() -> Proposal:
-            if not check(proposal(), self.data.known_state(tokens)).accepted:
+            if not check(proposal(), self.data.cached_state(tokens)).accepted:
                 return proposal()
             merge.bring_up()
             removes = merge.removes()

@@ -72,7 +72,7 @@ class RollupKind(SingleKind):
 
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)
-        return vacuum(partials, dry_run=request.dry_run, beside=[(_windows_table(job, environment), windows_rules)])
+        return vacuum(partials, dry_run=request.dry_run, alongside=[(_windows_table(job, environment), windows_rules)])
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         request.refuse_all(f"the table of {job.name}")

@@ -1,1 +1,1 @@
-"""What kinds share whose rows and positions are in one Delta table: its landing, facts, replays and vacuum."""
+"""Shared by kinds with rows and positions in one Delta table: commits, facts, replays and vacuum."""

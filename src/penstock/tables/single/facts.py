@@ -34,7 +34,7 @@ class TableFacts:
     history: tuple[Mapping[str, Any], ...]
     """Commit metadata, newest first."""
     pending: tuple[DataFile, ...]
-    """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
+    """Quarantine files that a commit listed and that are not yet in the quarantine table (RULES Q1)."""
     replay_unfinished: bool
 
     def subject(self, job: JobSpec, pending: Sequence[DataFile] = ()) -> Subject:

@@ -25,7 +25,7 @@ from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, RebuildReport, View
 
 COMMITS_SEARCHED = 20
-"""For the size of a row."""
+"""The newest commits that give the size of a row."""
 
 
 class SingleTable:
@@ -100,7 +100,7 @@ class SingleTable:
         self.quarantine.append_missing(self.data, partitions)
 
     def shown_position(self, partition: Partition) -> int:
-        return self.data.known_state([partition]).of(partition).position or 0
+        return self.data.cached_state([partition]).of(partition).position or 0
 
     def chores(self, view: View) -> Sequence[Chore]:
         return ()
@@ -116,14 +116,14 @@ class SingleTable:
 
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
-            ours = provenance_of(record)
-            if ours is not None and ours.rows:
-                return ours.size_bytes / ours.rows
+            provenance = provenance_of(record)
+            if provenance is not None and provenance.rows:
+                return provenance.size_bytes / provenance.rows
         return None
 
 
 class SingleKind:
-    """What kinds have in common whose batches land in one Delta table."""
+    """Shared by kinds whose batches land in one Delta table."""
 
     steps: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()

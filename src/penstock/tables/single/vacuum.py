@@ -15,7 +15,7 @@ TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]
 """A further table of the job, with the rules for its files."""
 
 
-def vacuum(table: DeltaLog, *, dry_run: bool = False, beside: Sequence[TableRules] = ()) -> VacuumReport:
+def vacuum(table: DeltaLog, *, dry_run: bool = False, alongside: Sequence[TableRules] = ()) -> VacuumReport:
     """Delete dead files of a table, of its quarantine, and of further tables."""
     place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
     quarantine = find_table(place, table.job, table.environment)
@@ -27,7 +27,7 @@ def vacuum(table: DeltaLog, *, dry_run: bool = False, beside: Sequence[TableRule
             opened, listed_marks(table), lambda place: positions.get(position_key(table.job, place))
         )
 
-    further = [*beside] if quarantine is None else [(quarantine, of_quarantine), *beside]
+    further = [*alongside] if quarantine is None else [(quarantine, of_quarantine), *alongside]
     listed = [(ListedTable.of(other), rules) for other, rules in [(table, data_rules), *further]]
     table.environment.at_step("vacuum_listed")
     return delete_dead([folder.classify(rules) for folder, rules in listed], table.environment.at_step, dry_run=dry_run)

@@ -29,7 +29,7 @@ from penstock.tables.kind import SchemaChanged
 from penstock.tables.single.table import SingleTable
 
 BYTES_UNBOUNDED = str(2**31 - 1)
-"""With exactly this number Spark does not measure batches."""
+"""With exactly this value Spark does not measure batches."""
 
 
 def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:

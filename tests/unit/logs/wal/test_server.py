@@ -1,4 +1,4 @@
-"""The server against clients of all kinds: what is refused appends nothing, and nobody waits for a bad client."""
+"""The server against clients of all kinds: what is refused appends nothing, and no other client waits for a bad one."""
 
 from __future__ import annotations
 
@@ -380,10 +380,10 @@ def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None
         with ThreadPoolExecutor(6) as pool:
             offsets = list(pool.map(one, range(6)))
         with WalClient(running.url) as client:
-            kept = [each.value for each in read(client)]
-    assert sorted(each for some in offsets for each in some) == list(range(120))
+            kept = [record.value for record in read(client)]
+    assert sorted(offset for some in offsets for offset in some) == list(range(120))
     for number, some in enumerate(offsets):
-        assert [kept[offset] for offset in some] == [b"%d-%d" % (number, each) for each in range(20)]
+        assert [kept[offset] for offset in some] == [b"%d-%d" % (number, item) for item in range(20)]
 
 
 def test_an_unreachable_server_is_transient_and_an_invalid_address_is_not() -> None:
@@ -409,17 +409,17 @@ def test_topics_are_listed_with_ends_sizes_and_what_jobs_have_committed(server: 
 def test_with_tokens_requests_without_one_are_refused(tmp_path: Path) -> None:
     with served(tmp_path / "wal", tokens=["first-token", "second-token"]) as server:
         for token in ("first-token", "second-token"):
-            with WalClient(server.url, token=token) as known:
-                known.create_topic(TOPIC)
-                known.append(TOPIC, [b"a"])
+            with WalClient(server.url, token=token) as client:
+                client.create_topic(TOPIC)
+                client.append(TOPIC, [b"a"])
         for token in ("", "first-tokem", "first-token2"):
-            with WalClient(server.url, token=token) as stranger:
+            with WalClient(server.url, token=token) as unknown:
                 for call in (
-                    stranger.partitions,
-                    partial(stranger.append, TOPIC, [b"b" * 100_000]),
-                    partial(stranger.create_topic, "other"),
-                    partial(stranger.delete_topic, TOPIC),
-                    partial(stranger.report, "job", {}),
+                    unknown.partitions,
+                    partial(unknown.append, TOPIC, [b"b" * 100_000]),
+                    partial(unknown.create_topic, "other"),
+                    partial(unknown.delete_topic, TOPIC),
+                    partial(unknown.report, "job", {}),
                 ):
                     with pytest.raises(WalRefusedError) as raised:
                         call()

@@ -86,7 +86,7 @@ def test_the_newest_keys_are_known_and_each_append_forgets_at_most_one(
     assert not append(store, b"a", client_key="9").repeated
 
 
-def test_a_topic_that_is_recreated_knows_no_key_of_the_deleted_one(tmp_path: Path) -> None:
+def test_a_recreated_topic_has_no_client_keys_of_the_deleted_one(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic()
     for _ in range(3):
         assert not append(store, b"a", client_key="key").repeated
@@ -94,7 +94,7 @@ def test_a_topic_that_is_recreated_knows_no_key_of_the_deleted_one(tmp_path: Pat
         store.create_topic(TOPIC, 1)
 
 
-def test_much_is_trimmed_in_short_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trimming_uses_short_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "TRIM_BYTES_MAX", 1_000)
     store = Folder(tmp_path, EAGER).with_topic()
     for _ in range(20):
@@ -138,16 +138,16 @@ def test_appends_of_one_group_share_a_transaction_and_a_refused_one_harms_none(t
 
 def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    seen: list[tuple[str, int]] = []
+    counts: list[tuple[str, int]] = []
 
     def look(step: str) -> None:
         with sqlite3.connect(tmp_path / "wal.db") as other:
-            seen.append((step, other.execute("SELECT count(*) FROM appends").fetchone()[0]))
+            counts.append((step, other.execute("SELECT count(*) FROM appends").fetchone()[0]))
 
     store = folder.with_topic()
     store._at_step = look
     append(store, b"a")
-    assert seen == [("wal_written", 0), ("wal_committed", 1)]
+    assert counts == [("wal_written", 0), ("wal_committed", 1)]
     [(synchronous,), (mode,)] = (
         store._db.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "journal_mode")
     )

@@ -55,7 +55,7 @@ def test_an_export_that_holds_each_record_once_is_proved(tmp_path: Path, kind: K
     # Of 27 and 15 records two are bad and one is dropped.
     assert checks["rows"].facts == {"rows": 39, "quarantine": 2}
     assert checks["offsets"].facts == {"offsets": 41}
-    assert checks["records"].facts == {"records": 42, "offsets_gone": 0}
+    assert checks["records"].facts == {"records": 42, "offsets_deleted": 0}
     lake.log.firsts = dict.fromkeys((ZERO, ONE), TRIMMED)
     assert lake.verify().ok
     assert not_proven(lake.verify(values=True)) == ["values"], "the log no longer has all records"

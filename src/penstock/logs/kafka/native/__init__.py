@@ -1,1 +1,1 @@
-"""The C interface of librdkafka, for what tasks read: without an object of Python for each record."""
+"""The C interface of librdkafka, so that tasks read without a Python object per record."""

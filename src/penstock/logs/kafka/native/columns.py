@@ -1,4 +1,4 @@
-"""Records that lie in the client's memory into Arrow columns: one copy of their bytes, and no object for each."""
+"""Copies records from the client's memory into Arrow columns, without a Python object per record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.logs.log import Piece
 
 Headers: TypeAlias = list[tuple[str | None, bytes | None]]
 UNREADABLE_HEADERS: Headers = [(None, None)]
-"""A header without a key, which Kafka does not know: stands for headers with a key that is not UTF-8."""
+"""A header without a key, impossible in Kafka: stands for headers with a key that is not UTF-8."""
 
 _MILLIS, _MICROS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 _MILLIS_MAX = (2**63 - 1) // 1_000
@@ -49,7 +49,7 @@ class KafkaRecords:
     values: ByteSpans
     keys: ByteSpans
     time_kinds: npt.NDArray[np.int32]
-    """0: there is none."""
+    """0: the record has no time."""
     times_ms: Numbers
     headers: list[RawHeaders | None]
 
@@ -126,7 +126,7 @@ def _timestamp_array(kinds: npt.NDArray[np.int32], millis: Numbers) -> pa.Array:
 def _header_array(headers: list[RawHeaders | None]) -> pa.Array:
     if not any(headers):
         return pa.nulls(len(headers), HEADERS_TYPE)
-    # One header may stand several times, so there are pairs.
+    # A header key may occur several times, so these are pairs.
     rows = [
         None if header is None else [{"key": key, "value": value} for key, value in _readable(header)]
         for header in headers

@@ -1,4 +1,4 @@
-"""A consumer of one partition, by the C interface of the client, and what only that interface can ask a broker."""
+"""A consumer of one partition by the C interface of the client, and requests that only that interface offers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RawConsumer:
             raise failure(code)
 
     def consume(self, count_max: int, seconds_max: float) -> Messages | None:
-        """What the client has ready, waiting for the first only; None if nothing came."""
+        """The records that the client has fetched; waits only for the first, None if none arrives."""
         if len(self._pointers) < count_max:
             self._pointers = np.zeros(count_max, np.uint64)
         place = self._pointers.ctypes.data
@@ -99,7 +99,7 @@ class TopicIdRequest:
     def answer(self) -> str | None:
         """The id that the topic has for the broker; None if it knows no such topic."""
         try:
-            # The client answers itself when the time is over.
+            # The client ends the request itself at the timeout.
             event = C["queue_poll"](self._queue, 2 * self._millis)
         finally:
             self.close()

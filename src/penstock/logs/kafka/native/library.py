@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 TEXT_BYTES = 512
-"""What the client may say about a fault."""
+"""Of the client's text about a fault."""
 STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
 
 Signatures = Mapping[str, tuple[Any, list[Any]]]
@@ -77,13 +77,13 @@ def _functions(library: Any, signatures: Signatures) -> dict[str, Callable[..., 
     return functions
 
 
-# The client's own extension: it leads to the very library that it is linked with, wherever that is.
+# The client's own extension module: it resolves symbols of the librdkafka that it is linked with.
 C = _functions(ctypes.CDLL(cimpl.__file__), _SIGNATURES)
 QUICK = _functions(ctypes.PyDLL(cimpl.__file__), _QUICK_SIGNATURES)
-"""These never wait: to let other threads run meanwhile would cost more than they do."""
+"""These never block: releasing the GIL would cost more than the calls."""
 
 
 def failure(code: int, text: str | bytes = "") -> KafkaException:
     """As the client's own classes raise it."""
-    said = text or C["err2str"](code)
-    return KafkaException(KafkaError(code, said.decode(errors="replace") if isinstance(said, bytes) else said))
+    reason = text or C["err2str"](code)
+    return KafkaException(KafkaError(code, reason.decode(errors="replace") if isinstance(reason, bytes) else reason))

@@ -1,9 +1,9 @@
-"""Records as they lie in the client's memory: columns of addresses and numbers, no object for each.
+"""Records in the client's memory as columns of addresses and numbers, without a Python object per record.
 
-The client's public interface does not offer two things. How long a header's key is, if a NUL is in it: see
-`_key_length_is_before`. And times and headers other than by a call for each record, which takes half as long as all the
-rest: where the version is one of `_KNOWN_VERSIONS` they are read where that version keeps them, and the calls are made
-for the first and the last record of each chunk, which must agree.
+The client's public interface lacks two things. The length of a header's key that contains a NUL: see
+`_key_length_is_before`. And times and headers without a call per record, which costs half as much as everything else:
+for the versions in `_KNOWN_VERSIONS` they are read from memory, and the calls are made only for the first and the last
+record of each chunk, which must agree.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Times: TypeAlias = tuple[npt.NDArray[np.int32], Numbers]
 """Kinds of timestamps, 0 where there is none, and milliseconds."""
 RawHeaders: TypeAlias = list[tuple[bytes, bytes | None]]
 
-# Of `rd_kafka_message_t`, in words of eight bytes.
+# Of `rd_kafka_message_t`, in machine words of eight bytes.
 _WORDS = 9
 _ERROR, _VALUE, _VALUE_LENGTH, _KEY, _KEY_LENGTH, _OFFSET = 0, 3, 4, 5, 6, 7
 # Of what the client keeps after it.
 _KNOWN_VERSIONS = frozenset([0x021000FF])
-"""Of these a test has seen that it is so."""
+"""The versions for which a test has checked this layout."""
 _KNOWN_WORDS = 16
 _TIME_KIND, _TIME, _HEADER_BYTES = 11, 12, 15
 _EMPTY_HEADER_BYTES = 1
@@ -48,7 +48,7 @@ class Messages:
         self._reads_at_once = reads_at_once
         first = int(pointers.min())
         size = int(pointers.max()) - first + 8 * (_KNOWN_WORDS if reads_at_once else _WORDS)
-        # One array over all memory between them, of which only their own places are touched.
+        # One array over all memory between them; only the addresses of the records are read.
         self._words = np.frombuffer(pa.foreign_buffer(first, size), np.int64)
         self._places = ((pointers - np.uint64(first)) >> np.uint64(3)).astype(np.int64)
         self.errors = self._field(_ERROR).astype(np.int32)
@@ -59,14 +59,14 @@ class Messages:
         self.key_lengths = self._field(_KEY_LENGTH)
 
     def error(self, number: int) -> KafkaError:
-        """Of an event that is no record; the client has put its words where a record has its value."""
+        """The error of an event that is not a record; the client stores its text where a record has its value."""
         code, text = int(self.errors[number]), b""
         if self.values[number]:
             text = ctypes.string_at(int(self.values[number]), int(self.value_lengths[number]))
         return KafkaError(code, (text or C["err2str"](code)).decode(errors="replace"))
 
     def timestamps(self, numbers: Numbers) -> Times:
-        """Of these records, one at least."""
+        """The timestamps of these records, one at least."""
         if not self._reads_at_once:
             return self._called_timestamps(numbers)
         kinds = (self._field(_TIME_KIND) >> 32).astype(np.int32)[numbers]
@@ -76,12 +76,12 @@ class Messages:
         return kinds, millis
 
     def headers(self, numbers: Numbers) -> list[RawHeaders | None]:
-        """Of these records, one at least; None where there are none."""
+        """The headers of these records, one at least; None where a record has none."""
         if not self._reads_at_once:
             return self._called_headers(numbers)
         having = self._field(_HEADER_BYTES).astype(np.int32)[numbers] > _EMPTY_HEADER_BYTES
         called = self._called_headers(numbers[[0, -1]])
-        # Bytes that the client does not take for headers, such as more than 100,000 of them, are none.
+        # Bytes that the client does not parse as headers, such as more than 100,000 of them, count as no headers.
         _check(all(has or headers is None for has, headers in zip(having[[0, -1]].tolist(), called, strict=True)))
         result: list[RawHeaders | None] = [None] * len(numbers)
         if having.any():
@@ -102,8 +102,8 @@ class Messages:
     def free(self) -> None:
         deque(map(QUICK["message_destroy"], self._pointers.tolist()), maxlen=0)
 
-    def _field(self, word: int) -> Numbers:
-        result: Numbers = self._words[self._places + word]
+    def _field(self, index: int) -> Numbers:
+        result: Numbers = self._words[self._places + index]
         return result
 
     def _called_timestamps(self, numbers: Numbers) -> Times:
@@ -121,7 +121,7 @@ class Messages:
 
 def _check(agree: bool) -> None:
     if not agree:
-        raise InvariantError("this librdkafka keeps times or headers of records elsewhere than its version says")
+        raise InvariantError("this librdkafka stores times or headers of records at other addresses than expected")
 
 
 def _headers(listed: int) -> RawHeaders:
@@ -147,7 +147,7 @@ def _length_before(key: int) -> int:
 def _key_length_is_before() -> bool:
     """Whether the client keeps the length of a header's key just before it, as all its versions since 0.11.4 do.
 
-    Its interface gives keys as C strings, which end at a NUL; Kafka's may hold some. Seen from headers of our own.
+    Its interface gives keys as C strings, which end at a NUL; Kafka's may contain some. Checked with test headers.
     """
     key, value, length = c_void_p(), c_void_p(), c_size_t()
     places = ctypes.addressof(key), ctypes.addressof(value), ctypes.addressof(length)
