@@ -110,10 +110,10 @@ def deep_export(top: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
 def nothing_escaped(export: ExportPipe, top: Path, *types: str) -> bool:
     """Whether the folders of the types are all that stands below the root, and the job all that stands below `top`."""
     outside = [item for item in top.rglob("*") if not item.is_relative_to(export.folder)]
-    beside = {each.name for each in export.folder.iterdir()}
-    inside = {each.name for each in export.root.iterdir()}
+    siblings = {path.name for path in export.folder.iterdir()}
+    inside = {path.name for path in export.root.iterdir()}
     below = [parent for parent in export.folder.parents if parent.is_relative_to(top) and parent != top]
-    return sorted(outside) == sorted(below) and beside == {"job.yaml", "root"} and inside == {"_penstock", *types}
+    return sorted(outside) == sorted(below) and siblings == {"job.yaml", "root"} and inside == {"_penstock", *types}
 
 
 def totals(export: ExportPipe) -> Totals:
@@ -129,4 +129,4 @@ def reasons(export: ExportPipe) -> dict[tuple[int, int], str]:
 def between(bad: Sequence[bytes | None]) -> list[bytes | str | None]:
     """Good records of two types before and behind every bad one."""
     good = [event("A", 1), event("B", 2)]
-    return [*(each for number, one in enumerate(bad) for each in (good[number % 2], one)), event("A", 3)]
+    return [*(record for number, one in enumerate(bad) for record in (good[number % 2], one)), event("A", 3)]

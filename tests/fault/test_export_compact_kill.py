@@ -76,7 +76,7 @@ def test_a_batch_after_a_killed_compaction_finishes_it_first(tmp_path: Path) -> 
     assert rows_in(root.lake) == root.expected
 
 
-def test_vacuum_takes_nothing_that_a_killed_compaction_still_needs(tmp_path: Path) -> None:
+def test_vacuum_keeps_files_that_a_killed_compaction_still_needs(tmp_path: Path) -> None:
     root = filled(tmp_path)
     with penstock("compact", str(root.job_path), failpoint="removed:kill") as process:
         assert process.exit_code() == KILLED, process.last_words

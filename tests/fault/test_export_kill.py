@@ -100,7 +100,7 @@ def test_killed_at_every_step_in_turn(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 @pytest.mark.parametrize("step", ["checked:stop:3", "type_committed:stop:2", "checked:stop:7", "committed:stop"])
-def test_stopped_in_the_middle_and_woken_after_another_took_over(tmp_path: Path, form: str, step: str) -> None:
+def test_process_resumed_after_a_takeover_writes_no_row_twice(tmp_path: Path, form: str, step: str) -> None:
     with exporter(tmp_path, form, 1, 40, step) as sleeper:
         wait_until(lambda: has_stopped(sleeper))
         assert export(tmp_path, form, 60, token=2) == 0
@@ -136,14 +136,14 @@ def write_job(folder: Path, bootstrap: str, topic: str, more: str = "", **sectio
 def mixed(numbers: Iterable[int], later: int = 0) -> list[str]:
     """Events of six types over three days, or as many days later; every thirteenth is of no known type."""
     return [
-        event("stranger" if number % 13 == 12 else TYPES[number % 6], number, day=later + number % 3)
+        event("unlisted" if number % 13 == 12 else TYPES[number % 6], number, day=later + number % 3)
         for number in numbers
     ]
 
 
 def assert_exported_once(root: Path, places: list[tuple[int, int]]) -> None:
-    expected, found = Counter(places), places_in(root)
-    missing, extra = expected - found, found - expected
+    expected, actual = Counter(places), places_in(root)
+    missing, extra = expected - actual, actual - expected
     assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"
 
 

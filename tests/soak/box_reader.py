@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Records that no row shows as they were sent, and rows that nobody sent so or that are there once too often."""
+    """Records without a row that equals them, and rows that are duplicated or equal no record."""
 
     missing: tuple[tuple[Place, Row], ...]
     extra: tuple[tuple[Place, Row], ...]
@@ -44,28 +44,28 @@ class Difference:
 
     def __str__(self) -> str:
         lines = []
-        for word, found in (("missing", self.missing), ("not sent so, or too many", self.extra)):
-            folders = dict(Counter((row.type, str(row.day)) for _, row in found))
-            lines.append(f"{word}: {len(found)} in {folders}, as {found[:SHOWN_MAX]}")
+        for label, rows in (("missing", self.missing), ("not sent so, or too many", self.extra)):
+            folders = dict(Counter((row.type, str(row.day)) for _, row in rows))
+            lines.append(f"{label}: {len(rows)} in {folders}, as {rows[:SHOWN_MAX]}")
         return "\n".join(lines)
 
 
 def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) -> Difference:
     """Compare the files of these types with what was sent, row by row."""
-    wanted = set(types)
+    names = set(types)
     expected = Counter(
         (place, Row(item.type, item.day, item.id, item.checksum))
         for place, item in sent.items()
-        if item.type is not None and item.type in wanted
+        if item.type is not None and item.type in names
     )
     counter: Counter[tuple[Place, Row]] = Counter()
-    for name in wanted:
+    for name in names:
         counter.update(_rows(root, name))
     return Difference(tuple((expected - counter).elements()), tuple((counter - expected).elements()))
 
 
 def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
-    """As `docs/exports.md` says: list first, then open; again if a listed file is gone."""
+    """As in `docs/exports.md`: list first, then open; again if a listed file is gone."""
     for attempt in range(READS_MAX):
         files = [str(item) for item in (root / name).glob("day=*/*.parquet")]
         try:

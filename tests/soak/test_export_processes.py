@@ -39,7 +39,7 @@ def rows_in(root: Path) -> int:
     return sum(int(pl.scan_parquet(path).select(pl.len()).collect().item()) for path in data_files(root))
 
 
-def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
+def test_three_exporters_share_twelve_partitions_through_a_kill_and_a_pause(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     """18 types over 3 days, 2 million events; `PENSTOCK_SOAK_EVENTS=40000` is a quick look."""

@@ -1,4 +1,4 @@
-"""An export told step by step: records of one partition, rounds turned by hand, a clock that only the test moves."""
+"""An export that a test runs step by step: records of one partition, single rounds, a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Story:
         self.produce(self.topic, events, partition=0)
         self.sent += len(events)
 
-    def settle(self, pipeline: Rounds[WrittenShares]) -> None:
+    def run_until_idle(self, pipeline: Rounds[WrittenShares]) -> None:
         """Turn rounds until no new record waits and nothing is due, a second of the clock for each."""
         for _ in range(ROUNDS_MAX):
             self.clock.seconds += 1
@@ -61,7 +61,7 @@ class Story:
 
     def read(self, pipeline: Rounds[WrittenShares], kinds: str, day: int = 0) -> None:
         self.send(kinds, day)
-        self.settle(pipeline)
+        self.run_until_idle(pipeline)
 
     def run_to_end(self, at_step: AtStep | None = None) -> Recorder:
         return self.export.run_to_end(at_step, clock=self.clock)
@@ -80,8 +80,8 @@ class Story:
 
     @property
     def partition(self) -> Partition:
-        [found] = [item for item in self.export.state.partitions if (item.topic, item.number) == (self.topic, 0)]
-        return found
+        [partition] = [item for item in self.export.state.partitions if (item.topic, item.number) == (self.topic, 0)]
+        return partition
 
     @property
     def global_position(self) -> int | None:
@@ -130,7 +130,7 @@ class Owner:
 
     pipeline: Rounds[WrittenShares]
     claims: Holding
-    heard: Recorder
+    recorder: Recorder
 
     def stage(self, end: int) -> Staging:
         """Everything up to the commit: claim, fence, plan up to an offset, write."""
@@ -163,10 +163,10 @@ class Owner:
 @contextmanager
 def owner(story: Story, token: int) -> Iterator[Owner]:
     """A process that took the partitions over under this token."""
-    heard, claims = Recorder(), Holding(token)
-    environment = Environment(now=story.clock.now, listener=heard)
+    recorder, claims = Recorder(), Holding(token)
+    environment = Environment(now=story.clock.now, listener=recorder)
     pipeline: Rounds[WrittenShares] = open_rounds(story.export.job, story.export.spark, environment, claims)
     try:
-        yield Owner(pipeline, claims, heard)
+        yield Owner(pipeline, claims, recorder)
     finally:
         pipeline.close()

@@ -59,7 +59,7 @@ class Process:
 
     rounds: Rounds[WrittenShares]
     claims: Holding
-    heard: Recorder
+    recorder: Recorder
     clock: Clock
 
     @property
@@ -183,12 +183,12 @@ class ExportWorld:
 
     def open(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
         """A process under this token; `in_tasks` is a failpoint that tasks reach too."""
-        heard, claims = Recorder(), Holding(token)
+        recorder, claims = Recorder(), Holding(token)
         environment = Environment(
-            now=self.clock.now, sleep=lambda _: None, at_step=at_step, listener=heard, failpoint=in_tasks
+            now=self.clock.now, sleep=lambda _: None, at_step=at_step, listener=recorder, failpoint=in_tasks
         )
         rounds = open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
-        return Process(rounds, claims, heard, self.clock)
+        return Process(rounds, claims, recorder, self.clock)
 
     def run(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
         process = self.open(token, at_step, in_tasks)
@@ -255,7 +255,7 @@ class ExportWorld:
         frame = self._delta_frame(url).select("partition", "offset")
         return Counter((QUARANTINE, number, offset) for number, offset in frame.rows())
 
-    def found(self) -> Counter[Place]:
+    def all_places(self) -> Counter[Place]:
         return self.rows() + self.quarantined()
 
     def totals(self, partition: Partition = ZERO) -> Totals:
@@ -264,33 +264,33 @@ class ExportWorld:
 
     def check(self) -> None:
         """Every record of the log is in its place once, and every count adds up."""
-        sent, found = self.sent(), self.found()
-        assert found == sent, f"missing {sorted(sent - found)}, too many {sorted(found - sent)}"
+        sent, actual = self.sent(), self.all_places()
+        assert actual == sent, f"missing {sorted(sent - actual)}, too many {sorted(actual - sent)}"
         state = self.state
         for partition in self.partitions:
             assert state.of(partition).position_of() == self.end(partition)
-        self.check_totals(found)
+        self.check_totals(actual)
 
     def check_nothing_twice(self) -> None:
         rows = self.rows()
         assert set(rows.values()) <= {1}, f"twice: {[place for place, count in rows.items() if count > 1]}"
         assert not rows - self.sent(), "rows in a wrong place"
 
-    def check_totals(self, found: Counter[Place]) -> None:
+    def check_totals(self, actual: Counter[Place]) -> None:
         """The job log and the logs of the types count the same records, and these are the ones that were found."""
         logs = self.logs
         state = logs.state()
         for partition in self.partitions:
-            here = state.of(partition)
-            job = here.totals
+            counted = state.of(partition)
+            job = counted.totals
             types = [log.known_state([partition]).of(partition).totals for log in logs.type_logs().values()]
             surplus = self.surplus(partition, logs)
             assert surplus == 0 or 0 < surplus <= job.gap, (job, types)
-            assert job.deferred == sum(lag.deferred for lag in here.lags.values()), here
-            assert job.offsets == (here.position or 0) - (here.origin or 0), here
+            assert job.deferred == sum(lag.deferred for lag in counted.lags.values()), counted
+            assert job.offsets == (counted.position or 0) - (counted.origin or 0), counted
             rows = sum(of_type.written + of_type.replayed for of_type in types)
             bad = job.quarantined + sum(of_type.quarantined - of_type.replayed for of_type in types)
-            at = Counter(place[0] == QUARANTINE for place in found.elements() if place[1] == partition.number)
+            at = Counter(place[0] == QUARANTINE for place in actual.elements() if place[1] == partition.number)
             assert (at[False], at[True]) == (rows, bad), (job, types)
 
     def surplus(self, partition: Partition, logs: ExportLogs | None = None) -> int:

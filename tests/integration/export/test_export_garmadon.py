@@ -1,4 +1,4 @@
-"""Garmadon's wire format from end to end: its own vectors become its own rows by type and day, its odd cases too."""
+"""Garmadon's wire format from end to end: its test vectors become rows by type and day, unusual cases too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_OFFSET = 101
 
 @pytest.fixture
 def garmadon(export: ExportPipe) -> ExportPipe:
-    """An export with a descriptor set beside its job file."""
+    """An export with a descriptor set next to its job file."""
     write_descriptors(export.folder / "garmadon.desc")
     return export
 

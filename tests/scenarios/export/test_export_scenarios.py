@@ -203,7 +203,7 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
     story.clock.seconds += 90 * DAY_SECONDS
     story.send("AAB", day=100)
     with story.export.opened(clock=story.clock) as pipeline:
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 2, "B waits as it did"
         assert story.export.files() == [*before, "A/day=2026-06-09/0.5.parquet"]
     story.run_to_end()
@@ -213,7 +213,7 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
 
 
 def test_a_recreated_topic_stops_the_export_unless_the_policy_is_restart(story: Story, topic: Topics) -> None:
-    """Both lives have the offsets 0 to 2 on the same day: the second is told apart by its names."""
+    """Both incarnations have offsets 0 to 2 on the same day: file names distinguish them."""
     story.export.describe(story.topic)
     story.send("AAA")
     story.run_to_end()
@@ -250,7 +250,7 @@ def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(sto
 def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_as_vanished(
     story: Story, topic: Topics
 ) -> None:
-    """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are gone, and the ledger says so."""
+    """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are lost, and the job log counts them."""
     types = [type_of("A"), type_of("B", rotation=after(100)), type_of("C", rotation=after(2))]
     story.export.describe(story.topic, types=types)
     with story.export.opened(clock=story.clock) as pipeline:
@@ -259,9 +259,9 @@ def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_a
         story.read(pipeline, "ACAC")
         story.read(pipeline, "A")
         assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"
-        [told] = story.export.heard.named("type cannot be written")
-        assert (told["type"], story.global_position) == ("B", 1)
-        assert "lost offsets 1 to 3" in told["reason"]
+        [failure] = story.export.recorder.named("type cannot be written")
+        assert (failure["type"], story.global_position) == ("B", 1)
+        assert "lost offsets 1 to 3" in failure["reason"]
     with pytest.raises(TypeLaggingError, match="lost offsets 1 to 3"):
         story.run_to_end()
     assert story.global_position == 1
@@ -284,9 +284,9 @@ def test_waiting_records_of_a_recreated_topic_are_counted_and_reported(
     topic.delete(name)
     topic(name=name)
     produce(name, [event("A", 3), event("B", 4)])
-    heard = export.run_to_end()
-    [told] = heard.named("records vanished")
-    assert told["records"] == 2
-    assert sum(here.totals.vanished for here in export.state.partitions.values()) == 2
-    assert all(here.totals.conserved for here in export.state.partitions.values())
+    recorder = export.run_to_end()
+    [vanished] = recorder.named("records vanished")
+    assert vanished["records"] == 2
+    assert sum(partition.totals.vanished for partition in export.state.partitions.values()) == 2
+    assert all(partition.totals.conserved for partition in export.state.partitions.values())
     assert export.rows("B", "id") == [(4,)]
