@@ -78,7 +78,7 @@ class Fan:
         deferred: Collection[str] = (),
         watermark_ms: int | None = None,
     ) -> None:
-        """Commit a slice; types in `left` are not written, those that failed after their files were tried."""
+        """Commit a slice; types in `deferred` are not written, files of types in `failed` could not be written."""
         shares = self._shares(number, start, end)
         for name in {*failed, *deferred} & shares.keys():
             counts = Counts(read=shares[name].counts.read)

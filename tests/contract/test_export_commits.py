@@ -42,7 +42,7 @@ class Acts:
         self._lock = threading.Lock()
 
     def at(self, step: str, act: Callable[[], object], visit: int = 1) -> None:
-        """Act when the step is reached for so many times from now on."""
+        """Act when the step is reached for the n-th time from now on."""
         with self._lock:
             self._visits[step] = visit
             self._armed.append((step, act))
@@ -242,7 +242,7 @@ def test_crash_after_the_job_commit_loses_no_quarantined_record(world: ExportWor
 
 
 def failing(process: Process, name: str) -> Callable[[], None]:
-    """The commits of a type fail until what is returned is called."""
+    """The commits of a type fail until the returned function is called."""
     log = process.logs.find_type_log(name)
     assert log is not None
 
@@ -428,7 +428,7 @@ def test_type_that_is_ahead_and_fails_is_caught_up_without_doubling(world: Expor
 
 @pytest.mark.parametrize("sent", ["ABC", "AAA"])
 def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: Acts, sent: str) -> None:
-    """It has read records that are lost since; for the new owner they are a gap, and stay one."""
+    """It has read records that the log lost since; for the new owner they are a gap, and stay one."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     world.send(sent)
     stale = world.open(1, acts.at_step)
@@ -447,7 +447,7 @@ def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: A
 
 
 def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportWorld, acts: Acts) -> None:
-    """The records that were left for the type are lost, and are counted as such once."""
+    """The deferred records of the type are lost, and are counted as such once."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     lagging(world)
     stale = world.open(1, acts.at_step)
@@ -526,13 +526,13 @@ def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, act
 
 def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld) -> None:
     foreign = "A/day=2026-03-01/events.0.2.parquet"
-    plain.storage.put(foreign, b"not ours")
+    plain.storage.put(foreign, b"foreign")
     plain.send("ABA")
     process = plain.run()
     assert "taken" in process.table.failing["A"].reason
     plain.send("ABA")
     process.run()
-    assert plain.storage.read(foreign) == b"not ours"
+    assert plain.storage.read(foreign) == b"foreign"
     assert plain.state.of(ZERO).position_of("B") == 6
     plain.storage.delete(foreign)
     process.run()
@@ -689,7 +689,7 @@ def test_marker_goes_before_late_rows_are_visible_and_returns(world: ExportWorld
     acts.at("type_committed", lambda: observed.append(world.storage.exists(marker(world))))
     world.send("A")
     process.run()
-    assert observed == [0, False], "the late row was not visible when the marker went"
+    assert observed == [0, False], "the late row was not visible when the marker was deleted"
     assert not world.storage.exists(marker(world)), "the watermark has to pass the late row first"
     world.send("A", day=3)
     process.run()
@@ -744,7 +744,7 @@ def test_marker_goes_before_compaction_deletes_a_file_and_returns_after_the_last
 
 @pytest.mark.parametrize("seed", range(2))
 def test_rivals_racing_on_every_step_give_each_row_once(world: ExportWorld, seed: int) -> None:
-    """Three threads that all believe to be the owner, two of them under the same token."""
+    """Three threads act as owner, two of them under the same token."""
     for number in range(6):
         world.send("ABCaX", day=number % 2)
         world.send("CBA", ONE, day=number % 3)

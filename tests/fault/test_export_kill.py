@@ -1,4 +1,4 @@
-"""Real exporters killed, stopped and doubled: every record is in one file of its type, once.
+"""Real exporters killed, stopped and started twice: every record is in one file of its type, once.
 
 Every step is tried with processes that need no Kafka and no Spark (`tests.support.export_process`), some with whole
 jobs.
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 TYPES = [f"T{number}" for number in range(6)]
 STEPS = ("staged", "type_committed:4", "renaming:9", "marked")
-"""With the visit at which it is hurt, where that is not the first."""
+"""With the visit at which it is killed, if that is not the first."""
 COMMON_STEPS = (
     *("started", *BATCH_STEPS, "checked:2", "checked:3", "checked:5"),
     *("type_committed", "type_committed:2", "type_committed:3", "marked"),
@@ -78,7 +78,7 @@ def assert_proved(job: Path) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_killed_at_every_step_in_turn(tmp_path: Path, form: str) -> None:
-    """Each step kills one process; the next, killed at the next step, has to live with what it left.
+    """Each step kills one process; the next, killed at the next step, has to continue from there.
 
     One type cannot be written all the while, and catches up at the end.
     """
@@ -148,7 +148,7 @@ def assert_exported_once(root: Path, places: list[tuple[int, int]]) -> None:
 
 
 def assert_right_rows(root: Path) -> None:
-    """Each row lies in the folder of its type and of its day."""
+    """Each row is in the folder of its type and of its day."""
     for name in TYPES:
         rows = pl.read_parquet(f"{root}/{name}/**/*.parquet", hive_partitioning=True)
         wrong = rows.filter((pl.col("type") != name) | (pl.col("at").str.slice(0, 10) != pl.col("day").cast(pl.String)))
@@ -184,7 +184,7 @@ def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on
         run_here(job, spark)
         assert_exported_once(tmp_path / "root", places)
         sleeper.send(signal.SIGCONT)
-        # Its types are there, and its commit of the job comes too late.
+        # Its types are committed, and its commit of the job comes too late.
         assert sleeper.exit_code() == FencedError.exit_code, sleeper.last_words
     places += produce(name, mixed(range(600, 700)))
     run_here(job, spark)

@@ -25,7 +25,7 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
 
 
 def killed_replay(job: Path, step: str) -> None:
-    """A replay in a process of its own, which dies at the step."""
+    """Run a replay in another process, which dies at the step."""
     with penstock("quarantine", "replay", str(job), failpoint=f"{step}:kill") as process:
         assert process.exit_code() == KILLED, process.last_words
 

@@ -23,7 +23,7 @@ UNNAMED_SHARE = 0.01
 FIELDS = "{type: string, at: string, id: long, text: string, ratio: double, tags: [string], place: {x: int, y: int}}"
 KEYS = {
     "click": "values: [click, tap], ",
-    # These two wait in the log for turns of their own.
+    # These two have rotations of their own.
     "payment": "rotation: {events: 150, every: 3s}, ",
     "refund": "rotation: {every: 2s}, ",
 }
@@ -48,7 +48,7 @@ class Event:
 
 
 def checksum(body: object) -> int:
-    """The same for bodies that differ in the order of their keys and in what they leave out or hold as null."""
+    """A checksum that ignores the order of keys, and keys whose value is null."""
     return zlib.crc32(json.dumps(_plain(body), sort_keys=True).encode())
 
 

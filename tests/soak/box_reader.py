@@ -24,7 +24,7 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What must be right of a row: where it lies, which it is, what it holds."""
+    """What is compared of a row: its folder, its id, its contents."""
 
     type: str
     day: date
@@ -65,7 +65,7 @@ def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) ->
 
 
 def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
-    """As in `docs/exports.md`: list first, then open; again if a listed file is gone."""
+    """As in `docs/exports.md`: list first, then open; again if a listed file was deleted."""
     for attempt in range(READS_MAX):
         files = [str(item) for item in (root / name).glob("day=*/*.parquet")]
         try:
@@ -91,7 +91,7 @@ def _read(name: str, files: list[str]) -> list[tuple[Place, Row]]:
 
 
 def visible(root: Path, name: str) -> int:
-    """How many rows of a type a reader sees now; a file may go while we look."""
+    """How many rows of a type a reader sees now; a file may be deleted meanwhile."""
     total = 0
     for path in (root / name).glob("day=*/*.parquet"):
         try:
@@ -107,7 +107,7 @@ def _count(path: str, written_ns: int) -> int:
 
 
 def quarantined(root: Path) -> Counter[Place]:
-    """How often each record stands in quarantine."""
+    """How often each record is in quarantine."""
     counter: Counter[Place] = Counter()
     for folder in export_quarantines(root):
         counter.update(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())

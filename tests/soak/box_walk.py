@@ -1,4 +1,4 @@
-"""What happens to the black box of exports: a list of actions, drawn once from a seed."""
+"""The random walk of the black-box test: a list of actions, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPLAY_STEPS = ("replay_staged", "entry_written", "renaming", "renamed", "replay
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put so many records into the topics, most of a day, some of days before it."""
+    """Send records to the topics, most of one day, some of days before it."""
 
     day: int
     rows: int
@@ -38,7 +38,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`kill -9` of an exporter at work, wherever it is; its successor begins with an armed step, or with none."""
+    """`kill -9` of a working exporter; its successor starts with an armed failpoint or without one."""
 
     exporter: int
     failpoint: str
@@ -98,7 +98,7 @@ Action = Send | Kill | Maintain | Break | Heal | AddType | AddTopic | LoseLogs |
 
 
 def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
-    """So many disturbances over the days, a share of the rows after each; everything is healed at the end."""
+    """`length` disturbances over the days, with rows after each; everything is healed at the end."""
     return tuple(_actions(Random(seed), length, rows // (length + DAYS)))
 
 

@@ -157,7 +157,7 @@ class World:
         assert not twice or self.losses, f"twice in quarantine: {twice[:5]}"
 
     def stop(self) -> None:
-        """A stop in order, each exporter unarmed, so that it ends by itself."""
+        """Stop the exporters regularly, without armed failpoints."""
         for exporter in self.exporters:
             if exporter.armed:
                 self._kill(exporter, "")
@@ -202,7 +202,7 @@ class World:
             exporter.process, exporter.armed = _run(exporter.job), False
 
     def _tend(self) -> None:
-        """An exporter that died at its armed step, or by a passing fault, is replaced; no other end is right."""
+        """Replace exporters that died at an armed step or by a transient error; any other exit fails the test."""
         for exporter in self.exporters:
             if exporter.process.ended(0):
                 code = exporter.process.exit_code()
@@ -264,10 +264,10 @@ class World:
         self.stop()
         for name in action.broken:
             self._heal(name)
-        ours = self.root / "_penstock" / "box"
-        shutil.rmtree(ours / "_delta_log")
+        home = self.root / "_penstock" / "box"
+        shutil.rmtree(home / "_delta_log")
         if not action.types_stay:
-            shutil.rmtree(ours / "types")
+            shutil.rmtree(home / "types")
         self.log(f"rebuilt: {command_json('rebuild', str(self.job))['types']}")
         self.losses += 1
         self._start()
@@ -293,7 +293,7 @@ def _wait_for_work(process: PenstockProcess) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Two names change places in one act: no exporter finds the place of a type empty and makes a folder there."""
+    """Exchange two names atomically: no exporter finds the folder of a type missing and creates it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
         raise OSError(ctypes.get_errno(), "renameat2", str(other))

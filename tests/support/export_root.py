@@ -106,7 +106,7 @@ def footer_of(path: Path) -> dict[str, Any]:
 
 
 def rows_in(lake: Path) -> Counter[Place]:
-    """How often a plain reader finds each row; a file that is gone between listing and reading is missed."""
+    """How often a plain reader finds each row; a file that is deleted between listing and reading is skipped."""
     counter: Counter[Place] = Counter()
     for path in sorted(lake.glob("[!_]*/day=*/*.parquet")):
         with suppress(FileNotFoundError):

@@ -25,12 +25,12 @@ ROUNDS_MAX = 12
 
 
 def after(count: int) -> str:
-    """The rotation of a type that is written once so many events of it wait."""
+    """The rotation of a type that is written once `count` events of it wait."""
     return f"{{events: {count}}}"
 
 
 def a_month_later() -> Clock:
-    """A clock that stands well behind the events, whatever the day of the machine is."""
+    """A clock well after the events, independent of the date of the machine."""
     return Clock((FIRST_DAY + timedelta(days=31)).timestamp())
 
 
@@ -51,7 +51,7 @@ class Story:
         self.sent += len(events)
 
     def run_until_idle(self, pipeline: Rounds[WrittenShares]) -> None:
-        """Turn rounds until no new record waits and nothing is due, a second of the clock for each."""
+        """Run rounds until no new record waits and nothing is due, each a second later."""
         for _ in range(ROUNDS_MAX):
             self.clock.seconds += 1
             result = pipeline.round()
@@ -67,7 +67,7 @@ class Story:
         return self.export.run_to_end(at_step, clock=self.clock)
 
     def block(self, name: str) -> None:
-        """Make a type impossible to write: a plain file stands where its folder would be."""
+        """Make a type impossible to write: a plain file takes the name of its folder."""
         self.export.root.mkdir(exist_ok=True)
         (self.export.root / name).write_text("in the way")
 
@@ -91,7 +91,7 @@ class Story:
         return self.export.state.position_of(self.partition, name)
 
     def written(self) -> list[int]:
-        """The offsets of partition 0 that stand in the files of any type, as often as they do."""
+        """The offsets of partition 0 in the files of all types, with duplicates."""
         return sorted(offset for (number, offset) in self.export.everywhere().elements() if number == 0)
 
 
@@ -139,7 +139,7 @@ class Owner:
         return self._written(planned, tokens)
 
     def stage_catch_up(self) -> Staging:
-        """The same for what types lag by, whether it is due or not."""
+        """The same for a catch-up of lagging types, due or not."""
         tokens, _, bounds = self._fenced()
         now = self.pipeline.environment.now()
         [chore] = self.pipeline.table.chores(View(tokens, bounds, now, RECORD_BYTES_ASSUMED, flush_now=True))

@@ -46,7 +46,7 @@ TYPES = ("A", "B", "C")
 ZERO, ONE = (Partition(TOPIC, "topic-id-1", number) for number in range(2))
 ROUNDS_MAX = 60
 ROUND_SECONDS = 60.0
-"""The clock moves so far with every round: longer than a type that failed is left alone."""
+"""How far the clock moves with every round: longer than the pause of a failed type."""
 QUARANTINE = "quarantine"
 
 Place = tuple[str, int, int]
@@ -175,7 +175,7 @@ class ExportWorld:
         types = [type_of(name, **({"rotation": text} if text else {})) for name, text in self.types.items()]
         text = export_job("nowhere:9092", Path("ROOT"), *self.topics, types=types, export=export, **self.sections)
         text = text.replace("job: export", f"job: {self.name}").replace('path: "ROOT"', f'path: "{self.root}"')
-        # At once: other processes of the test read and write the same file.
+        # Atomically: other processes of the test read and write the same file.
         new = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         new.write_text(text)
         new.replace(path)
@@ -243,7 +243,7 @@ class ExportWorld:
                     yield name, number, offset
 
     def _delta_frame(self, url: str) -> pl.DataFrame:
-        """Read through the library of Delta, which knows every store; Polars does not know HDFS."""
+        """Read by deltalake, which supports every store; Polars does not support HDFS."""
         frame = pl.from_arrow(DeltaTable(url, storage_options=dict(self.options)).to_pyarrow_table())
         assert isinstance(frame, pl.DataFrame)
         return frame

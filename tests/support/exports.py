@@ -55,7 +55,7 @@ def type_of(name: str, **more: str) -> str:
 
 
 def event(name: str, number: int = 0, day: int = 0, **more: Any) -> str:
-    """One record: an event of a type, on the first day or so many days behind it."""
+    """One record: an event of a type, on the first day or `day` days later."""
     at = (FIRST_DAY + timedelta(days=day, seconds=number)).isoformat()
     return json.dumps({"type": name, "at": at, "id": number, **more})
 
@@ -101,7 +101,7 @@ def data_files(root: Path) -> list[Path]:
 
 
 def places_in(root: Path) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) stands in the files of any type and in quarantine."""
+    """How often each (partition, offset) is in the files of any type and in quarantine."""
     counter: Counter[tuple[int, int]] = Counter()
     for path in data_files(root):
         counter.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
@@ -141,7 +141,7 @@ class ExportView:
 
 @dataclass(slots=True)
 class ExportPipe:
-    """One export in a folder of its own."""
+    """One export in its own folder."""
 
     folder: Path
     bootstrap: str
@@ -180,7 +180,7 @@ class ExportPipe:
 
     @contextmanager
     def opened(self, at_step: AtStep | None = None, clock: Clock | None = None) -> Iterator[Rounds[WrittenShares]]:
-        """The rounds of the job, which the test turns by hand."""
+        """The rounds of the job; the test runs each one."""
         pipeline = open_rounds(self.job, self.spark, self._environment(at_step, clock, self.recorder))
         try:
             yield pipeline
@@ -241,7 +241,7 @@ class ExportPipe:
         return self.root / folder / f"{topic}.{name}"
 
     def everywhere(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) stands in the files of any type and in quarantine."""
+        """How often each (partition, offset) is in the files of any type and in quarantine."""
         return places_in(self.root)
 
     def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Mixed event types of one topic into plain Parquet by type and day, read back by programs that know nothing of us."""
+"""Mixed event types of one topic into plain Parquet by type and day, read back by other programs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.support.garmadon_descriptors import write_descriptors
 from tests.support.kafka import Produce, Topics
 
 FIRST_OFFSET = 101
-"""Of the vectors, in the order in which they stand."""
+"""Of the vectors, in their order."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def row_at(export: ExportPipe, folder: str, offset: int) -> tuple[str, dict[str,
 def test_the_vectors_become_the_rows_that_garmadon_writes_in_their_types_and_days(
     garmadon: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """Before them stand as many events of a JVM as it takes to give each vector the offset that it names."""
+    """Events of a JVM come before them, as many as give each vector the offset that it names."""
     name = topic()
     produce(name, [heap(init=1, used=number, max=2**63 - 1) for number in range(FIRST_OFFSET)])
     produce(name, vector_bytes(GOOD))

@@ -40,7 +40,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
 
 @dataclass(slots=True)
 class HdfsExport(ExportPipe):
-    """An export whose root is a folder of HDFS; it is read back by pyarrow, with nothing of ours between."""
+    """An export whose root is a folder of HDFS; pyarrow reads it back without code of Penstock."""
 
     address: str = ""
     home: str = ""

@@ -1,4 +1,4 @@
-"""`status` of an export: its partitions, types and days from a real ledger, the log's side from a real broker."""
+"""`status` of an export: its partitions, types and days from real logs, the ends of partitions from a real broker."""
 
 from __future__ import annotations
 

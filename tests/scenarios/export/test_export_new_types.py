@@ -1,4 +1,4 @@
-"""Types that a job file gains and loses: a new one begins where the job is."""
+"""Types that a job file gains and loses: a new one begins at the position of the job."""
 
 from __future__ import annotations
 

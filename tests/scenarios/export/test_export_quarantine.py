@@ -43,7 +43,7 @@ def test_a_killed_replay_of_an_export_is_finished_first_by_the_next_process(
             replay(export.job, None, one_by_one, environment=Environment(at_step=crash_at(step)), spark=export.spark)
         assert len(export.offsets("A")) == rows
         assert verify(export.job).ok
-        # A start of the job is enough to finish what a replay owes.
+        # A start of the job finishes an interrupted replay.
         export.run_to_end()
         assert export.everywhere() == everything
     with pytest.raises(CrashError):

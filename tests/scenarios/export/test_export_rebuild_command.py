@@ -1,4 +1,4 @@
-"""`penstock rebuild` on a job file: the topic's partitions are asked of the broker."""
+"""`penstock rebuild` on a job file: the broker lists the partitions of the topic."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
 
 
 def crash_at_visit(step: str, visit: int) -> AtStep:
-    """The process ends when it reaches the step for so many times."""
+    """The process ends when it reaches the step for the n-th time."""
     visits: list[str] = []
 
     def at_step(reached: str) -> None:
@@ -96,7 +96,7 @@ def test_s2_a_single_waiting_record_is_read_again_after_a_crash(story: Story) ->
 
 
 def cluster_job(export: ExportPipe, cluster: str, topic: str) -> ExportPipe:
-    """A job of its own for a cluster, all below one root."""
+    """The job of one cluster; all jobs share a root."""
     job = ExportPipe(export.folder, export.bootstrap, export.spark, name=f"{cluster}.yaml")
     job.describe(topic, export=f"cluster: {cluster}")
     job.path.write_text(job.path.read_text().replace("job: export", f"job: {cluster}"))
@@ -106,7 +106,7 @@ def cluster_job(export: ExportPipe, cluster: str, topic: str) -> ExportPipe:
 def test_s5_two_clusters_below_one_root_share_neither_files_nor_positions(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """Both have a partition 0; am5 is far ahead of pa4, and neither takes the other's offset for its own."""
+    """Both have a partition 0; am5 is far ahead of pa4, and neither uses the offset of the other."""
     names = {"pa4": topic(), "am5": topic()}
     jobs = {cluster: cluster_job(export, cluster, name) for cluster, name in names.items()}
     produce(names["am5"], [event("A", 100 + number) for number in range(9)])
@@ -146,7 +146,7 @@ def test_s5_a_second_job_that_would_use_the_same_file_names_is_refused(
 def test_s7_two_topics_of_one_job_have_positions_and_names_of_their_own(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """The first is at 6 when the second begins: its offsets 0 to 3 are not taken for done."""
+    """The first is at 6 when the second begins: its offsets 0 to 3 are not skipped."""
     first, second = topic(), topic()
     export.describe(first, second)
     produce(first, [event("A", number) for number in range(6)])

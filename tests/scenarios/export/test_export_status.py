@@ -1,4 +1,4 @@
-"""`status` of an export: its partitions, types and days from a real ledger, and the side of its log."""
+"""`status` of an export: its partitions, types and days from real logs, and the ends of partitions."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_rebalancing_the_late_owner_is_refused_in_either_order(
 
 
 def test_rebalancing_an_owner_that_commits_before_it_is_replaced_is_not_read_again(story: Story) -> None:
-    """C1 commits O1 = 5 at t2 in its own right; C2 goes on from there, not from O0."""
+    """C1 commits O1 = 5 at t2 while it is the owner; C2 continues from there, not from O0."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("ABABA")
     with owner(story, token=1) as c1, owner(story, token=2) as c2:
@@ -160,7 +160,7 @@ def test_rebalancing_a_late_catch_up_is_refused_like_any_slice(story: Story) -> 
 
 
 def test_rebalancing_a_batch_whose_claim_was_lost_is_dropped(story: Story) -> None:
-    """An owner that knows of its loss does not even ask the table."""
+    """An owner that knows that its claim is lost does not try to commit."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("ABAB")
     with owner(story, token=1) as c1, owner(story, token=2) as c2:
@@ -256,7 +256,7 @@ def test_sparse_events_a_type_without_any_is_up_to_date_after_each_batch_and_get
 
 
 def test_sparse_events_a_rare_type_is_written_after_its_interval_and_delays_no_other(story: Story) -> None:
-    """B's events lie at 2 and 5; it is written 10 minutes after the first of them was read, also across a restart."""
+    """B's events are at 2 and 5; it is written 10 minutes after the first of them was read, also across a restart."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{events: 1000, every: 10m}")])
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "AAB")

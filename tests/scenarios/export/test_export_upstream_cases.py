@@ -122,7 +122,7 @@ def test_a_type_is_written_at_its_third_event_and_not_before(story: Story) -> No
             assert len(story.export.files()) == files
     assert story.export.files() == [f"{DAY_FOLDER}/0.2.parquet", f"{DAY_FOLDER}/0.6.parquet"]
     frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.paths()]
-    assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows lie in the order of the log"
+    assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows are in the order of the log"
 
 
 def take_folder_away(root: Path) -> None:
@@ -131,7 +131,7 @@ def take_folder_away(root: Path) -> None:
 
 
 def test_a_file_that_cannot_be_renamed_is_renamed_later_and_delays_no_other(story: Story) -> None:
-    """A's folder vanishes between the look at it and the rename, after the commit: RULES E4."""
+    """A's folder is deleted between its check and the rename, after the commit: RULES E4."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     at_step = once_at("renaming", lambda: take_folder_away(story.export.root))
     with story.export.opened(at_step, story.clock) as pipeline:
@@ -161,7 +161,7 @@ def test_a_bounded_run_reports_a_file_that_is_not_in_its_final_place(story: Stor
 
 
 def test_a_foreign_file_under_a_final_name_is_never_overwritten(story: Story) -> None:
-    """It stands where A's file is to go: A waits alone until a person has moved it."""
+    """It has the final name of A's file: A waits alone until a person has moved it."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("B")
     story.run_to_end()
@@ -182,7 +182,7 @@ def test_a_foreign_file_under_a_final_name_is_never_overwritten(story: Story) ->
 
 @pytest.mark.parametrize("flushing", [True, False], ids=["bounded run", "rounds"])
 def test_a_process_that_cannot_rename_a_file_reports_it_and_ends_or_waits(story: Story, flushing: bool) -> None:
-    """The one before died behind its commit, and A's folder went: nothing is new, and yet A is not up to date."""
+    """The process before died after its commit, and A's folder was deleted: A is not up to date, with no new record."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.run_to_end()
     story.send("AB")
@@ -206,12 +206,12 @@ def test_a_process_that_cannot_rename_a_file_reports_it_and_ends_or_waits(story:
 
 
 def hours(kind: str, after_noon: float) -> str:
-    """An event so many hours behind noon of the first day."""
+    """An event some hours after noon of the first day."""
     return event(kind, int(after_noon * HOUR))
 
 
 def test_a_day_is_marked_complete_once_and_opened_again_by_a_late_row_that_is_filed_in_it(story: Story) -> None:
-    """A day is complete two hours behind its end: that is 14 hours behind noon."""
+    """A day is complete two hours after its end: that is 14 hours after noon."""
     export, moments = story.export, []
     export.describe(story.topic, types=[type_of("A"), type_of("B")])
     marker = export.root / "_penstock/export/complete/A/2026-03-01.json"

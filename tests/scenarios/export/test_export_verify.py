@@ -35,7 +35,7 @@ def check_of(report: VerifyReport, name: str) -> Check:
 
 
 def mixed(count: int, start: int = 0) -> list[str]:
-    """Types A, B and C in turn over three days; every tenth record is no JSON, every eleventh of an unknown type."""
+    """Types A, B and C in turn over three days; every tenth record is not JSON, every eleventh of an unknown type."""
 
     def one(number: int) -> str:
         if number % 10 == 9:
@@ -54,7 +54,7 @@ def test_verify_finds_no_violation_at_any_step_of_a_running_job(
     wrong: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
-        # The log is read for the first of the many renames and landed types of a run only: it takes its time.
+        # Only at the first of many renames and type commits of a run: reading the log takes time.
         report = verify(export.job, deep=step not in steps)
         steps.append(step)
         wrong.extend((step, check.detail) for check in report.checks if check.verdict is Verdict.VIOLATED)

@@ -36,7 +36,7 @@ Row = dict[str, Any]
 Rows = list[Row]
 BAD = b"bad"
 TRIMMED = 12
-"""Where the log begins after retention took records."""
+"""Where the log begins after retention deleted records."""
 COMPACT_BYTES = 1 << 20
 
 
@@ -114,7 +114,7 @@ class Lake:
         lagging: Collection[str] = (),
         table: Export | None = None,
     ) -> None:
-        """Commit the next slice, up to the log's end; types that lag leave their records for later."""
+        """Commit the next slice, up to the log's end; records of lagging types are deferred."""
         counted = (table or self.root.table).logs.state().of(partition)
         start, end = counted.position or 0, self.log.bounds([partition])[partition].end if end is None else end
         behind = {*counted.lags, *lagging}
@@ -122,7 +122,7 @@ class Lake:
         self._land(Slice(partition, start, end, start), takes, True, table)
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
-        """Commit what a type that lags has left."""
+        """Commit what a lagging type lacks."""
         counted = (table or self.root.table).logs.state().of(partition)
         lag = counted.lags[name]
         end = counted.position or 0 if end is None else end

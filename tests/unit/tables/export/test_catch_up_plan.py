@@ -1,4 +1,4 @@
-"""What is read again for types that lag: around which gap, and when."""
+"""Plans of catch-ups: which offsets lagging types read again, gaps, and when."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def at(position: int, **lags: Lag) -> JobPartition:
 
 
 def planned(
-    partition: JobPartition, bounds: Bounds = WHOLE, records_max: int = 1_000_000, resting: str = ""
+    partition: JobPartition, bounds: Bounds = WHOLE, records_max: int = 1_000_000, paused: str = ""
 ) -> tuple[int, int, int, Mapping[str, int]] | None:
     """Start, first offset read and end of the slice, with the types that take part."""
     state = ExportState(1, {(EVENTS.topic_id, EVENTS.number): partition})
-    plan = next_catch_up(state, {EVENTS: bounds}, lambda name, _: name not in resting, records_max)
+    plan = next_catch_up(state, {EVENTS: bounds}, lambda name, _: name not in paused, records_max)
     if plan is None:
         return None
     [piece] = plan.slices
@@ -48,15 +48,15 @@ def test_a_type_beyond_the_end_of_a_bounded_slice_takes_no_part() -> None:
 
 def test_a_type_that_failed_lately_is_not_tried_yet() -> None:
     partition = at(20, A=waiting(4), B=waiting(9))
-    assert planned(partition, resting="A") == (9, 9, 20, {"B": 9})
-    assert planned(partition, resting="AB") is None
+    assert planned(partition, paused="A") == (9, 9, 20, {"B": 9})
+    assert planned(partition, paused="AB") is None
 
 
 # gaps
 
 
 def test_a_gap_is_counted_once_regardless_of_the_number_of_slices() -> None:
-    """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
+    """B lacks 1, 3, 5 and 7; the log begins at 4 now, and a slice takes two offsets."""
     partition = at(8, B=waiting(1, deferred=4))
     vanished = 0
     for expected, count in (((1, 4, 6, {"B": 1}), 1), ((6, 6, 8, {"B": 6}), 1)):
@@ -70,7 +70,7 @@ def test_a_gap_is_counted_once_regardless_of_the_number_of_slices() -> None:
 
 
 def test_a_gap_of_one_type_does_not_excuse_missing_records_of_another() -> None:
-    """A lost records and B did not: that B found too few is a fault all the same."""
+    """A lost records and B did not: if B finds too few, that is still an error."""
     partition = at(8, A=waiting(1, deferred=3), B=waiting(5, deferred=2))
     piece = Slice(EVENTS, 1, 8, 4)
     check_residue(piece, partition, {"A": 1, "B": 2}, may_vanish=False)

@@ -39,7 +39,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Lake]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A damage, and at which depth it must be seen."""
+    """A damage, and the depth of `verify` that must find it."""
 
     name: str
     damage: Damage
@@ -64,7 +64,7 @@ def change_file(lake: Lake, name: str, file: Path, change: Callable[[Rows], Rows
 
 
 def swap_rows(rows: Rows) -> Rows:
-    """One lost, one doubled: as many as before."""
+    """One row lost, one duplicated: as many as before."""
     return [rows[0], rows[0], *rows[2:]]
 
 
@@ -82,7 +82,7 @@ def moved_to_other_type(lake: Lake) -> None:
 
 
 def exchange_types(lake: Lake) -> None:
-    """An order stands among the clicks and a click among the orders."""
+    """An order is among the clicks and a click among the orders."""
     one, other = lake.files("order")[0], lake.files("click")[0]
     order, click = (pq.ParquetFile(path).read().to_pylist()[0] for path in (one, other))
     change_file(lake, "order", one, lambda rows: [click, *rows[1:]])
@@ -90,7 +90,7 @@ def exchange_types(lake: Lake) -> None:
 
 
 def exchange_days(lake: Lake) -> None:
-    """A row of Monday stands among those of Wednesday and the other way round."""
+    """A row of Monday is among those of Wednesday and the other way round."""
     day_of = {f"day={MONDAY}": [], f"day={WEDNESDAY}": []}  # type: dict[str, list[Path]]
     for path in lake.files("order"):
         day_of[path.parent.name].append(path)

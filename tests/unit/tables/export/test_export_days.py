@@ -61,7 +61,7 @@ def test_an_idle_partition_is_moved_as_well_to_where_a_day_with_late_rows_become
     assert last_boundary_ms(late + 9 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
 
 
-# the story of days in the logs
+# days in the logs
 
 
 @pytest.fixture

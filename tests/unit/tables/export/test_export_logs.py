@@ -51,7 +51,7 @@ def test_a_job_file_without_a_type_of_the_table_is_refused(tmp_path: Path) -> No
 
 
 def test_a_process_that_does_not_know_a_type_cannot_commit(tmp_path: Path) -> None:
-    """It would hide the records of that type for ever."""
+    """It would skip the records of that type for ever."""
     root = filled(tmp_path)
     ExportRoot(with_view(root))
     with pytest.raises(UserError, match="does not name: view"):
@@ -167,5 +167,5 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
 def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
-    foreign.write_bytes(b"not ours")
+    foreign.write_bytes(b"foreign")
     refuse_unnamed_files(logs_of(root.job_path))

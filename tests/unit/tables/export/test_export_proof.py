@@ -300,7 +300,7 @@ def test_a_recreated_topic_is_proved_until_its_files_are_compacted_with_older_on
     lake.write(NEW, ORDER, CLICK, BAD, BAD_ORDER)
     assert lake.verify(deep=False).ok
     assert lake.verify().ok
-    assert not_proven(lake.verify(values=True)) == ["values"], "records of the former topic are gone"
+    assert not_proven(lake.verify(values=True)) == ["values"], "records of the former topic were deleted"
     path = next(path for path in lake.files("click") if path.stat().st_size)
     kept = path.read_bytes()
     rewritten(path, lambda rows: rows[1:])

@@ -413,7 +413,7 @@ def test_a_partition_without_files_is_left_to_the_next_start(tmp_path: Path) -> 
 
 
 def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(tmp_path: Path) -> None:
-    """Read again some day, it goes on where it was."""
+    """If the job reads it again later, it continues at its position."""
     export = tracked_export(tmp_path)
     mall = Partition("mall", "topicM", 0)
     export.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
@@ -621,12 +621,12 @@ def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     export.root.start(ZERO)
     export.write(ZERO, 0, 30, {("order", MONDAY): range(30), ("click", MONDAY): []}, pieces=(0, 10, 20))
     lose_all(export.root)
-    gone = data(export.root, "order", MONDAY, "shop.0.19.parquet")
-    copy = gone.read_bytes()
-    gone.unlink()
+    lost_file = data(export.root, "order", MONDAY, "shop.0.19.parquet")
+    copy = lost_file.read_bytes()
+    lost_file.unlink()
     place = f"order/day={MONDAY}/shop.0.29.parquet"
     assert problems(export.root) == [f"shop/0 offsets 0 to 29: a part of the slice left no file: {place}"]
-    gone.write_bytes(copy)
+    lost_file.write_bytes(copy)
     assert rebuilt(export.root).ok
     export.resume(ZERO)
 

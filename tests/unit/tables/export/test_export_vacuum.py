@@ -186,7 +186,7 @@ def _paths(root: ExportRoot, files: object) -> list[str]:
 @FORMATS
 def test_a_type_that_cannot_be_read_does_not_block_the_others(tmp_path: Path, export: str) -> None:
     root = started(tmp_path, export)
-    kept, gone = leave_slice(root, 0, 10, "order"), leave_slice(root, 0, 10, "click")
+    kept, dead = leave_slice(root, 0, 10, "order"), leave_slice(root, 0, 10, "click")
     root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
     folder = root.lake / ("_penstock/shop/types/order" if root.logs.is_plain else "order") / "_delta_log"
     folder.rename(folder.with_name("away"))
@@ -195,7 +195,7 @@ def test_a_type_that_cannot_be_read_does_not_block_the_others(tmp_path: Path, ex
     assert [reason.split(":")[0] for reason in report.failed] == ["order"]
     folder.unlink()
     folder.with_name("away").rename(folder)
-    assert [(root.lake / path).exists() for path in (kept, gone)] == [True, False]
+    assert [(root.lake / path).exists() for path in (kept, dead)] == [True, False]
     assert deleted(root) == [kept]
 
 
@@ -237,7 +237,7 @@ def test_quarantine_files_stay_while_a_type_lags_behind_them(tmp_path: Path) -> 
 
 def test_the_command_reports_deleted_and_kept_files(tmp_path: Path) -> None:
     root = started(tmp_path)
-    gone = leave_slice(root, 0, 10)
+    dead = leave_slice(root, 0, 10)
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
     leave_slice(root, 10, 20)
     app = typer.Typer()
@@ -245,5 +245,5 @@ def test_the_command_reports_deleted_and_kept_files(tmp_path: Path) -> None:
     job = str(root.job_path)
     assert "1 files would go, 8 bytes" in CliRunner().invoke(app, [job, "--dry-run"]).stdout
     report = json.loads(CliRunner().invoke(app, [job, "--json"]).stdout)
-    assert [(file["table"], file["path"]) for file in report["deleted"]] == [(str(root.lake), gone)]
+    assert [(file["table"], file["path"]) for file in report["deleted"]] == [(str(root.lake), dead)]
     assert (report["kept"], report["failed"]) == ({"may still be committed": 1}, [])

@@ -104,7 +104,7 @@ def test_records_that_a_type_quarantined_before_the_crash_are_in_quarantine_once
     assert in_quarantine(root) == [34, 35], "its commit lists them"
     root.write(ZERO, 34, 37, {("order", MONDAY): [34, 35], ("click", MONDAY): [36]})
     for offset in (34, 35):
-        # This time they would have been good, and the type has dealt with them.
+        # This time they would have been good, but the type has quarantined them already.
         del root.expected["order", 0, offset]
     assert in_quarantine(root) == [34, 35]
     assert rows_of(root) == root.expected
@@ -131,7 +131,7 @@ def test_a_process_whose_claim_another_one_took_is_refused_before_types_take_its
 
 
 def test_a_stale_process_that_lands_types_first_is_found_ahead_and_doubles_nothing(root: ExportRoot) -> None:
-    """It passes the first look at the job log, and another process comes in between."""
+    """It passes the first check of the job log, then another process commits."""
     shares = root.stage(ZERO, (34, 37), ROWS, pieces=(34,))
 
     def overtake() -> None:

@@ -130,7 +130,7 @@ def test_the_marker_goes_before_late_rows_are_committed(tmp_path: Path, export: 
 @pytest.mark.parametrize("step", ["checked", "type_committed", "renaming", "renamed", "committed"])
 def test_killed_at_any_step_of_late_rows_no_marker_covers_them(tmp_path: Path, step: str) -> None:
     root = closed_monday(tmp_path)
-    # The second time that "checked" is reached is inside the type's commit, just before the marker goes.
+    # The second time that "checked" is reached is inside the type's commit, just before the marker is deleted.
     root.table = root.open(dying_at(step, 2 if step == "checked" else 1))
     with pytest.raises(CrashError):
         root.write(ZERO, 20, 25, LATE)
@@ -237,7 +237,7 @@ def test_rows_are_written_although_a_marker_cannot_be_put(tmp_path: Path) -> Non
 
 
 def test_a_process_that_slept_before_it_put_a_marker_leaves_no_wrong_one(tmp_path: Path) -> None:
-    """It wakes just before it puts the marker, and meanwhile a late row has opened the day again."""
+    """It resumes just before it writes the marker, after a late row has reopened the day."""
     root = monday(tmp_path)
     other = ExportRoot(root.job_path)
 
