@@ -285,7 +285,7 @@ def committed_files(
 
 
 def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
-    """Why a slice is refused: it begins at the position, or for a catch-up at that of each type, and ends by then."""
+    """Why a slice is refused: it must begin at the position, and a catch-up at the positions of its types."""
     if part.token < before.token:
         return f"token {part.token} is older than the table's {before.token}"
     if part.main:

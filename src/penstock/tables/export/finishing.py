@@ -74,7 +74,7 @@ class Footer:
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
-    """Raises `NotFoundError` for a file that was deleted and `InvariantError` for one that is not Parquet."""
+    """Raises `NotFoundError` for a file that was deleted and `InvariantError` if its footer cannot be read."""
     try:
         with storage.open_reader(path) as source:
             metadata = pq.read_metadata(source)

@@ -115,7 +115,7 @@ class WrittenFile(
 
 
 def _is_named(path: str) -> bool:
-    """Whether a file has a name and lies in a folder as Penstock gives them to plain files."""
+    """Whether folder and name of a file are those of a plain file of Penstock."""
     named = parse_final_name(path) is not None or output_owner(path) is not None
     return named and type_and_day(path) is not None
 
@@ -180,7 +180,7 @@ class _Restored:
         return faults
 
     def topics(self) -> dict[str, str]:
-        """The ids of topics as they were last."""
+        """The newest id of each topic."""
         finals = ((parse_final_name(file.path), file) for file in self.written)
         ordered = sorted((final.incarnation, file.topic, file.topic_id) for final, file in finals if final is not None)
         return {topic: topic_id for _, topic, topic_id in ordered}
@@ -241,7 +241,7 @@ class _Restored:
             own, replayed = [file for file in files if not file.run], [file for file in files if file.run]
             start = own[0].start if own else min(file.offsets[0][0] for file in replayed)
             end, rows = max((file.place[1] for file in own), default=start), sum(file.rows for file in own)
-            # The type was beyond bad records that were replayed later.
+            # The position of the type is beyond bad records that were replayed later.
             position = max([end, *(file.offsets[-1][1] for file in replayed)])
             numbers = Numbers(latest={FILES_END: end} if own else {})
             piece = Slice(partition, start, position, start)
@@ -290,7 +290,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
             if end < position
         ]
         totals = type_totals(logs, partition)
-        # Bad records of before are not in the new quarantine: of the sum over all logs, they count as filtered.
+        # Former bad records are not in the new quarantine: in the sum over all logs, they count as filtered.
         former = totals.quarantined - totals.replayed
         counts = {"restored": totals.accounted, "quarantined": -former, "filtered": former}
         extra |= {field_key(job, partition, what): number for what, number in counts.items()}

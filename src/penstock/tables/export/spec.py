@@ -138,7 +138,7 @@ class ExportSpec(TableSpec):
     compression: Compression = "snappy"
     alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
-    """Of types that state none of their own; completed types have theirs."""
+    """The default of types; `complete` copies it into them."""
 
 
 # keys that belong together

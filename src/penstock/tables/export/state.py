@@ -22,7 +22,7 @@ MILLIS_PER_DAY = 86_400 * MILLIS_PER_SECOND
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
 UNKNOWN_TOPIC = "?"
-"""Stands for a topic that was recreated since."""
+"""The name of a topic that was recreated since."""
 Day = str
 """`YYYY-MM-DD`, in UTC."""
 Days = Mapping[Day, int]
@@ -39,7 +39,7 @@ class Lag:
     since_ms: int = 0
     """When the first of them was deferred."""
     gap: int = 0
-    """Offsets that the log had lost: some of `deferred` may never come."""
+    """Offsets that the log had lost: some of `deferred` may be among them."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to, while it lags."""
 
@@ -136,7 +136,7 @@ def incarnation_key(job: str, topic: str) -> str:
 
 
 def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
-    """A watermark that is not known yet was never known in this partition."""
+    """The numbers of lags; a watermark that is None was never known in this partition, so none has to be cleared."""
     return {
         field_key(job, partition, f"lag/{name}/{what}"): number
         for name, lag in lags.items()
@@ -186,7 +186,7 @@ def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
 
 
 def deferred_lags(before: JobPartition, shares: Mapping[str, Share], now_ms: int) -> dict[str, Lag]:
-    """The lags of types after a slice of the partition deferred these shares of theirs."""
+    """The lags of types after a slice of the partition deferred these shares."""
     lags = {}
     for name, share in shares.items():
         new = Lag(share.first or 0, since_ms=now_ms, watermark_ms=before.watermark_ms)
@@ -196,7 +196,7 @@ def deferred_lags(before: JobPartition, shares: Mapping[str, Share], now_ms: int
 
 
 def caught_up(before: JobPartition, piece: Slice, counts: Mapping[str, int]) -> tuple[dict[str, Lag], Totals]:
-    """The lags of types after a catch-up that read so many records of each, and what it adds to the totals.
+    """The lags of types after a catch-up that read `counts` records of each, and the change of the totals.
 
     At the partition's position, deferred records that the slice did not find have vanished from the log.
     """

@@ -60,7 +60,7 @@ from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
 from penstock.tables.export.names import output_name
 
 FILES_PER_OUTPUT_MAX = 1000
-"""Files whose footers an output carries: they make its own footer longer."""
+"""The footer of an output contains the footers of its inputs: this bounds its length."""
 
 
 def compact(

@@ -160,7 +160,7 @@ def fanout_flow(
 
 
 def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
-    # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
+    # The descriptor states the fields of a message; a JSON record may have fields for every column of the log.
     decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" else spec.schema
     return TypeFlow(
         name=spec.name,
@@ -324,13 +324,13 @@ class ExportTarget(Target[RunShares]):
 
 
 def _has_run(log: DeltaLog, run: ReplayRun) -> bool:
-    """Whether a log has this very run: the answer to a commit may have been lost."""
+    """Whether a log has this run: the response to a commit may have been lost."""
     landed = TableRuns(log).find(run.number)
     return landed is not None and landed.batch_id == run.batch_id
 
 
 def _pass(log: DeltaLog, run: ReplayRun) -> None:
-    """Move a type up to the end of replayed rows, which it has passed by the job log: none is read from the log again.
+    """Move the position of a type beyond replayed rows; by the job log it has passed them, so it skips no record.
 
     So a job log that is restored from the logs of types does not go back behind them.
     """
