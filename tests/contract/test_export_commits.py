@@ -529,7 +529,7 @@ def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld)
     plain.storage.put(foreign, b"foreign")
     plain.send("ABA")
     process = plain.run()
-    assert "taken" in process.table.failing["A"].reason
+    assert "exists already" in process.table.failing["A"].reason
     plain.send("ABA")
     process.run()
     assert plain.storage.read(foreign) == b"foreign"
