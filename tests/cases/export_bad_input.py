@@ -19,7 +19,7 @@ AT = FIRST_DAY.isoformat()
 CLOCK = Clock((FIRST_DAY + timedelta(hours=6)).timestamp())
 KAFKA_MS = int(FIRST_DAY.timestamp() * 1000)
 TOPIC = {"retention.ms": "-1", "max.message.bytes": "8000000"}
-"""The records are of a day long ago: retention by time would take them."""
+"""The records are of a day long ago: retention by time would delete them."""
 ROW = "{type: string, at: string, id: long, text: string}"
 TYPES = [type_of("A", schema=ROW), type_of("B", schema=ROW)]
 NO_TYPE = "has no type: no text or whole number at type"
@@ -101,19 +101,19 @@ DAYS = "late: 10d, early: 2d"
 
 
 def deep_export(top: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
-    """An export some folders below `top`, so that what climbs out is still seen."""
+    """An export some folders below `top`, so that files outside its root are noticed."""
     folder = top / "some" / "folders" / "below"
     folder.mkdir(parents=True)
     return ExportPipe(folder, bootstrap, spark)
 
 
 def nothing_escaped(export: ExportPipe, top: Path, *types: str) -> bool:
-    """Whether the folders of the types are all that stands below the root, and the job all that stands below `top`."""
+    """Whether only folders of types are below the root, and only files of the job below `top`."""
     outside = [item for item in top.rglob("*") if not item.is_relative_to(export.folder)]
-    beside = {each.name for each in export.folder.iterdir()}
-    inside = {each.name for each in export.root.iterdir()}
+    siblings = {path.name for path in export.folder.iterdir()}
+    inside = {path.name for path in export.root.iterdir()}
     below = [parent for parent in export.folder.parents if parent.is_relative_to(top) and parent != top]
-    return sorted(outside) == sorted(below) and beside == {"job.yaml", "root"} and inside == {"_penstock", *types}
+    return sorted(outside) == sorted(below) and siblings == {"job.yaml", "root"} and inside == {"_penstock", *types}
 
 
 def totals(export: ExportPipe) -> Totals:
@@ -127,6 +127,6 @@ def reasons(export: ExportPipe) -> dict[tuple[int, int], str]:
 
 
 def between(bad: Sequence[bytes | None]) -> list[bytes | str | None]:
-    """Good records of two types before and behind every bad one."""
+    """Good records of two types before and after every bad one."""
     good = [event("A", 1), event("B", 2)]
-    return [*(each for number, one in enumerate(bad) for each in (good[number % 2], one)), event("A", 3)]
+    return [*(record for number, one in enumerate(bad) for record in (good[number % 2], one)), event("A", 3)]

@@ -1,4 +1,4 @@
-"""An export of two types whose logs a test writes, for what `status` says of it."""
+"""An export of two types whose logs a test writes, to test its `status`."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ class Fan:
         start: int,
         end: int,
         failed: Collection[str] = (),
-        left: Collection[str] = (),
+        deferred: Collection[str] = (),
         watermark_ms: int | None = None,
     ) -> None:
-        """Commit a slice; types in `left` are not written, those that failed after their files were tried."""
+        """Commit a slice; types in `deferred` are not written, files of types in `failed` could not be written."""
         shares = self._shares(number, start, end)
-        for name in {*failed, *left} & shares.keys():
+        for name in {*failed, *deferred} & shares.keys():
             counts = Counts(read=shares[name].counts.read)
             shares[name] = Share(counts, shares[name].first, failed="made to fail" if name in failed else "")
         if watermark_ms is not None:
             shares[UNROUTED] = Share(event_ms_max=watermark_ms)
-        takes = {name: start for name in ("fs", "gc") if name not in left}
+        takes = {name: start for name in ("fs", "gc") if name not in deferred}
         self._land(Slice(self.partitions[number], start, end, start), shares, takes)
 
     def catch_up(self, number: int, takes: Mapping[str, int], end: int) -> None:
@@ -111,19 +111,19 @@ class Fan:
     def status(self) -> JobStatus:
         return status(self.job)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The status for programs."""
         return self.status().as_json()
 
     def types(self) -> dict[str, dict[str, Any]]:
-        return {item["type"]: item for item in self.told()["types"]}
+        return {item["type"]: item for item in self.as_json()["types"]}
 
     def partition(self, number: int) -> PartitionStatus:
         return self.status().partitions[number]
 
     def global_position(self, number: int) -> int | None:
-        [found] = [item.value for item in self.partition(number).further if item.heading == "global"]
-        return found
+        [position] = [item.value for item in self.partition(number).further if item.heading == "global"]
+        return position
 
     def kinds(self) -> list[StrEnum]:
         return [alert.kind for alert in self.status().alerts]

@@ -42,7 +42,7 @@ class Acts:
         self._lock = threading.Lock()
 
     def at(self, step: str, act: Callable[[], object], visit: int = 1) -> None:
-        """Act when the step is reached for so many times from now on."""
+        """Act when the step is reached for the n-th time from now on."""
         with self._lock:
             self._visits[step] = visit
             self._armed.append((step, act))
@@ -174,7 +174,7 @@ def test_rows_landed_by_a_stale_owner_between_plan_and_commit_are_planned_again(
     world.check()
 
 
-def test_of_two_partitions_only_that_is_planned_again_in_which_a_type_moved(world: ExportWorld, acts: Acts) -> None:
+def test_only_the_partition_in_which_a_type_moved_is_planned_again(world: ExportWorld, acts: Acts) -> None:
     world.send("AB")
     world.send("CC", ONE)
     stale = world.open(1, acts.at_step)
@@ -194,7 +194,7 @@ def test_of_two_partitions_only_that_is_planned_again_in_which_a_type_moved(worl
 
 @pytest.mark.parametrize("end", [2, 6, 9])
 @pytest.mark.parametrize("visit", [1, 2, 3])
-def test_crash_between_the_commits_of_a_batch_and_a_next_owner_with_any_end(
+def test_after_a_crash_between_type_commits_the_next_owner_may_plan_any_end(
     world: ExportWorld, acts: Acts, visit: int, end: int
 ) -> None:
     """After the last of three types the job's commit is all that is missing."""
@@ -213,7 +213,9 @@ def test_crash_between_the_commits_of_a_batch_and_a_next_owner_with_any_end(
     world.check()
 
 
-def test_crash_between_the_types_and_the_job_anywhere(anywhere: ExportWorld, acts: Acts) -> None:
+def test_crash_anywhere_between_type_commits_and_job_commit_keeps_each_row_once(
+    anywhere: ExportWorld, acts: Acts
+) -> None:
     anywhere.send("AbAXCB")
     dying = anywhere.open(1, acts.at_step)
     staging = dying.stage(6)
@@ -240,7 +242,7 @@ def test_crash_after_the_job_commit_loses_no_quarantined_record(world: ExportWor
 
 
 def failing(process: Process, name: str) -> Callable[[], None]:
-    """The commits of a type fail until what is returned is called."""
+    """The commits of a type fail until the returned function is called."""
     log = process.logs.find_type_log(name)
     assert log is not None
 
@@ -258,26 +260,26 @@ def test_type_whose_commit_fails_lags_alone_and_catches_up(world: ExportWorld) -
     world.send("aABCA")
     heal = failing(process, "A")
     process.stage(6).commit()
-    here = world.state.of(ZERO)
-    assert (here.position, here.position_of("A"), here.position_of("B")) == (6, 3, 6)
-    assert (here.lags["A"].deferred, here.totals.deferred) == (2, 2)
+    partition = world.state.of(ZERO)
+    assert (partition.position, partition.position_of("A"), partition.position_of("B")) == (6, 3, 6)
+    assert (partition.lags["A"].deferred, partition.totals.deferred) == (2, 2)
     process.stage(8).commit()
     assert world.state.of(ZERO).lags["A"].deferred == 3
-    world.check_totals(world.found())
+    world.check_totals(world.all_places())
     heal()
     process.run()
     assert world.state.of(ZERO).lags == {}
     world.check()
-    percents = process.heard.named(RulesMeasured.name)[-1]["failed_writes_percent"]
+    percents = process.recorder.named(RulesMeasured.name)[-1]["failed_writes_percent"]
     assert (percents["A"] > 0, percents["B"]) == (True, 0.0), "the failed writes are counted"
 
 
 @pytest.mark.parametrize("path", ["A", "_penstock/export/types/A"])
-def test_type_whose_folder_or_log_is_in_the_way_lags_alone_and_catches_up(plain: ExportWorld, path: str) -> None:
+def test_type_whose_folder_or_log_is_blocked_lags_alone_and_catches_up(plain: ExportWorld, path: str) -> None:
     _lags_alone(plain, path)
 
 
-def test_type_whose_table_is_in_the_way_lags_alone_and_catches_up(tmp_path: Path) -> None:
+def test_type_whose_table_is_blocked_lags_alone_and_catches_up(tmp_path: Path) -> None:
     _lags_alone(ExportWorld(tmp_path, "delta"), "A")
 
 
@@ -290,8 +292,8 @@ def _lags_alone(world: ExportWorld, path: str) -> None:
         # Neither does a process that starts meanwhile wait for it.
         world.send("ABC")
         world.run(2)
-        here = world.state.of(ZERO)
-        assert here.position == here.position_of("B") == 11
+        partition = world.state.of(ZERO)
+        assert partition.position == partition.position_of("B") == 11
         world.send("B")
     world.run(3)
     world.check()
@@ -353,7 +355,7 @@ def test_of_two_catch_ups_only_the_first_counts(world: ExportWorld) -> None:
     world.check()
 
 
-def test_slice_staged_before_a_catch_up_lands_behind_it(world: ExportWorld) -> None:
+def test_slice_staged_before_a_catch_up_lands_after_it(world: ExportWorld) -> None:
     one = lagging(world)
     two = world.open()
     world.send("ABC")
@@ -426,7 +428,7 @@ def test_type_that_is_ahead_and_fails_is_caught_up_without_doubling(world: Expor
 
 @pytest.mark.parametrize("sent", ["ABC", "AAA"])
 def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: Acts, sent: str) -> None:
-    """It has read records that are lost since; for the new owner they are a gap, and stay one."""
+    """It has read records that the log lost since; for the new owner they are a gap, and stay one."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     world.send(sent)
     stale = world.open(1, acts.at_step)
@@ -441,11 +443,11 @@ def test_gap_fences_all_types_against_a_former_owner(world: ExportWorld, acts: A
     assert staging.commit().version is None
     assert world.rows() == places("B", 3)
     assert world.totals().gap == 3
-    world.check_totals(world.found())
+    world.check_totals(world.all_places())
 
 
 def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportWorld, acts: Acts) -> None:
-    """The records that were left for the type are lost, and are counted as such once."""
+    """The deferred records of the type are lost, and are counted as such once."""
     world.sections["on"] = "bad_record: quarantine, gap: record"
     lagging(world)
     stale = world.open(1, acts.at_step)
@@ -459,7 +461,7 @@ def test_gap_in_a_catch_up_fences_its_type_against_a_former_owner(world: ExportW
     assert staging.commit().version is None
     assert world.totals().vanished == 3
     assert world.rows() == places("-BC-BC-BC") - places("-  -  -  ")
-    world.check_totals(world.found())
+    world.check_totals(world.all_places())
 
 
 # E4: plain files appear after their commit, under names that nothing overwrites
@@ -469,15 +471,15 @@ def test_staged_files_are_hidden_and_visible_only_after_the_commit(plain: Export
     plain.send("ABC")
     process = plain.open(1, acts.at_step)
     staging = process.stage(3)
-    seen: list[object] = []
+    observed: list[object] = []
 
     def look() -> None:
-        seen.append(plain.rows())
+        observed.append(plain.rows())
         assert not [entry.path for entry in plain.storage.list() if _is_shown(entry.path)]
 
     acts.at("checked", look)
     staging.commit()
-    assert len(seen) == 1
+    assert len(observed) == 1
     assert plain.rows() == places("ABC")
 
 
@@ -497,7 +499,7 @@ def test_crash_between_renames_is_finished_by_the_next_process(plain: ExportWorl
     assert sum(plain.rows().values()) == visit - 1
     assert len(plain.table.finishing.pending()) == 4 - visit
     plain.table.finish_renames()
-    assert plain.rows() == places("ABC"), "whoever comes first finishes, without being an owner"
+    assert plain.rows() == places("ABC"), "the first process finishes them, owner or not"
     plain.run(2)
     plain.check()
 
@@ -524,20 +526,20 @@ def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, act
 
 def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld) -> None:
     foreign = "A/day=2026-03-01/events.0.2.parquet"
-    plain.storage.put(foreign, b"not ours")
+    plain.storage.put(foreign, b"foreign")
     plain.send("ABA")
     process = plain.run()
-    assert "taken" in process.table.failing["A"].reason
+    assert "exists already" in process.table.failing["A"].reason
     plain.send("ABA")
     process.run()
-    assert plain.storage.read(foreign) == b"not ours"
+    assert plain.storage.read(foreign) == b"foreign"
     assert plain.state.of(ZERO).position_of("B") == 6
     plain.storage.delete(foreign)
     process.run()
     plain.check()
 
 
-def test_a_rename_that_fails_is_carried_on_and_only_its_type_waits(plain: ExportWorld) -> None:
+def test_a_failed_rename_is_retried_and_only_its_type_waits(plain: ExportWorld) -> None:
     plain.send("ABC")
     process = plain.open()
     process.run()
@@ -553,8 +555,8 @@ def test_a_rename_that_fails_is_carried_on_and_only_its_type_waits(plain: Export
     assert plain.rows() == places("ABC") + places("-BC-", 3) - places("-  -", 3)
     plain.send("ABC")
     process.run()
-    here = plain.state.of(ZERO)
-    assert (here.position_of("B"), here.lags["A"].deferred) == (10, 1)
+    partition = plain.state.of(ZERO)
+    assert (partition.position_of("B"), partition.lags["A"].deferred) == (10, 1)
     assert len(plain.table.finishing.pending()) == 1
     closed.clear()
     process.run()
@@ -677,17 +679,17 @@ def closed_day(world: ExportWorld, acts: Acts) -> Process:
 
 def test_marker_goes_before_late_rows_are_visible_and_returns(world: ExportWorld, acts: Acts) -> None:
     process = closed_day(world, acts)
-    seen: list[object] = []
+    observed: list[object] = []
 
     def watch(act: str, path: str) -> None:
-        if act == "delete" and path == marker(world) and not seen:
-            seen.append(world.rows()["A", 0, 7])
+        if act == "delete" and path == marker(world) and not observed:
+            observed.append(world.rows()["A", 0, 7])
 
     process.logs.storage = WatchedStorage(world.storage, watch)
-    acts.at("type_committed", lambda: seen.append(world.storage.exists(marker(world))))
+    acts.at("type_committed", lambda: observed.append(world.storage.exists(marker(world))))
     world.send("A")
     process.run()
-    assert seen == [0, False], "the late row was not visible when the marker went"
+    assert observed == [0, False], "the late row was not visible when the marker was deleted"
     assert not world.storage.exists(marker(world)), "the watermark has to pass the late row first"
     world.send("A", day=3)
     process.run()
@@ -720,16 +722,16 @@ def test_marker_goes_before_compaction_deletes_a_file_and_returns_after_the_last
     plain: ExportWorld, acts: Acts, step: str
 ) -> None:
     closed_day(plain, acts)
-    seen: list[bool] = []
+    observed: list[bool] = []
 
     def look() -> None:
-        seen.append(plain.storage.exists(marker(plain)))
+        observed.append(plain.storage.exists(marker(plain)))
         raise CrashError
 
     acts.at(step, look)
     with pytest.raises(CrashError):
         compact(plain, acts)
-    assert seen == [False]
+    assert observed == [False]
     plain.check_nothing_twice()
     compact(plain, acts)
     assert plain.storage.exists(marker(plain))
@@ -742,7 +744,7 @@ def test_marker_goes_before_compaction_deletes_a_file_and_returns_after_the_last
 
 @pytest.mark.parametrize("seed", range(2))
 def test_rivals_racing_on_every_step_give_each_row_once(world: ExportWorld, seed: int) -> None:
-    """Three threads that all believe to be the owner, two of them under the same token."""
+    """Three threads act as owner, two of them under the same token."""
     for number in range(6):
         world.send("ABCaX", day=number % 2)
         world.send("CBA", ONE, day=number % 3)

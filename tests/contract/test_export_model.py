@@ -80,7 +80,7 @@ class Schedule:
             self.processes.append(self.world.open(self.token, self.at_step))
 
     def round(self) -> None:
-        """One round of any process that lives, of an owner or of one that was overtaken; a crash ends it."""
+        """One round of any live process, of the owner or a stale one; a crash ends it."""
         if not self.processes:
             self.take_over()
         if self.processes:
@@ -134,16 +134,16 @@ class Schedule:
 
 def check_lost(world: ExportWorld) -> None:
     """As `ExportWorld.check`, where the log may have lost records: as many are missing as were counted as lost."""
-    sent, found = world.sent(), world.found()
-    missing, extra = sent - found, found - sent
+    sent, actual = world.sent(), world.all_places()
+    missing, extra = sent - actual, actual - sent
     assert not extra, f"too many: {sorted(extra)}"
     lost = Counter(place[1] for place in missing)
     for partition in world.partitions:
-        here = world.state.of(partition)
-        counted = (here.origin or 0) + here.totals.gap + here.totals.vanished - world.surplus(partition)
-        assert lost[partition.number] == counted, f"missing {sorted(missing)}, {here}"
+        state = world.state.of(partition)
+        counted = (state.origin or 0) + state.totals.gap + state.totals.vanished - world.surplus(partition)
+        assert lost[partition.number] == counted, f"missing {sorted(missing)}, {state}"
     assert {number for _, number, _ in missing} <= {ZERO.number}
-    world.check_totals(found)
+    world.check_totals(actual)
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])

@@ -65,7 +65,7 @@ def test_a_second_job_under_the_same_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_topics_in_one_root_never_mix(world: ExportWorld) -> None:
-    """A position of 50 in one topic says nothing about offset 3 of the other."""
+    """A position of 50 in one topic does not skip offset 3 of the other."""
     world.topics = (ZERO.topic, OTHER.topic)
     world.log.values[OTHER] = {}
     world.send("AB" * 25)
@@ -75,7 +75,7 @@ def test_two_topics_in_one_root_never_mix(world: ExportWorld) -> None:
     assert world.rows() == places("AB" * 25) + places("ABCA")
 
 
-def test_a_recreated_topic_does_not_meet_the_files_of_its_former_incarnation(world: ExportWorld) -> None:
+def test_files_of_a_recreated_topic_never_replace_those_of_its_former_incarnation(world: ExportWorld) -> None:
     world.sections["on"] = "bad_record: quarantine, recreated: restart"
     world.send("ABA")
     world.run()

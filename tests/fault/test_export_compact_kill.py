@@ -54,7 +54,7 @@ def test_killed_at_a_step_of_compaction_the_next_process_finishes_it(tmp_path: P
 
 
 def test_killed_repeatedly_the_job_still_completes(tmp_path: Path) -> None:
-    """Each process finishes what the one before left, and is killed in its turn."""
+    """Each process finishes the work of the one before, and is then killed."""
     root = filled(tmp_path)
     for step in ("removing:2", "removing:4", "renaming"):
         with penstock("compact", str(root.job_path), failpoint=failpoint(step)) as process:
@@ -76,7 +76,7 @@ def test_a_batch_after_a_killed_compaction_finishes_it_first(tmp_path: Path) -> 
     assert rows_in(root.lake) == root.expected
 
 
-def test_vacuum_takes_nothing_that_a_killed_compaction_still_needs(tmp_path: Path) -> None:
+def test_vacuum_keeps_files_that_a_killed_compaction_still_needs(tmp_path: Path) -> None:
     root = filled(tmp_path)
     with penstock("compact", str(root.job_path), failpoint="removed:kill") as process:
         assert process.exit_code() == KILLED, process.last_words

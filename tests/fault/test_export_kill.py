@@ -1,4 +1,4 @@
-"""Real exporters killed, stopped and doubled: every record is in one file of its type, once.
+"""Real exporters killed, stopped and started twice: every record is in one file of its type, once.
 
 Every step is tried with processes that need no Kafka and no Spark (`tests.support.export_process`), some with whole
 jobs.
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 
 TYPES = [f"T{number}" for number in range(6)]
 STEPS = ("staged", "type_committed:4", "renaming:9", "marked")
-"""With the visit at which it is hurt, where that is not the first."""
+"""With the visit at which it is killed, if that is not the first."""
 COMMON_STEPS = (
     *("started", *BATCH_STEPS, "checked:2", "checked:3", "checked:5"),
     *("type_committed", "type_committed:2", "type_committed:3", "marked"),
@@ -78,7 +78,7 @@ def assert_proved(job: Path) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_killed_at_every_step_in_turn(tmp_path: Path, form: str) -> None:
-    """Each step kills one process; the next, killed at the next step, has to live with what it left.
+    """Each step kills one process; the next, killed at the next step, has to continue from there.
 
     One type cannot be written all the while, and catches up at the end.
     """
@@ -100,7 +100,7 @@ def test_killed_at_every_step_in_turn(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 @pytest.mark.parametrize("step", ["checked:stop:3", "type_committed:stop:2", "checked:stop:7", "committed:stop"])
-def test_stopped_in_the_middle_and_woken_after_another_took_over(tmp_path: Path, form: str, step: str) -> None:
+def test_process_resumed_after_a_takeover_writes_no_row_twice(tmp_path: Path, form: str, step: str) -> None:
     with exporter(tmp_path, form, 1, 40, step) as sleeper:
         wait_until(lambda: has_stopped(sleeper))
         assert export(tmp_path, form, 60, token=2) == 0
@@ -136,19 +136,19 @@ def write_job(folder: Path, bootstrap: str, topic: str, more: str = "", **sectio
 def mixed(numbers: Iterable[int], later: int = 0) -> list[str]:
     """Events of six types over three days, or as many days later; every thirteenth is of no known type."""
     return [
-        event("stranger" if number % 13 == 12 else TYPES[number % 6], number, day=later + number % 3)
+        event("unlisted" if number % 13 == 12 else TYPES[number % 6], number, day=later + number % 3)
         for number in numbers
     ]
 
 
 def assert_exported_once(root: Path, places: list[tuple[int, int]]) -> None:
-    expected, found = Counter(places), places_in(root)
-    missing, extra = expected - found, found - expected
+    expected, actual = Counter(places), places_in(root)
+    missing, extra = expected - actual, actual - expected
     assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"
 
 
 def assert_right_rows(root: Path) -> None:
-    """Each row lies in the folder of its type and of its day."""
+    """Each row is in the folder of its type and of its day."""
     for name in TYPES:
         rows = pl.read_parquet(f"{root}/{name}/**/*.parquet", hive_partitioning=True)
         wrong = rows.filter((pl.col("type") != name) | (pl.col("at").str.slice(0, 10) != pl.col("day").cast(pl.String)))
@@ -184,7 +184,7 @@ def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on
         run_here(job, spark)
         assert_exported_once(tmp_path / "root", places)
         sleeper.send(signal.SIGCONT)
-        # Its types are there, and its commit of the job comes too late.
+        # Its types are committed, and its commit of the job comes too late.
         assert sleeper.exit_code() == FencedError.exit_code, sleeper.last_words
     places += produce(name, mixed(range(600, 700)))
     run_here(job, spark)

@@ -25,7 +25,7 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
 
 
 def killed_replay(job: Path, step: str) -> None:
-    """A replay in a process of its own, which dies at the step."""
+    """Run a replay in another process, which dies at the step."""
     with penstock("quarantine", "replay", str(job), failpoint=f"{step}:kill") as process:
         assert process.exit_code() == KILLED, process.last_words
 
@@ -49,7 +49,7 @@ def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
 
 
 @pytest.mark.parametrize(
-    ("form", "step", "seen"),
+    ("form", "step", "visible"),
     [
         ("parquet", "replay_begun", [0]),
         ("parquet", "renaming", [0]),
@@ -60,7 +60,7 @@ def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
 def test_a_replay_of_an_export_that_is_killed_loses_and_doubles_nothing(
     form: str,
     step: str,
-    seen: list[int],
+    visible: list[int],
     bootstrap: str,
     topic: Topics,
     produce: Produce,
@@ -77,7 +77,7 @@ def test_a_replay_of_an_export_that_is_killed_loses_and_doubles_nothing(
     types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B")]
     export.describe(name, types=types, export=f"format: {form}", more=more)
     killed_replay(export.path, step)
-    assert export.offsets("A") == seen
+    assert export.offsets("A") == visible
     report = replay(export.job, spark=spark)
     assert (report.still_bad, report.remaining) == (1, 1)
     assert (export.offsets("A"), export.offsets("B"), export.quarantined()) == ([0, 2], [1], [(0, 3)])

@@ -1,4 +1,4 @@
-"""A second process of the same job, by mistake or woken too late: refused, nothing twice."""
+"""A second process of the same job, by mistake or resumed too late, is refused; no row is written twice."""
 
 from __future__ import annotations
 

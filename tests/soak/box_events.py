@@ -14,7 +14,7 @@ FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 INFERRED = "experiment"
 STATED = ("order", "click", "view", "payment", "refund", "session")
 TYPES = (*STATED, INFERRED)
-UNNAMED = "wish"
+UNNAMED = "added"
 """A type that the job file names later: until then its records are in quarantine, and then they are replayed."""
 LATE_SHARE = 0.1
 BAD_SHARE = 0.004
@@ -23,16 +23,16 @@ UNNAMED_SHARE = 0.01
 FIELDS = "{type: string, at: string, id: long, text: string, ratio: double, tags: [string], place: {x: int, y: int}}"
 KEYS = {
     "click": "values: [click, tap], ",
-    # These two wait in the log for turns of their own.
+    # These two have rotations of their own.
     "payment": "rotation: {events: 150, every: 3s}, ",
     "refund": "rotation: {every: 2s}, ",
 }
 
 
-def types_section(*, mended: bool) -> str:
+def types_section(*, type_added: bool) -> str:
     """The types of the job file, before and after it names them all."""
     stated = [f"{name}: {{{KEYS.get(name, '')}schema: {FIELDS}}}" for name in STATED]
-    later = [f"{UNNAMED}: {{schema: {FIELDS}}}"] if mended else []
+    later = [f"{UNNAMED}: {{schema: {FIELDS}}}"] if type_added else []
     return ", ".join([*stated, f"{INFERRED}: {{schema: infer}}", *later])
 
 
@@ -48,13 +48,13 @@ class Event:
 
 
 def checksum(body: object) -> int:
-    """The same for bodies that differ in the order of their keys and in what they leave out or hold as null."""
+    """A checksum that ignores the order of keys, and keys whose value is null."""
     return zlib.crc32(json.dumps(_plain(body), sort_keys=True).encode())
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        members = {key: _plain(each) for key, each in value.items()}
+        members = {key: _plain(member) for key, member in value.items()}
         return {key: member for key, member in members.items() if member is not None and member != {}}
     if isinstance(value, list):
         return [_plain(item) for item in value]
@@ -78,8 +78,8 @@ def _event(rng: Random, number: int, day: int, newest: int) -> Event:
         body["type"] = "tap"
     bad = name != UNNAMED and rng.random() < BAD_SHARE
     if bad:
-        # Of no type at all, or of a stated one and not as its schema says.
-        body |= {"type": "stranger"} if name == INFERRED or rng.random() < 0.5 else {"id": "none"}
+        # Of no type at all, or of a stated type and against its schema.
+        body |= {"type": "unlisted"} if name == INFERRED or rng.random() < 0.5 else {"id": "none"}
     return Event(_json(rng, body), None if bad else name, at.date(), number, checksum(body))
 
 
@@ -93,7 +93,7 @@ def _stated(rng: Random) -> dict[str, Any]:
 
 
 def _own(rng: Random, newest: int) -> dict[str, Any]:
-    """Fields that nobody stated: nested ones may be absent, and every day brings one that was not there before."""
+    """Fields that no schema states: nested ones may be absent, and every day brings one that was not there before."""
     inner: dict[str, Any] = {"name": f"name-{rng.randrange(1000)}"}
     optional: dict[str, Any] = {"count": rng.randrange(1000), "flag": rng.random() < 0.5}
     optional |= {f"since_{number}": f"value-{rng.randrange(50)}" for number in range(1, newest + 1)}

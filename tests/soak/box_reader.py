@@ -24,7 +24,7 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What must be right of a row: where it lies, which it is, what it holds."""
+    """What is compared of a row: its folder, its id, its contents."""
 
     type: str
     day: date
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Records that no row shows as they were sent, and rows that nobody sent so or that are there once too often."""
+    """Records without a row that equals them, and rows that are duplicated or equal no record."""
 
     missing: tuple[tuple[Place, Row], ...]
     extra: tuple[tuple[Place, Row], ...]
@@ -44,28 +44,28 @@ class Difference:
 
     def __str__(self) -> str:
         lines = []
-        for word, found in (("missing", self.missing), ("not sent so, or too many", self.extra)):
-            folders = dict(Counter((row.type, str(row.day)) for _, row in found))
-            lines.append(f"{word}: {len(found)} in {folders}, as {found[:SHOWN_MAX]}")
+        for label, rows in (("missing", self.missing), ("not sent so, or too many", self.extra)):
+            folders = dict(Counter((row.type, str(row.day)) for _, row in rows))
+            lines.append(f"{label}: {len(rows)} in {folders}, as {rows[:SHOWN_MAX]}")
         return "\n".join(lines)
 
 
 def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) -> Difference:
     """Compare the files of these types with what was sent, row by row."""
-    wanted = set(types)
+    names = set(types)
     expected = Counter(
         (place, Row(item.type, item.day, item.id, item.checksum))
         for place, item in sent.items()
-        if item.type is not None and item.type in wanted
+        if item.type is not None and item.type in names
     )
     counter: Counter[tuple[Place, Row]] = Counter()
-    for name in wanted:
+    for name in names:
         counter.update(_rows(root, name))
     return Difference(tuple((expected - counter).elements()), tuple((counter - expected).elements()))
 
 
 def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
-    """As `docs/exports.md` says: list first, then open; again if a listed file is gone."""
+    """As in `docs/exports.md`: list first, then open; again if a listed file was deleted."""
     for attempt in range(READS_MAX):
         files = [str(item) for item in (root / name).glob("day=*/*.parquet")]
         try:
@@ -91,7 +91,7 @@ def _read(name: str, files: list[str]) -> list[tuple[Place, Row]]:
 
 
 def visible(root: Path, name: str) -> int:
-    """How many rows of a type a reader sees now; a file may go while we look."""
+    """How many rows of a type a reader sees now; a file may be deleted meanwhile."""
     total = 0
     for path in (root / name).glob("day=*/*.parquet"):
         try:
@@ -107,7 +107,7 @@ def _count(path: str, written_ns: int) -> int:
 
 
 def quarantined(root: Path) -> Counter[Place]:
-    """How often each record stands in quarantine."""
+    """How often each record is in quarantine."""
     counter: Counter[Place] = Counter()
     for folder in export_quarantines(root):
         counter.update(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())

@@ -1,4 +1,4 @@
-"""What happens to the black box of exports: a list of actions, drawn once from a seed."""
+"""The random walk of the black-box test: a list of actions, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.soak.box_events import TYPES
 DAYS = 6
 EXPORTERS = 2
 BROKEN_MAX = 2
-MEND_DAY = 2
+ADD_TYPE_DAY = 2
 SECOND_TOPIC_DAY = 3
 LOSS_DAY = 4
 
@@ -29,7 +29,7 @@ REPLAY_STEPS = ("replay_staged", "entry_written", "renaming", "renamed", "replay
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put so many records into the topics, most of a day, some of days before it."""
+    """Send records to the topics, most of one day, some of days before it."""
 
     day: int
     rows: int
@@ -38,7 +38,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`kill -9` of an exporter at work, wherever it is; its successor begins with an armed step, or with none."""
+    """`kill -9` of a working exporter; its successor starts with an armed failpoint or without one."""
 
     exporter: int
     failpoint: str
@@ -46,7 +46,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Maintain:
-    """`penstock compact` or `vacuum` beside the exporters, killed at a step or not."""
+    """`penstock compact` or `vacuum` while exporters run, killed at a step or not."""
 
     command: tuple[str, ...]
     failpoint: str
@@ -67,8 +67,8 @@ class Heal:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """Name a type that was unknown, and replay its records beside the exporters: killed at a step, then to the end."""
+class AddType:
+    """Name a type that was unknown, and replay its records while exporters run: killed at a step, then to the end."""
 
     failpoint: str
 
@@ -90,15 +90,15 @@ class LoseLogs:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class WaitAndCompare:
     """Wait until all types that can be written are, and compare them with what was sent."""
 
 
-Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLogs | Settle
+Action = Send | Kill | Maintain | Break | Heal | AddType | AddTopic | LoseLogs | WaitAndCompare
 
 
 def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
-    """So many disturbances over the days, a share of the rows after each; everything is healed at the end."""
+    """`length` disturbances over the days, with rows after each; everything is healed at the end."""
     return tuple(_actions(Random(seed), length, rows // (length + DAYS)))
 
 
@@ -107,20 +107,20 @@ def _actions(rng: Random, length: int, rows: int) -> Iterator[Action]:
     for day in range(DAYS):
         if day == SECOND_TOPIC_DAY:
             yield AddTopic()
-        if day == MEND_DAY:
-            yield Mend(_failpoint(rng, REPLAY_STEPS, visits=1))
+        if day == ADD_TYPE_DAY:
+            yield AddType(_failpoint(rng, REPLAY_STEPS, visits=1))
         yield _send(rng, day, rows)
         if day == 0:
-            yield Settle()
+            yield WaitAndCompare()
         for _ in range((length * (day + 1)) // DAYS - (length * day) // DAYS):
             yield _disturbance(rng, broken)
             yield _send(rng, day, rows)
         if day == LOSS_DAY:
             yield from _loss(rng, broken, _send(rng, day, rows))
-        yield Settle()
+        yield WaitAndCompare()
     yield from map(Heal, broken)
     yield _send(rng, DAYS - 1, rows)
-    yield Settle()
+    yield WaitAndCompare()
 
 
 def _send(rng: Random, day: int, rows: int) -> Send:

@@ -21,14 +21,14 @@ from tests.soak.box_walk import (
     EXPORTERS,
     Action,
     AddTopic,
+    AddType,
     Break,
     Heal,
     Kill,
     LoseLogs,
     Maintain,
-    Mend,
     Send,
-    Settle,
+    WaitAndCompare,
 )
 from tests.support.exports import data_files
 from tests.support.jobs import KILLED
@@ -37,7 +37,7 @@ from tests.support.processes import PenstockProcess, command_json
 from tests.support.waiting import wait_until
 
 PARTITIONS = 5
-SETTLE_SECONDS_MAX = 420.0
+WAIT_SECONDS_MAX = 420.0
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 
@@ -75,14 +75,14 @@ class World:
 
     folder: Path
     bootstrap: str
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     sent: dict[Place, Event] = field(default_factory=dict)
     topics: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     exporters: list[Exporter] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     losses: int = 0
-    mended: bool = False
+    type_added: bool = False
 
     @property
     def root(self) -> Path:
@@ -117,21 +117,21 @@ class World:
                 self._break(action.type)
             case Heal():
                 self._heal(action.type)
-            case Mend():
-                self._mend(action.failpoint)
+            case AddType():
+                self._add_type(action.failpoint)
             case AddTopic():
                 self.stop()
                 self._add_topic()
                 self._start()
             case LoseLogs():
                 self._lose_logs(action)
-            case Settle():
-                self.settle()
+            case WaitAndCompare():
+                self.wait_and_compare()
             case _:
                 assert_never(action)
-        self.say(f"{time.monotonic() - begun_at:6.1f} s  {action}")
+        self.log(f"{time.monotonic() - begun_at:6.1f} s  {action}")
 
-    def settle(self) -> None:
+    def wait_and_compare(self) -> None:
         """Wait until the types that can be written are whole, then compare every row."""
         whole = self._whole_types()
         expected = Counter(item.type for item in self.sent.values())
@@ -140,16 +140,16 @@ class World:
             self._tend()
             return all(visible(self.root, name) == expected[name] for name in whole)
 
-        wait_until(there, SETTLE_SECONDS_MAX, lambda: f"{difference(self.root, self.sent, whole)}\n{self._words()}")
+        wait_until(there, WAIT_SECONDS_MAX, lambda: f"{difference(self.root, self.sent, whole)}\n{self._output()}")
         self.compare()
 
     def compare(self) -> None:
         """Compare what another engine reads with what was sent; types that are broken just now are left out."""
         result = difference(self.root, self.sent, self._whole_types())
-        assert not result, f"{result}\n{self._words()}"
+        assert not result, f"{result}\n{self._output()}"
 
     def compare_quarantine(self) -> None:
-        """Each bad record is in quarantine; a second time only if a rebuilt ledger had its type read again."""
+        """Each bad record is in quarantine; a second time only if a rebuilt job log made its type read again."""
         result = quarantined(self.root)
         bad = {place for place, item in self.sent.items() if item.type is None}
         assert set(result) == bad, f"missing {list(bad - set(result))[:5]}, not bad {list(set(result) - bad)[:5]}"
@@ -157,15 +157,15 @@ class World:
         assert not twice or self.losses, f"twice in quarantine: {twice[:5]}"
 
     def stop(self) -> None:
-        """A stop in order, each exporter unarmed, so that it ends by itself."""
+        """Stop the exporters regularly, without armed failpoints."""
         for exporter in self.exporters:
             if exporter.armed:
                 self._kill(exporter, "")
         for item in self.exporters:
             _wait_for_work(item.process)
             item.process.send(signal.SIGTERM)
-        for each in self.exporters:
-            assert each.process.exit_code() == 0, each.process.last_words
+        for stopped in self.exporters:
+            assert stopped.process.exit_code() == 0, stopped.process.last_words
 
     def maintain(self, action: Maintain) -> None:
         command, *options = action.command
@@ -182,27 +182,27 @@ class World:
 
     def _whole_types(self) -> list[str]:
         """The types that can be written and whose records are all out of quarantine."""
-        return [name for name in (*TYPES, *([UNNAMED] if self.mended else [])) if name not in self.broken]
+        return [name for name in (*TYPES, *([UNNAMED] if self.type_added else [])) if name not in self.broken]
 
-    def _mend(self, failpoint: str) -> None:
+    def _add_type(self, failpoint: str) -> None:
         """Routes may change only while no record waits for a type: broken ones are healed first."""
         for name in sorted(self.broken):
             self._heal(name)
-        self.settle()
+        self.wait_and_compare()
         self.stop()
-        self.mended = True
+        self.type_added = True
         self._describe()
         self._start()
         for armed in (failpoint, ""):
             self._command("quarantine", "replay", str(self.job), failpoint=armed)
-        self.settle()
+        self.wait_and_compare()
 
     def _start(self) -> None:
         for exporter in self.exporters:
             exporter.process, exporter.armed = _run(exporter.job), False
 
     def _tend(self) -> None:
-        """An exporter that died at its armed step, or by a passing fault, is replaced; no other end is right."""
+        """Replace exporters that died at an armed step or by a transient error; any other exit fails the test."""
         for exporter in self.exporters:
             if exporter.process.ended(0):
                 code = exporter.process.exit_code()
@@ -222,9 +222,9 @@ class World:
         new = list(events(action.seed, len(self.sent), action.rows, action.day))
         places = [(rng.choice(self.topics), rng.randrange(PARTITIONS)) for _ in new]
         for topic, partition in sorted(set(places)):
-            here = [each for each, place in zip(new, places, strict=True) if place == (topic, partition)]
-            landed = Produce(self.bootstrap)(topic, [item.value for item in here], partition=partition)
-            self.sent |= {(topic, *place): each for place, each in zip(landed, here, strict=True)}
+            batch = [item for item, place in zip(new, places, strict=True) if place == (topic, partition)]
+            landed = Produce(self.bootstrap)(topic, [item.value for item in batch], partition=partition)
+            self.sent |= {(topic, *place): item for place, item in zip(landed, batch, strict=True)}
 
     def _add_topic(self) -> None:
         name = Topics(self.bootstrap)(partitions=PARTITIONS, config={"retention.ms": "-1"})
@@ -237,7 +237,7 @@ class World:
             text = JOB.format(
                 bootstrap=self.bootstrap,
                 topics=", ".join(self.topics),
-                types=types_section(mended=self.mended),
+                types=types_section(type_added=self.type_added),
                 root=self.root,
                 client=f"exporter-{number}",
                 claims=f"{self.topics[0]}_claims",
@@ -260,19 +260,19 @@ class World:
         self.broken.discard(name)
 
     def _lose_logs(self, action: LoseLogs) -> None:
-        self.settle()
+        self.wait_and_compare()
         self.stop()
         for name in action.broken:
             self._heal(name)
-        ours = self.root / "_penstock" / "box"
-        shutil.rmtree(ours / "_delta_log")
+        home = self.root / "_penstock" / "box"
+        shutil.rmtree(home / "_delta_log")
         if not action.types_stay:
-            shutil.rmtree(ours / "types")
-        self.say(f"rebuilt: {command_json('rebuild', str(self.job))['types']}")
+            shutil.rmtree(home / "types")
+        self.log(f"rebuilt: {command_json('rebuild', str(self.job))['types']}")
         self.losses += 1
         self._start()
 
-    def _words(self) -> str:
+    def _output(self) -> str:
         files = len(data_files(self.root))
         return "\n".join(
             [f"{files} files, broken: {self.broken}", *(exporter.process.last_words for exporter in self.exporters)]
@@ -289,11 +289,11 @@ def _wait_for_work(process: PenstockProcess) -> None:
     def at_work() -> bool:
         return process.ended(0) or any(event["event"] == "claim won" for event in process.heard)
 
-    wait_until(at_work, SETTLE_SECONDS_MAX, lambda: process.last_words)
+    wait_until(at_work, WAIT_SECONDS_MAX, lambda: process.last_words)
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Two names change places in one act: no exporter finds the place of a type empty and makes a folder there."""
+    """Exchange two names atomically: no exporter finds the folder of a type missing and creates it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
         raise OSError(ctypes.get_errno(), "renameat2", str(other))

@@ -19,14 +19,14 @@ ROWS = int(os.environ.get("PENSTOCK_SOAK_ROWS", "40000"))
 def test_a_random_walk_of_kills_breaks_and_losses_leaves_every_record_once_in_its_type_and_day(
     tmp_path: Path, bootstrap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`PENSTOCK_SEED` draws another walk, `PENSTOCK_SOAK_ACTIONS` and `PENSTOCK_SOAK_ROWS` say how long it is."""
+    """`PENSTOCK_SEED` draws another walk, `PENSTOCK_SOAK_ACTIONS` and `PENSTOCK_SOAK_ROWS` set its length."""
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         with capsys.disabled():
             print(text, flush=True)
 
-    say(f"\nPENSTOCK_SEED={SEED} PENSTOCK_SOAK_ACTIONS={LENGTH} PENSTOCK_SOAK_ROWS={ROWS}")
-    world = World(tmp_path, bootstrap, say)
+    log(f"\nPENSTOCK_SEED={SEED} PENSTOCK_SOAK_ACTIONS={LENGTH} PENSTOCK_SOAK_ROWS={ROWS}")
+    world = World(tmp_path, bootstrap, log)
     try:
         world.open()
         for action in walk(SEED, LENGTH, ROWS):
@@ -37,6 +37,6 @@ def test_a_random_walk_of_kills_breaks_and_losses_leaves_every_record_once_in_it
         world.compare()
         world.compare_quarantine()
         assert command_json("verify", str(world.job))["ok"]
-        say(f"{len(world.sent)} records, ends of processes: {dict(world.ended)}")
+        log(f"{len(world.sent)} records, ends of processes: {dict(world.ended)}")
     finally:
         world.close()

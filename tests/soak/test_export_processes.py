@@ -35,14 +35,14 @@ def job_of(folder: Path, bootstrap: str, topic: str, client: str) -> Path:
 
 
 def rows_in(root: Path) -> int:
-    """How many rows the data files hold, by their footers; a file may be renamed under our eyes."""
+    """How many rows the data files hold, by their footers; a file may be renamed meanwhile."""
     return sum(int(pl.scan_parquet(path).select(pl.len()).collect().item()) for path in data_files(root))
 
 
-def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
+def test_three_exporters_share_twelve_partitions_through_a_kill_and_a_pause(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """18 types over 3 days, 2 million events; `PENSTOCK_SOAK_EVENTS=40000` is a quick look."""
+    """18 types over 3 days, 2 million events; `PENSTOCK_SOAK_EVENTS=40000` is a quick run."""
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
     root = tmp_path / "root"
     values = list(events(RECORDS, TYPES))

@@ -21,7 +21,7 @@ SEED = 20
 
 
 def export_world(folder: Path, form: str, records: int) -> ExportWorld:
-    """The export of a log with so many records in each of two partitions; days follow each other."""
+    """The export of a log with `records` records in each of two partitions; days follow each other."""
     world = ExportWorld(folder, form, types=dict.fromkeys(TYPES, ""))
     world.sections["days"] = "complete_after: 1s"
     world.sections["flush"] = f"allowed_latency: 1ms, max_messages_per_batch: {BATCH}"

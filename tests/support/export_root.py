@@ -93,20 +93,20 @@ def job_file(
     """Write a job file; the texts are appended to the sections that they are named after."""
     path = folder / f"{name}.yaml"
     lake = json.dumps(str(folder / "lake"))
-    told = {"kafka": kafka, "order": order, "click": click, "export": export}
-    more = {section: f", {text}" if text else "" for section, text in told.items()}
+    stated = {"kafka": kafka, "order": order, "click": click, "export": export}
+    more = {section: f", {text}" if text else "" for section, text in stated.items()}
     path.write_text(JOB.format(name=name, topic=topic, path=lake, **more))
     return path
 
 
 def footer_of(path: Path) -> dict[str, Any]:
-    """What a data file says of itself."""
+    """The facts in the footer of a data file."""
     loads: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"penstock"])
     return loads
 
 
 def rows_in(lake: Path) -> Counter[Place]:
-    """How often a plain reader finds each row; a file that is gone between listing and reading is missed."""
+    """How often a plain reader finds each row; a file that is deleted between listing and reading is skipped."""
     counter: Counter[Place] = Counter()
     for path in sorted(lake.glob("[!_]*/day=*/*.parquet")):
         with suppress(FileNotFoundError):
@@ -200,14 +200,14 @@ class ExportRoot:
         *,
         pieces: Sequence[int] = (),
         watermark: str | None = None,
-        left: Mapping[str, Sequence[int]] | None = None,
+        deferred: Mapping[str, Sequence[int]] | None = None,
         failed: Collection[str] = (),
     ) -> None:
-        """Commit the slice `[start, end)`; `pieces` are where tasks begin, `left` what is left to types behind.
+        """Commit the slice `[start, end)`; `pieces` are where tasks begin, `deferred` the records of lagging types.
 
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
-        lagging = left or {}
+        lagging = deferred or {}
         takes = {name: start for name in self.job.table.types if name not in lagging}
         lacking, shares = self._there(partition, takes, rows)
         for name, share in self.stage(partition, (start, end), lacking, pieces=pieces or (start,)).items():
@@ -279,9 +279,9 @@ class ExportRoot:
         batch = new_batch_id()
         shares: dict[str, Share] = {}
         for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
-            here = {key: [item for item in of if piece[0] <= item < piece[1]] for key, of in rows.items()}
-            wanted = {key: of for key, of in here.items() if of}
-            for (name, day), offsets in wanted.items():
+            of_piece = {key: [item for item in of if piece[0] <= item < piece[1]] for key, of in rows.items()}
+            files = {key: of for key, of in of_piece.items() if of}
+            for (name, day), offsets in files.items():
                 facts = {
                     "v": 1,
                     "job": self.job.name,
@@ -299,7 +299,7 @@ class ExportRoot:
                     "main": takes is None,
                     "from": (takes or {}).get(name, place[0]),
                     "after": self.logs.files_ends([name], partition).get(name),
-                    "types": Counter(key[0] for key in wanted),
+                    "types": Counter(key[0] for key in files),
                 }
                 staged = staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex)
                 file = self._file(partition, staged, name, day, offsets, facts)

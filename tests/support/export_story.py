@@ -1,4 +1,4 @@
-"""An export told step by step: records of one partition, rounds turned by hand, a clock that only the test moves."""
+"""An export that a test runs step by step: records of one partition, single rounds, a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROUNDS_MAX = 12
 
 
 def after(count: int) -> str:
-    """The rotation of a type that is written once so many events of it wait."""
+    """The rotation of a type that is written once `count` events of it wait."""
     return f"{{events: {count}}}"
 
 
 def a_month_later() -> Clock:
-    """A clock that stands well behind the events, whatever the day of the machine is."""
+    """A clock well after the events, independent of the date of the machine."""
     return Clock((FIRST_DAY + timedelta(days=31)).timestamp())
 
 
@@ -50,8 +50,8 @@ class Story:
         self.produce(self.topic, events, partition=0)
         self.sent += len(events)
 
-    def settle(self, pipeline: Rounds[WrittenShares]) -> None:
-        """Turn rounds until no new record waits and nothing is due, a second of the clock for each."""
+    def run_until_idle(self, pipeline: Rounds[WrittenShares]) -> None:
+        """Run rounds until no new record waits and nothing is due, each a second later."""
         for _ in range(ROUNDS_MAX):
             self.clock.seconds += 1
             result = pipeline.round()
@@ -61,13 +61,13 @@ class Story:
 
     def read(self, pipeline: Rounds[WrittenShares], kinds: str, day: int = 0) -> None:
         self.send(kinds, day)
-        self.settle(pipeline)
+        self.run_until_idle(pipeline)
 
     def run_to_end(self, at_step: AtStep | None = None) -> Recorder:
         return self.export.run_to_end(at_step, clock=self.clock)
 
     def block(self, name: str) -> None:
-        """Make a type impossible to write: a plain file stands where its folder would be."""
+        """Make a type impossible to write: a plain file takes the name of its folder."""
         self.export.root.mkdir(exist_ok=True)
         (self.export.root / name).write_text("in the way")
 
@@ -80,8 +80,8 @@ class Story:
 
     @property
     def partition(self) -> Partition:
-        [found] = [item for item in self.export.state.partitions if (item.topic, item.number) == (self.topic, 0)]
-        return found
+        [partition] = [item for item in self.export.state.partitions if (item.topic, item.number) == (self.topic, 0)]
+        return partition
 
     @property
     def global_position(self) -> int | None:
@@ -91,7 +91,7 @@ class Story:
         return self.export.state.position_of(self.partition, name)
 
     def written(self) -> list[int]:
-        """The offsets of partition 0 that stand in the files of any type, as often as they do."""
+        """The offsets of partition 0 in the files of all types, with duplicates."""
         return sorted(offset for (number, offset) in self.export.everywhere().elements() if number == 0)
 
 
@@ -130,7 +130,7 @@ class Owner:
 
     pipeline: Rounds[WrittenShares]
     claims: Holding
-    heard: Recorder
+    recorder: Recorder
 
     def stage(self, end: int) -> Staging:
         """Everything up to the commit: claim, fence, plan up to an offset, write."""
@@ -139,7 +139,7 @@ class Owner:
         return self._written(planned, tokens)
 
     def stage_catch_up(self) -> Staging:
-        """The same for what types lag by, whether it is due or not."""
+        """The same for a catch-up of lagging types, due or not."""
         tokens, _, bounds = self._fenced()
         now = self.pipeline.environment.now()
         [chore] = self.pipeline.table.chores(View(tokens, bounds, now, RECORD_BYTES_ASSUMED, flush_now=True))
@@ -163,10 +163,10 @@ class Owner:
 @contextmanager
 def owner(story: Story, token: int) -> Iterator[Owner]:
     """A process that took the partitions over under this token."""
-    heard, claims = Recorder(), Holding(token)
-    environment = Environment(now=story.clock.now, listener=heard)
+    recorder, claims = Recorder(), Holding(token)
+    environment = Environment(now=story.clock.now, listener=recorder)
     pipeline: Rounds[WrittenShares] = open_rounds(story.export.job, story.export.spark, environment, claims)
     try:
-        yield Owner(pipeline, claims, heard)
+        yield Owner(pipeline, claims, recorder)
     finally:
         pipeline.close()

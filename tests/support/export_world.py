@@ -46,7 +46,7 @@ TYPES = ("A", "B", "C")
 ZERO, ONE = (Partition(TOPIC, "topic-id-1", number) for number in range(2))
 ROUNDS_MAX = 60
 ROUND_SECONDS = 60.0
-"""The clock moves so far with every round: longer than a type that failed is left alone."""
+"""How far the clock moves with every round: longer than the pause of a failed type."""
 QUARANTINE = "quarantine"
 
 Place = tuple[str, int, int]
@@ -59,7 +59,7 @@ class Process:
 
     rounds: Rounds[WrittenShares]
     claims: Holding
-    heard: Recorder
+    recorder: Recorder
     clock: Clock
 
     @property
@@ -175,7 +175,7 @@ class ExportWorld:
         types = [type_of(name, **({"rotation": text} if text else {})) for name, text in self.types.items()]
         text = export_job("nowhere:9092", Path("ROOT"), *self.topics, types=types, export=export, **self.sections)
         text = text.replace("job: export", f"job: {self.name}").replace('path: "ROOT"', f'path: "{self.root}"')
-        # At once: other processes of the test read and write the same file.
+        # Atomically: other processes of the test read and write the same file.
         new = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         new.write_text(text)
         new.replace(path)
@@ -183,12 +183,12 @@ class ExportWorld:
 
     def open(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
         """A process under this token; `in_tasks` is a failpoint that tasks reach too."""
-        heard, claims = Recorder(), Holding(token)
+        recorder, claims = Recorder(), Holding(token)
         environment = Environment(
-            now=self.clock.now, sleep=lambda _: None, at_step=at_step, listener=heard, failpoint=in_tasks
+            now=self.clock.now, sleep=lambda _: None, at_step=at_step, listener=recorder, failpoint=in_tasks
         )
         rounds = open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
-        return Process(rounds, claims, heard, self.clock)
+        return Process(rounds, claims, recorder, self.clock)
 
     def run(self, token: int = 1, at_step: AtStep = noop, in_tasks: Failpoint | None = None) -> Process:
         process = self.open(token, at_step, in_tasks)
@@ -243,7 +243,7 @@ class ExportWorld:
                     yield name, number, offset
 
     def _delta_frame(self, url: str) -> pl.DataFrame:
-        """Read through the library of Delta, which knows every store; Polars does not know HDFS."""
+        """Read by deltalake, which supports every store; Polars does not support HDFS."""
         frame = pl.from_arrow(DeltaTable(url, storage_options=dict(self.options)).to_pyarrow_table())
         assert isinstance(frame, pl.DataFrame)
         return frame
@@ -255,7 +255,7 @@ class ExportWorld:
         frame = self._delta_frame(url).select("partition", "offset")
         return Counter((QUARANTINE, number, offset) for number, offset in frame.rows())
 
-    def found(self) -> Counter[Place]:
+    def all_places(self) -> Counter[Place]:
         return self.rows() + self.quarantined()
 
     def totals(self, partition: Partition = ZERO) -> Totals:
@@ -264,33 +264,33 @@ class ExportWorld:
 
     def check(self) -> None:
         """Every record of the log is in its place once, and every count adds up."""
-        sent, found = self.sent(), self.found()
-        assert found == sent, f"missing {sorted(sent - found)}, too many {sorted(found - sent)}"
+        sent, actual = self.sent(), self.all_places()
+        assert actual == sent, f"missing {sorted(sent - actual)}, too many {sorted(actual - sent)}"
         state = self.state
         for partition in self.partitions:
             assert state.of(partition).position_of() == self.end(partition)
-        self.check_totals(found)
+        self.check_totals(actual)
 
     def check_nothing_twice(self) -> None:
         rows = self.rows()
         assert set(rows.values()) <= {1}, f"twice: {[place for place, count in rows.items() if count > 1]}"
         assert not rows - self.sent(), "rows in a wrong place"
 
-    def check_totals(self, found: Counter[Place]) -> None:
+    def check_totals(self, actual: Counter[Place]) -> None:
         """The job log and the logs of the types count the same records, and these are the ones that were found."""
         logs = self.logs
         state = logs.state()
         for partition in self.partitions:
-            here = state.of(partition)
-            job = here.totals
+            counted = state.of(partition)
+            job = counted.totals
             types = [log.cached_state([partition]).of(partition).totals for log in logs.type_logs().values()]
             surplus = self.surplus(partition, logs)
             assert surplus == 0 or 0 < surplus <= job.gap, (job, types)
-            assert job.deferred == sum(lag.deferred for lag in here.lags.values()), here
-            assert job.offsets == (here.position or 0) - (here.origin or 0), here
+            assert job.deferred == sum(lag.deferred for lag in counted.lags.values()), counted
+            assert job.offsets == (counted.position or 0) - (counted.origin or 0), counted
             rows = sum(of_type.written + of_type.replayed for of_type in types)
             bad = job.quarantined + sum(of_type.quarantined - of_type.replayed for of_type in types)
-            at = Counter(place[0] == QUARANTINE for place in found.elements() if place[1] == partition.number)
+            at = Counter(place[0] == QUARANTINE for place in actual.elements() if place[1] == partition.number)
             assert (at[False], at[True]) == (rows, bad), (job, types)
 
     def surplus(self, partition: Partition, logs: ExportLogs | None = None) -> int:

@@ -55,7 +55,7 @@ def type_of(name: str, **more: str) -> str:
 
 
 def event(name: str, number: int = 0, day: int = 0, **more: Any) -> str:
-    """One record: an event of a type, on the first day or so many days behind it."""
+    """One record: an event of a type, on the first day or `day` days later."""
     at = (FIRST_DAY + timedelta(days=day, seconds=number)).isoformat()
     return json.dumps({"type": name, "at": at, "id": number, **more})
 
@@ -101,7 +101,7 @@ def data_files(root: Path) -> list[Path]:
 
 
 def places_in(root: Path) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) stands in the files of any type and in quarantine."""
+    """How often each (partition, offset) is in the files of any type and in quarantine."""
     counter: Counter[tuple[int, int]] = Counter()
     for path in data_files(root):
         counter.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
@@ -112,7 +112,7 @@ def places_in(root: Path) -> Counter[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """What the logs of an export say together: positions of the job log, totals of all logs."""
+    """The logs of an export together: positions of the job log, totals of all logs."""
 
     job: ExportState
     partitions: Mapping[Partition, JobPartition]
@@ -120,12 +120,12 @@ class ExportView:
     @classmethod
     def of_logs(cls, logs: ExportLogs) -> ExportView:
         state = logs.state()
-        places = {state.partition_of(key): here for key, here in state.partitions.items()}
+        places = {state.partition_of(key): counted for key, counted in state.partitions.items()}
         return cls(
             state,
             {
-                partition: replace(here, totals=here.totals + type_totals(logs, partition))
-                for partition, here in places.items()
+                partition: replace(counted, totals=counted.totals + type_totals(logs, partition))
+                for partition, counted in places.items()
             },
         )
 
@@ -141,12 +141,12 @@ class ExportView:
 
 @dataclass(slots=True)
 class ExportPipe:
-    """One export in a folder of its own."""
+    """One export in its own folder."""
 
     folder: Path
     bootstrap: str
     spark: SparkSession
-    heard: Recorder = field(default_factory=Recorder)
+    recorder: Recorder = field(default_factory=Recorder)
     name: str = "job.yaml"
 
     @property
@@ -180,31 +180,31 @@ class ExportPipe:
 
     @contextmanager
     def opened(self, at_step: AtStep | None = None, clock: Clock | None = None) -> Iterator[Rounds[WrittenShares]]:
-        """The rounds of the job, which the test turns by hand."""
-        pipeline = open_rounds(self.job, self.spark, self._environment(at_step, clock, self.heard))
+        """The rounds of the job; the test runs each one."""
+        pipeline = open_rounds(self.job, self.spark, self._environment(at_step, clock, self.recorder))
         try:
             yield pipeline
         finally:
             pipeline.close()
 
     def run_to_end(self, at_step: AtStep | None = None, retries: int = 0, clock: Clock | None = None) -> Recorder:
-        """`run --once`: up to the end that the topics have at its start; returns what this run told."""
-        heard = Recorder()
+        """`run --once`: up to the end that the topics have at its start; returns the events of this run."""
+        recorder = Recorder()
         opened: list[Rounds[WrittenShares]] = []
 
         def open_pipeline() -> Rounds[WrittenShares]:
-            opened.append(open_rounds(self.job, self.spark, self._environment(at_step, clock, heard)))
+            opened.append(open_rounds(self.job, self.spark, self._environment(at_step, clock, recorder)))
             return opened[-1]
 
         try:
-            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), heard).run()
+            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), recorder).run()
         finally:
             for pipeline in opened:
                 pipeline.close()
-        return heard
+        return recorder
 
-    def _environment(self, at_step: AtStep | None, clock: Clock | None, heard: Recorder) -> Environment:
-        environment = Environment(listener=heard)
+    def _environment(self, at_step: AtStep | None, clock: Clock | None, recorder: Recorder) -> Environment:
+        environment = Environment(listener=recorder)
         if at_step is not None:
             environment.at_step = at_step
         if clock is not None:
@@ -241,7 +241,7 @@ class ExportPipe:
         return self.root / folder / f"{topic}.{name}"
 
     def everywhere(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) stands in the files of any type and in quarantine."""
+        """How often each (partition, offset) is in the files of any type and in quarantine."""
         return places_in(self.root)
 
     def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:

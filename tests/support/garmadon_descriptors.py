@@ -48,7 +48,7 @@ def add_field(message: DescriptorProto, text: str) -> FieldDescriptorProto:
     if kind in _TYPES:
         field.type = _TYPES[kind]
     else:
-        # Whether a message or an enum stands behind a name is found out by whoever reads the set.
+        # The reader of the set finds out whether a name is of a message or an enum.
         field.type_name = kind
     return field
 
@@ -62,7 +62,7 @@ def add_message(file: FileDescriptorProto, name: str, fields: Iterable[str]) -> 
 
 def numbered(text: str) -> list[str]:
     """Fields in the order of their numbers: `string a b, int64 c` is a 1, b 2 and c 3."""
-    named = [(words.split()[0], name) for words in text.split(",") for name in words.split()[1:]]
+    named = [(part.split()[0], name) for part in text.split(",") for name in part.split()[1:]]
     return [f"{kind} {name} {number}" for number, (kind, name) in enumerate(named, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Mixed event types of one topic into plain Parquet by type and day, read back by programs that know nothing of us."""
+"""Mixed event types of one topic into plain Parquet by type and day, read back by other programs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_schema_is_inferred_from_the_first_records_and_then_fixed(
 def test_lost_logs_stop_the_job_and_are_restored_from_names_and_footers(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """RULES E6: the files tell the positions, and nothing is written twice."""
+    """RULES E6: positions come from the files, and nothing is written twice."""
     name = topic(partitions=2)
     export.describe(name)
     places = produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(40)])

@@ -41,7 +41,7 @@ from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Produce, Topics
 
 SINGLY = 8
-"""So few doubtful records of a partition are looked at one by one."""
+"""At most so many suspicious records of a partition are tried one by one."""
 
 
 BAD = [*NOT_AN_OBJECT, *UNKNOWN_TYPE, *WITHOUT_TYPE, *NO_ROW, *OUTSIDE]
@@ -83,13 +83,13 @@ def test_every_kind_of_bad_record_is_quarantined_with_its_reason_and_the_good_on
     assert verify(deep.job).ok
 
 
-def test_a_quarantined_record_is_whole(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+def test_a_quarantined_record_is_stored_unchanged(export: ExportPipe, topic: Topics, produce: Produce) -> None:
     name = topic(config=TOPIC)
     produce(name, [of_type("../x")], key=b"\xff", headers=[("h", b"1"), ("h", None)], timestamp_ms=KAFKA_MS)
     export.describe(name)
     export.run_to_end(clock=CLOCK)
-    [(found, value, key, headers)] = export.quarantined("topic", "value", "key", "headers")
-    assert (found, value, key) == (name, of_type("../x"), b"\xff")
+    [(topic_name, value, key, headers)] = export.quarantined("topic", "value", "key", "headers")
+    assert (topic_name, value, key) == (name, of_type("../x"), b"\xff")
     assert headers == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
 
 
@@ -118,8 +118,8 @@ def test_only_the_record_that_breaks_the_job_is_quarantined(
     name = topic(config=TOPIC)
     produce(name, [event("A", 0), event("B", 1, text="crash")], timestamp_ms=KAFKA_MS)
     export.describe(name, types=TYPES)
-    heard = export.run_to_end(clock=CLOCK)
-    assert [item["offset"] for item in heard.named("record isolated")] == [1]
+    recorder = export.run_to_end(clock=CLOCK)
+    assert [item["offset"] for item in recorder.named("record isolated")] == [1]
     assert export.rows("A", "id") == [(0,)]
     [(place, reason)] = reasons(export).items()
     assert place == (0, 1) and "the decoder has crashed" in reason

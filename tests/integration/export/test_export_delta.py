@@ -13,7 +13,7 @@ from tests.support.kafka import Produce, Topics
 
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) stands in the tables of these types."""
+    """How often each (partition, offset) is in the tables of these types."""
     counter: Counter[tuple[int, int]] = Counter()
     for name in names:
         counter.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())

@@ -1,4 +1,4 @@
-"""Garmadon's wire format from end to end: its own vectors become its own rows by type and day, its odd cases too."""
+"""Garmadon's wire format from end to end: its test vectors become rows by type and day, unusual cases too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.garmadon_descriptors import write_descriptors
 from tests.support.kafka import Produce, Topics
 
 FIRST_OFFSET = 101
-"""Of the vectors, in the order in which they stand."""
+"""Of the vectors, in their order."""
 
 
 @pytest.fixture
 def garmadon(export: ExportPipe) -> ExportPipe:
-    """An export with a descriptor set beside its job file."""
+    """An export with a descriptor set next to its job file."""
     write_descriptors(export.folder / "garmadon.desc")
     return export
 
@@ -38,7 +38,7 @@ def row_at(export: ExportPipe, folder: str, offset: int) -> tuple[str, dict[str,
 def test_the_vectors_become_the_rows_that_garmadon_writes_in_their_types_and_days(
     garmadon: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """Before them stand as many events of a JVM as it takes to give each vector the offset that it names."""
+    """Events of a JVM come before them, as many as give each vector the offset that it names."""
     name = topic()
     produce(name, [heap(init=1, used=number, max=2**63 - 1) for number in range(FIRST_OFFSET)])
     produce(name, vector_bytes(GOOD))

@@ -40,7 +40,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
 
 @dataclass(slots=True)
 class HdfsExport(ExportPipe):
-    """An export whose root is a folder of HDFS; it is read back by pyarrow, with nothing of ours between."""
+    """An export whose root is a folder of HDFS; pyarrow reads it back without code of Penstock."""
 
     address: str = ""
     home: str = ""
@@ -55,7 +55,7 @@ class HdfsExport(ExportPipe):
             listed = [item.path for item in Client(self.address, {}).list_status(folder, True) if not item.isdir]
         except FileNotFoundError:
             return []
-        return sorted(each.removeprefix(f"{self.home}/") for each in listed if each.endswith(".parquet"))
+        return sorted(path.removeprefix(f"{self.home}/") for path in listed if path.endswith(".parquet"))
 
     def _read(self, path: str, *columns: str) -> list[tuple[Any, ...]]:
         with Client(self.address, {}).read(f"{self.home}/{path}") as source:
@@ -136,7 +136,7 @@ def test_a_process_that_died_between_two_renames_is_finished_by_the_next(
     assert report.ok, report
 
 
-def test_the_files_of_a_day_become_one(export: HdfsExport, topic: Topics, produce: Produce) -> None:
+def test_compaction_merges_the_files_of_a_day(export: HdfsExport, topic: Topics, produce: Produce) -> None:
     name = topic()
     export.describe(name, types=AB)
     for start in (0, 4, 8):
@@ -166,12 +166,12 @@ def test_a_type_whose_folder_may_not_be_written_falls_behind_alone(
         story.read(pipeline, "ABAB", day=1)
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (2, 6, 2)
         assert export.state.of(story.partition).lags["A"].deferred == 2
-        assert "permission denied" in export.heard.named("type cannot be written")[0]["reason"]
+        assert "permission denied" in export.recorder.named("type cannot be written")[0]["reason"]
         story.read(pipeline, "BA", day=1)
         assert export.offsets("B") == [1, 3, 5, 6]
         hdfs.shell("-chmod", "777", f"{export.home}/A")
         story.clock.seconds += RETRY_SECONDS
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 8
     assert export.offsets("A") == [0, 2, 4, 7]
     assert story.written() == list(range(8))
@@ -189,10 +189,10 @@ def test_a_type_whose_quota_is_used_up_falls_behind_alone(story: Story, export: 
         assert export.files("A") == []
         story.read(pipeline, "BA")
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (5, 6, 5)
-        assert "no space left" in export.heard.named("type cannot be written")[0]["reason"]
+        assert "no space left" in export.recorder.named("type cannot be written")[0]["reason"]
         hdfs.admin("-clrSpaceQuota", f"{export.home}/A")
         story.clock.seconds += RETRY_SECONDS
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         story.read(pipeline, "B")
         assert story.global_position == 7
     assert export.offsets("A") == [0, 2, 5]

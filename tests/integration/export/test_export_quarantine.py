@@ -1,4 +1,4 @@
-"""The quarantine of an export: looked at as any other, and replayed into types and days, each record once."""
+"""The quarantine of an export: listed as any other, and replayed into types and days, each record once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.verify import verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 
-MENDED = "{type: string, at: string, id: long, extra: string}"
+FIXED_SCHEMA = "{type: string, at: string, id: long, extra: string}"
 
 
 def quarantine(*arguments: str, fails: bool = False) -> Result:
@@ -56,7 +56,7 @@ def test_records_of_an_export_are_listed_shown_and_replayed_into_their_types_and
     assert row["value"] == {"text": "not JSON"}
 
     # The job file as it is now decides: a column more, and a new type.
-    types = [type_of("A", schema=MENDED), type_of("B")]
+    types = [type_of("A", schema=FIXED_SCHEMA), type_of("B")]
     export.describe(name, types=types, on=strict)
     report = replay(export.job, spark=export.spark)
     assert report == ReplayReport(runs=1, replayed=3, still_bad=2, remaining=2)

@@ -1,4 +1,4 @@
-"""Input that nobody ordered on other ways than a plain field: headers, keys, wrapped payloads, inferred columns."""
+"""Unexpected input on other routes than a plain field: headers, keys, wrapped payloads, inferred columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_KEY = "has no type: no text in its key"
 
 @pytest.fixture
 def second(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
-    """Another job beside `export`, with a root of its own."""
+    """A second job with a root of its own."""
     folder = tmp_path / "second"
     folder.mkdir()
     return ExportPipe(folder, bootstrap, spark)
@@ -72,7 +72,7 @@ def test_headers_and_keys_that_name_no_type_are_quarantined_and_a_tombstone_with
     assert by_key == {
         1: NO_KEY,
         3: NO_KEY,
-        **{offset: f"its type {each} is not known" for offset, each in named.items()},
+        **{offset: f"its type {value} is not known" for offset, value in named.items()},
     }
     for item in (export, second):
         assert item.everywhere() == Counter((0, offset) for offset in range(len(sent)))

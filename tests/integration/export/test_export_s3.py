@@ -1,4 +1,4 @@
-"""The whole export to S3: a rename is a copy there, and nothing is seen twice for it (RULES E4)."""
+"""The whole export to S3: a rename is a copy there, and readers see no row twice (RULES E4)."""
 
 from __future__ import annotations
 

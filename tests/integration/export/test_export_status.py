@@ -1,4 +1,4 @@
-"""`status` of an export: its partitions, types and days from a real ledger, the log's side from a real broker."""
+"""`status` of an export: its partitions, types and days from real logs, the ends of partitions from a real broker."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def test_partitions_show_the_read_and_the_fully_written_position(fan: Fan) -> No
     assert (one.totals.read, one.totals.written, one.totals.deferred, one.token) == (8, 3, 5, 1)
 
 
-def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_gap_ahead(
-    fan: Fan, topic: Topics
-) -> None:
+def test_records_lost_before_their_type_caught_up_are_reported_as_a_gap(fan: Fan, topic: Topics) -> None:
     with_fs_behind(fan)
     topic.cut(fan.partitions[1].topic, 3, partition=1)
     [text] = [alert.text for alert in fan.status().alerts if alert.kind is AlertKind.GAP_AHEAD]
@@ -47,7 +45,7 @@ def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_ga
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
+def test_status_without_kafka_shows_the_positions_of_the_tables(fan: Fan) -> None:
     with_fs_behind(fan)
     away = replace(fan.job, log=replace(kafka_of(fan.job), bootstrap="127.0.0.1:1"))
     result = export_status(job_of(away, ExportSpec), open_log, time.time)

@@ -19,7 +19,7 @@ def check_of(report: VerifyReport, name: str) -> Check:
 
 
 def mixed(count: int, start: int = 0) -> list[str]:
-    """Types A, B and C in turn over three days; every tenth record is no JSON, every eleventh of an unknown type."""
+    """Types A, B and C in turn over three days; every tenth record is not JSON, every eleventh of an unknown type."""
 
     def one(number: int) -> str:
         if number % 10 == 9:

@@ -18,7 +18,7 @@ from tests.support.pipes import CrashError, crash_at
 
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
-    """How often each (partition, offset) stands in the tables of these types."""
+    """How often each (partition, offset) is in the tables of these types."""
     counter: Counter[tuple[int, int]] = Counter()
     for name in names:
         counter.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
@@ -92,9 +92,9 @@ def test_compact_and_vacuum_go_through_the_tables_of_all_types(
         export.run_to_end()
     done = json.loads(command("compact", str(export.path), "--json"))
     assert (done["files_removed"], done["files_added"], done["rows"]) == (6, 2, 6)
-    gone = json.loads(command("vacuum", str(export.path), "--json"))
+    vacuumed = json.loads(command("vacuum", str(export.path), "--json"))
     # Those that the crash left: the merged ones are still there for time travel.
-    assert len(gone["deleted"]) == 2
+    assert len(vacuumed["deleted"]) == 2
     assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(6))
     assert verify(export.job).ok
 

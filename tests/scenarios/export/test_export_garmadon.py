@@ -1,4 +1,4 @@
-"""Garmadon's wire format from end to end: its own vectors become its own rows by type and day, its odd cases too."""
+"""Garmadon's wire format from end to end: its test vectors become rows by type and day, unusual cases too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = {vector["name"]: vector["value_hex"] and bytes.fromhex(vector["value_he
 
 @pytest.fixture
 def garmadon(export: ExportPipe) -> ExportPipe:
-    """An export with a descriptor set beside its job file."""
+    """An export with a descriptor set next to its job file."""
     write_descriptors(export.folder / "garmadon.desc")
     return export
 
@@ -72,7 +72,7 @@ def test_bad_events_are_quarantined_with_their_reasons_and_the_good_ones_between
 ) -> None:
     name = topic()
     good = vector_bytes(GOOD)
-    produce(name, [each for number, (bad, _) in enumerate(BAD) for each in (good[number % len(good)], bad)])
+    produce(name, [record for number, (bad, _) in enumerate(BAD) for record in (good[number % len(good)], bad)])
     garmadon.describe(name, types=TYPES, on="tombstone: quarantine", **SETTINGS)
     garmadon.run_to_end()
     result = {offset: (reason, value) for offset, reason, value in garmadon.quarantined("offset", "error", "value")}
@@ -110,7 +110,7 @@ def test_a_body_with_a_field_of_the_header_is_refused_with_the_job_file(tmp_path
         add_message(files[-1], message, fields)
     (tmp_path / "garmadon.desc").write_bytes(descriptor_set(files))
     types = [
-        f"{each.lower()}: {{values: [{number}], message: {named(each).name}}}" for number, (each, _) in enumerate(clash)
+        f"{item.lower()}: {{values: [{number}], message: {named(item).name}}}" for number, (item, _) in enumerate(clash)
     ]
     path = tmp_path / "job.yaml"
     path.write_text(export_job("localhost:1", tmp_path / "root", "t", types=types, **SETTINGS))

@@ -1,4 +1,4 @@
-"""Types that a job file gains and loses: a new one begins where the job is."""
+"""Types that a job file gains and loses: a new one begins at the position of the job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_type_that_is_added_later_gets_nothing_that_was_dropped_before(story: 
 
 
 def test_a_type_that_is_removed_stops_the_job_before_anything_is_read(story: Story) -> None:
-    """Its records would be unknown from one start to the next, and nobody would have said so."""
+    """Its records would be unknown from one start to the next, without any report."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")], route="unknown: drop")
     story.send("AB")
     story.run_to_end()

@@ -1,4 +1,4 @@
-"""The quarantine of an export: looked at as any other, and replayed into types and days, each record once."""
+"""The quarantine of an export: listed as any other, and replayed into types and days, each record once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at
 
-MENDED = "{type: string, at: string, id: long, extra: string}"
+FIXED_SCHEMA = "{type: string, at: string, id: long, extra: string}"
 
 
 def quarantine(*arguments: str, fails: bool = False) -> Result:
@@ -34,7 +34,7 @@ def test_a_killed_replay_of_an_export_is_finished_first_by_the_next_process(
     export.describe(name, types=[type_of("A")], on="bad_record: quarantine, new_column: quarantine")
     produce(name, [event("A", 0), *(event("A", number, extra="x") for number in range(1, 5))])
     export.run_to_end()
-    export.describe(name, types=[type_of("A", schema=MENDED)])
+    export.describe(name, types=[type_of("A", schema=FIXED_SCHEMA)])
     everything = {(0, offset): 1 for offset in range(5)}
     one_by_one = ReplayOptions(run_rows_max=1)
 
@@ -43,7 +43,7 @@ def test_a_killed_replay_of_an_export_is_finished_first_by_the_next_process(
             replay(export.job, None, one_by_one, environment=Environment(at_step=crash_at(step)), spark=export.spark)
         assert len(export.offsets("A")) == rows
         assert verify(export.job).ok
-        # A start of the job is enough to finish what a replay owes.
+        # A start of the job finishes an interrupted replay.
         export.run_to_end()
         assert export.everywhere() == everything
     with pytest.raises(CrashError):
@@ -73,8 +73,8 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     export.run_to_end()
     assert (export.rows("A", "id"), len(export.quarantined())) == ([(0,)], 4)
 
-    # What nobody knew is of a type now; one type's table does not answer while the first replay runs.
-    types = [type_of("A", schema=MENDED), type_of("B")]
+    # Unknown records have a type now; the table of one type cannot be read during the first replay.
+    types = [type_of("A", schema=FIXED_SCHEMA), type_of("B")]
     export.describe(name, types=types, export="format: delta", on=strict)
     log = export.root / "A" / "_delta_log"
     log.rename(log.with_name("away"))

@@ -1,4 +1,4 @@
-"""`penstock rebuild` on a job file: the topic's partitions are asked of the broker."""
+"""`penstock rebuild` on a job file: the broker lists the partitions of the topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.export_root import MONDAY, ExportRoot, job_file
 from tests.support.kafka import Topics
 
 
-def test_lost_logs_are_restored_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+def test_lost_logs_are_restored_and_problems_are_reported(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
     path = job_file(tmp_path, topic=topic(partitions=1))
     path.write_text(path.read_text().replace("localhost:1", bootstrap))
     with closing(open_log(load_job(path))) as log:
@@ -30,10 +30,10 @@ def test_lost_logs_are_restored_and_a_doubt_is_named(tmp_path: Path, bootstrap: 
     assert unneeded.exit_code == 1 and "nothing was changed" in unneeded.stdout
     shutil.rmtree(root.lake / "_penstock")
     done = CliRunner().invoke(app, ["rebuild", str(path), "--json"])
-    told = json.loads(done.stdout)
-    assert (done.exit_code, told["job"], told["ok"], told["doubts"]) == (0, "shop", True, [])
-    assert told["types"] == {name: {"files": 2, "rows": 10} for name in ("click", "order")}
-    assert told["positions"] == {str(partition): 20}
+    output = json.loads(done.stdout)
+    assert (done.exit_code, output["job"], output["ok"], output["doubts"]) == (0, "shop", True, [])
+    assert output["types"] == {name: {"files": 2, "rows": 10} for name in ("click", "order")}
+    assert output["positions"] == {str(partition): 20}
     assert root.open().state([partition]).of(partition).position == 20
     shutil.rmtree(root.lake / "_penstock")
     (root.lake / "click" / f"day={MONDAY}" / f"{partition.topic}.0.9.parquet").unlink()

@@ -25,7 +25,7 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
 def test_routes_change_only_once_no_record_waits_for_a_type(
     story: Story, old: tuple[str, str], new: tuple[str, str]
 ) -> None:
-    """Records that were left to a type are recognised only by the routes under which they were counted."""
+    """Deferred records of a type can only be found by the routes under which they were counted."""
 
     def describe(values: tuple[str, str]) -> None:
         types = [type_of("A", values=values[0]), type_of("B", values=values[1], rotation=NEVER)]

@@ -1,4 +1,4 @@
-"""Input that nobody ordered on other ways than a plain field: headers, keys, wrapped payloads, inferred columns."""
+"""Unexpected input on other routes than a plain field: headers, keys, wrapped payloads, inferred columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT = FIRST_DAY.isoformat()
 
 @pytest.fixture
 def second(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
-    """Another job beside `export`, with a root of its own."""
+    """A second job with a root of its own."""
     folder = tmp_path / "second"
     folder.mkdir()
     return ExportPipe(folder, bootstrap, spark)
@@ -39,7 +39,7 @@ def conserved(export: ExportPipe) -> bool:
 def test_a_payload_without_the_configured_compression_is_quarantined_unchanged(
     export: ExportPipe, second: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """By a field inside the payload, and by the key, which is beside it."""
+    """By a field inside the payload, and by the key, which is outside of it."""
     good = gzip.compress(event("A", 1).encode())
     sent = [
         (good, ""),
@@ -74,7 +74,7 @@ def places(export: ExportPipe) -> set[tuple[int, int]]:
     return {(0, offset) for offset in export.offsets("A")}
 
 
-def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
+def test_unusual_first_records_do_not_limit_an_inferred_schema(
     export: ExportPipe, second: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     """The job reads `at`, `name` and `size.total`: these columns are there whatever came first, and of their types."""
@@ -90,8 +90,8 @@ def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
     good = {"type": "A", "id": 6, "at": AT, "name": "n", "size": {"total": 5}}
     types = [type_of("A", schema="infer"), type_of("B", schema="{at: string, name: string, size: {total: long}}")]
     columns = "columns: {loud: upper(name), bytes: 'coalesce(size.total, 0)'}\n"
-    for each in (export, second):
-        each.describe(name, types=types, on="new_column: ignore", more=columns)
+    for pipe in (export, second):
+        pipe.describe(name, types=types, on="new_column: ignore", more=columns)
     export.run_to_end()
     assert reasons(export) == {
         0: "has no event time",
@@ -103,12 +103,12 @@ def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
     produce(name, [json.dumps(good)])
     export.run_to_end()
     second.run_to_end()
-    for each in (export, second):
-        assert each.rows("A", "kafka_offset", "id", "loud", "bytes") == [(6, 6, "N", 5)]
-        assert each.rows("B", "kafka_offset", "loud", "bytes") == [(5, None, 0)]
-        assert each.everywhere() == Counter((0, offset) for offset in range(7))
-        assert conserved(each)
-        assert verify(each.job).ok
+    for pipe in (export, second):
+        assert pipe.rows("A", "kafka_offset", "id", "loud", "bytes") == [(6, 6, "N", 5)]
+        assert pipe.rows("B", "kafka_offset", "loud", "bytes") == [(5, None, 0)]
+        assert pipe.everywhere() == Counter((0, offset) for offset in range(7))
+        assert conserved(pipe)
+        assert verify(pipe.job).ok
 
 
 def test_records_without_any_field_cannot_fix_the_columns_of_their_type(

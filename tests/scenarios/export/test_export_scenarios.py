@@ -44,7 +44,7 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
 
 
 def crash_at_visit(step: str, visit: int) -> AtStep:
-    """The process ends when it reaches the step for so many times."""
+    """The process ends when it reaches the step for the n-th time."""
     visits: list[str] = []
 
     def at_step(reached: str) -> None:
@@ -96,7 +96,7 @@ def test_s2_a_single_waiting_record_is_read_again_after_a_crash(story: Story) ->
 
 
 def cluster_job(export: ExportPipe, cluster: str, topic: str) -> ExportPipe:
-    """A job of its own for a cluster, all below one root."""
+    """The job of one cluster; all jobs share a root."""
     job = ExportPipe(export.folder, export.bootstrap, export.spark, name=f"{cluster}.yaml")
     job.describe(topic, export=f"cluster: {cluster}")
     job.path.write_text(job.path.read_text().replace("job: export", f"job: {cluster}"))
@@ -106,7 +106,7 @@ def cluster_job(export: ExportPipe, cluster: str, topic: str) -> ExportPipe:
 def test_s5_two_clusters_below_one_root_share_neither_files_nor_positions(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """Both have a partition 0; am5 is far ahead of pa4, and neither takes the other's offset for its own."""
+    """Both have a partition 0; am5 is far ahead of pa4, and neither uses the offset of the other."""
     names = {"pa4": topic(), "am5": topic()}
     jobs = {cluster: cluster_job(export, cluster, name) for cluster, name in names.items()}
     produce(names["am5"], [event("A", 100 + number) for number in range(9)])
@@ -146,7 +146,7 @@ def test_s5_a_second_job_that_would_use_the_same_file_names_is_refused(
 def test_s7_two_topics_of_one_job_have_positions_and_names_of_their_own(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """The first is at 6 when the second begins: its offsets 0 to 3 are not taken for done."""
+    """The first is at 6 when the second begins: its offsets 0 to 3 are not skipped."""
     first, second = topic(), topic()
     export.describe(first, second)
     produce(first, [event("A", number) for number in range(6)])
@@ -203,7 +203,7 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
     story.clock.seconds += 90 * DAY_SECONDS
     story.send("AAB", day=100)
     with story.export.opened(clock=story.clock) as pipeline:
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 2, "B waits as it did"
         assert story.export.files() == [*before, "A/day=2026-06-09/0.5.parquet"]
     story.run_to_end()
@@ -213,7 +213,7 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
 
 
 def test_a_recreated_topic_stops_the_export_unless_the_policy_is_restart(story: Story, topic: Topics) -> None:
-    """Both lives have the offsets 0 to 2 on the same day: the second is told apart by its names."""
+    """Both incarnations have offsets 0 to 2 on the same day: file names distinguish them."""
     story.export.describe(story.topic)
     story.send("AAA")
     story.run_to_end()
@@ -250,7 +250,7 @@ def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(sto
 def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_as_vanished(
     story: Story, topic: Topics
 ) -> None:
-    """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are gone, and the ledger says so."""
+    """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are lost, and the job log counts them."""
     types = [type_of("A"), type_of("B", rotation=after(100)), type_of("C", rotation=after(2))]
     story.export.describe(story.topic, types=types)
     with story.export.opened(clock=story.clock) as pipeline:
@@ -259,9 +259,9 @@ def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_a
         story.read(pipeline, "ACAC")
         story.read(pipeline, "A")
         assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"
-        [told] = story.export.heard.named("type cannot be written")
-        assert (told["type"], story.global_position) == ("B", 1)
-        assert "lost offsets 1 to 3" in told["reason"]
+        [failure] = story.export.recorder.named("type cannot be written")
+        assert (failure["type"], story.global_position) == ("B", 1)
+        assert "lost offsets 1 to 3" in failure["reason"]
     with pytest.raises(TypeLaggingError, match="lost offsets 1 to 3"):
         story.run_to_end()
     assert story.global_position == 1
@@ -284,9 +284,9 @@ def test_waiting_records_of_a_recreated_topic_are_counted_and_reported(
     topic.delete(name)
     topic(name=name)
     produce(name, [event("A", 3), event("B", 4)])
-    heard = export.run_to_end()
-    [told] = heard.named("records vanished")
-    assert told["records"] == 2
-    assert sum(here.totals.vanished for here in export.state.partitions.values()) == 2
-    assert all(here.totals.conserved for here in export.state.partitions.values())
+    recorder = export.run_to_end()
+    [vanished] = recorder.named("records vanished")
+    assert vanished["records"] == 2
+    assert sum(partition.totals.vanished for partition in export.state.partitions.values()) == 2
+    assert all(partition.totals.conserved for partition in export.state.partitions.values())
     assert export.rows("B", "id") == [(4,)]

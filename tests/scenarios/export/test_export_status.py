@@ -1,4 +1,4 @@
-"""`status` of an export: its partitions, types and days from a real ledger, and the side of its log."""
+"""`status` of an export: its partitions, types and days from real logs, and the ends of partitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fan(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> Fan:
     return fan_of(bootstrap, topic, produce, tmp_path)
 
 
-def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind(fan: Fan) -> None:
+def test_status_of_a_job_without_logs_is_not_started_and_writes_nothing(fan: Fan) -> None:
     status = fan.status()
     assert (status.started, status.exit_code, fan.types()) == (False, 0, {})
     assert not fan.root.exists()
@@ -66,7 +66,7 @@ def test_a_type_that_caught_up_raises_no_alert(fan: Fan) -> None:
     assert fan.kinds() == []
 
 
-def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> None:
+def test_unread_records_raise_a_lag_alert(fan: Fan, produce: Produce) -> None:
     with_fs_behind(fan)
     produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
     assert fan.partition(0).lag_records == 5
@@ -78,7 +78,7 @@ def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:
     fan.path.write_text(text)
     fan.now = time.time()
     fan.start()
-    fan.write(0, 0, 3, left=["fs"])
+    fan.write(0, 0, 3, deferred=["fs"])
     assert [item["deferred"] for item in fan.types()["fs"]["lagging"]] == [3]
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
@@ -97,13 +97,13 @@ def test_files_that_cannot_be_renamed_are_reported(fan: Fan) -> None:
 def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
     with_fs_behind(fan)
     status_command([fan.path], json=True)
-    [told] = json.loads(capsys.readouterr().out)
-    assert [item["global_position"] for item in told["partitions"]] == [10, 0]
-    assert [(each["type"], each["rows"], len(each["lagging"])) for each in told["types"]] == [
+    [output] = json.loads(capsys.readouterr().out)
+    assert [item["global_position"] for item in output["partitions"]] == [10, 0]
+    assert [(item["type"], item["rows"], len(item["lagging"])) for item in output["types"]] == [
         ("fs", 5, 1),
         ("gc", 8, 0),
     ]
-    assert [each["kind"] for each in told["alerts"]] == ["type_lagging", "discrepancy"]
+    assert [item["kind"] for item in output["alerts"]] == ["type_lagging", "discrepancy"]
     printed = io.StringIO()
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
@@ -125,26 +125,26 @@ def ask(fan: Fan, capsys: pytest.CaptureFixture[str]) -> Ask:
             status_command([fan.path], json=True, day=datetime.fromisoformat(day), types=list(types))
         except typer.Exit as end:
             code = end.exit_code
-        [told] = json.loads(capsys.readouterr().out)
-        return code, told
+        [output] = json.loads(capsys.readouterr().out)
+        return code, output
 
     return asking
 
 
 def test_a_day_is_complete_for_the_types_that_are_not_behind(fan: Fan, ask: Ask) -> None:
     with_fs_behind(fan)
-    code, told = ask(DAY)
-    assert (code, told["complete"]) == (1, False)
-    assert [(item["type"], item["state"]) for item in told["types"]] == [("fs", "open"), ("gc", "complete")]
-    assert f"{fan.partitions[1]} is at " in told["types"][0]["reason"]
+    code, output = ask(DAY)
+    assert (code, output["complete"]) == (1, False)
+    assert [(item["type"], item["state"]) for item in output["types"]] == [("fs", "open"), ("gc", "complete")]
+    assert f"{fan.partitions[1]} is at " in output["types"][0]["reason"]
     assert ask(DAY, "gc")[0] == 0
     assert ask(DAY, "fs")[0] == 1
 
 
 def test_a_day_that_is_not_over_is_not_complete(fan: Fan, ask: Ask) -> None:
     with_fs_behind(fan)
-    code, told = ask("2026-03-02", "gc")
-    assert (code, told["types"][0]["state"]) == (1, "open")
+    code, output = ask("2026-03-02", "gc")
+    assert (code, output["types"][0]["state"]) == (1, "open")
 
 
 def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: Ask) -> None:
@@ -157,15 +157,15 @@ def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: As
     fan.write(0, 7, 10)
     gc = fan.types()["gc"]
     assert (gc["last_complete_day"], gc["open_days"]) == (None, [DAY])
-    code, told = ask(DAY)
+    code, output = ask(DAY)
     assert code == 1
-    assert [(item["type"], item["state"]) for item in told["types"]] == [("fs", "complete"), ("gc", "reopened")]
+    assert [(item["type"], item["state"]) for item in output["types"]] == [("fs", "complete"), ("gc", "reopened")]
 
 
 def test_before_the_first_run_no_day_is_complete(ask: Ask) -> None:
-    code, told = ask(DAY)
+    code, output = ask(DAY)
     assert code == 1
-    assert [item["reason"] for item in told["types"]] == ["the job has no position yet"] * 2
+    assert [item["reason"] for item in output["types"]] == ["the job has no position yet"] * 2
 
 
 def test_a_type_that_the_job_does_not_have_is_refused_with_the_nearest_name(fan: Fan, ask: Ask) -> None:

@@ -1,6 +1,6 @@
 """The timelines of seed 000: the global offset at each t, as the seed states it.
 
-Offsets are "the next to read": O1 = 3 says that everything below 3 is where readers see it. A type that is to be
+Offsets are "the next to read": O1 = 3 means that readers see everything below 3. A type that is to be
 written "later" has a rotation of its own, so that its records wait (read, counted, not written) until enough are there.
 """
 
@@ -76,10 +76,10 @@ def test_unhappy_timeline_commits_nothing_until_t3_then_o2_o5_o7(story: Story) -
         story.read(pipeline, "B")
         assert story.written() == []
         story.unblock("A")
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 0, "A is left alone for a while after a failure"
         story.clock.seconds += RETRY_SECONDS
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 3, "t3: O2, A is written and B waits from there on"
         assert story.export.offsets("A") == [0, 1, 2]
         story.read(pipeline, "ABA")
@@ -93,9 +93,9 @@ def test_unhappy_timeline_commits_nothing_until_t3_then_o2_o5_o7(story: Story) -
         story.read(pipeline, "CCCC")
         assert story.global_position == 19, "t7: O7"
     assert story.written() == list(range(19))
-    heard = story.export.heard
-    assert [item["type"] for item in heard.named("type cannot be written")] == ["A"]
-    assert [each["type"] for each in heard.named("type written again")] == ["A"]
+    recorder = story.export.recorder
+    assert [item["type"] for item in recorder.named("type cannot be written")] == ["A"]
+    assert [item["type"] for item in recorder.named("type written again")] == ["A"]
 
 
 @pytest.mark.parametrize(("old_end", "new_end"), [(4, 6), (6, 4)], ids=["O1 below O2", "O1 above O2"])
@@ -118,8 +118,8 @@ def test_rebalancing_the_late_owner_is_refused_in_either_order(
         assert (len(outcomes[id(new)].accepted), len(outcomes[id(new)].refused)) == (1, 0)
         assert story.global_position == new_end
         assert story.written() == list(range(new_end))
-        assert len(c1.heard.named("slice refused")) == 1
-        assert c2.heard.named("slice refused") == []
+        assert len(c1.recorder.named("slice refused")) == 1
+        assert c2.recorder.named("slice refused") == []
         c2.pipeline.round(flush_now=True)
         assert not isinstance(c1.pipeline.round(flush_now=True), BatchLanded), "C1 has nothing to do any more"
     assert story.global_position == 8
@@ -127,7 +127,7 @@ def test_rebalancing_the_late_owner_is_refused_in_either_order(
 
 
 def test_rebalancing_an_owner_that_commits_before_it_is_replaced_is_not_read_again(story: Story) -> None:
-    """C1 commits O1 = 5 at t2 in its own right; C2 goes on from there, not from O0."""
+    """C1 commits O1 = 5 at t2 while it is the owner; C2 continues from there, not from O0."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("ABABA")
     with owner(story, token=1) as c1, owner(story, token=2) as c2:
@@ -159,15 +159,15 @@ def test_rebalancing_a_late_catch_up_is_refused_like_any_slice(story: Story) -> 
     assert story.written() == list(range(6))
 
 
-def test_rebalancing_what_is_open_when_a_claim_is_lost_is_dropped(story: Story) -> None:
-    """An owner that knows of its loss does not even ask the table."""
+def test_rebalancing_a_batch_whose_claim_was_lost_is_dropped(story: Story) -> None:
+    """An owner that knows that its claim is lost does not try to commit."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("ABAB")
     with owner(story, token=1) as c1, owner(story, token=2) as c2:
         staged = c1.stage(4)
         c1.claims.lost = True
         assert staged.commit().version is None
-        assert len(c1.heard.named("slice dropped")) == 1
+        assert len(c1.recorder.named("slice dropped")) == 1
         assert story.written() == []
         c2.stage(4).commit()
     assert story.written() == [0, 1, 2, 3]
@@ -192,7 +192,7 @@ def test_app_restart_writes_f_from_o0_and_s_never_again(story: Story) -> None:
 
     story.unblock("F")
     with story.export.opened(clock=story.clock) as pipeline:
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.export.offsets("F") == [0, 3, 5], "t1: from O0 on"
         assert story.export.files("S") == first_files
         assert story.global_position == 8
@@ -229,7 +229,7 @@ def test_time_based_partitioning_a_restart_at_any_t_reads_on_from_the_seeds_offs
         for kinds, day in sent:
             story.send(kinds, day)
         with story.export.opened(clock=story.clock) as pipeline:
-            story.settle(pipeline)
+            story.run_until_idle(pipeline)
         assert story.global_position == ours[moment], moment
         assert ours[moment] >= seed[moment]
         assert story.written() == list(range(ours[moment])), moment
@@ -256,7 +256,7 @@ def test_sparse_events_a_type_without_any_is_up_to_date_after_each_batch_and_get
 
 
 def test_sparse_events_a_rare_type_is_written_after_its_interval_and_delays_no_other(story: Story) -> None:
-    """B's events lie at 2 and 5; it is written 10 minutes after the first of them was read, also across a restart."""
+    """B's events are at 2 and 5; it is written 10 minutes after the first of them was read, also across a restart."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{events: 1000, every: 10m}")])
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "AAB")
@@ -267,16 +267,16 @@ def test_sparse_events_a_rare_type_is_written_after_its_interval_and_delays_no_o
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (6, 2, 2)
     with story.export.opened(clock=story.clock) as pipeline:
         story.clock.seconds = read_at + 9 * MINUTE
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 2, "not yet"
         story.clock.seconds = read_at + 10 * MINUTE
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert story.global_position == 6, "the later event did not make it wait for longer"
     assert story.export.offsets("B") == [2, 5]
 
 
-def test_sparse_events_an_old_position_does_not_prove_idleness(story: Story) -> None:
-    """B has one event, at 1, which could not be written; C never had one. Only the ledger can tell the two apart."""
+def test_sparse_events_an_old_position_does_not_prove_that_a_type_is_idle(story: Story) -> None:
+    """B has one event, at 1, which could not be written; C never had one. Only the job log distinguishes them."""
     story.export.describe(story.topic)
     story.block("B")
     with story.export.opened(clock=story.clock) as pipeline:

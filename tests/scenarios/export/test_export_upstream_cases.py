@@ -3,12 +3,12 @@
 | there | here |
 |---|---|
 | HdfsOffsetComputer: names recognised, junk, unordered, several partitions, clusters | `unit/tables/test_final_names` |
-| ... junk beside the data, no file at all | `test_positions_do_not_come_from_what_lies_in_the_folders` |
+| ... junk next to the data, no file at all | `test_positions_never_come_from_files_in_the_folders` |
 | ... files of several days, the oldest ignored | `test_export_timelines`: time-based partitioning, at each t |
 | OffsetResetter: types at 10, 15 and unknown, a partition never read | `test_types_at_10_and_15_and_unknown_...` |
 | ... an error while looking for offsets is "from the beginning" | it stops: `unit/tables/test_ledger_codec` |
 | ... revoked partitions | `test_export_timelines`: rebalancing |
-| PartitionsPauseState: one failing type pauses all | `test_export_timelines`: unhappy; nobody is paused |
+| PartitionsPauseState: one failing type pauses all | `test_export_timelines`: unhappy; no process is paused |
 | Heartbeat: one per partition and writer, the highest offset | `test_positions_move_without_a_single_row_...` |
 | PartitionedWriter 1: two partitions, two days | `test_export`: by type and UTC day |
 | ... 2: an expired writer is closed, the next row opens another | `test_export_timelines`: happy |
@@ -51,8 +51,8 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
     return Story(export, topic(), produce)
 
 
-def test_positions_do_not_come_from_what_lies_in_the_folders(story: Story) -> None:
-    """Names that look like ours, junk, and folders that somebody emptied: the ledger alone says where to read on."""
+def test_positions_never_come_from_files_in_the_folders(story: Story) -> None:
+    """File names like those of the job, junk, and emptied folders: only the job log has the position."""
     story.export.describe(story.topic)
     story.send("AAA")
     story.run_to_end()
@@ -69,7 +69,7 @@ def test_positions_do_not_come_from_what_lies_in_the_folders(story: Story) -> No
     assert story.export.offsets("A") == [5, 6], "what a person deletes is not read again"
 
 
-def test_types_at_10_and_15_and_unknown_resume_at_the_least_and_each_skips_what_it_has(
+def test_types_at_10_and_15_and_unknown_resume_at_the_lowest_and_skip_their_rows(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
     """B waits since 10, C since 15 (its 11 and 12 are written), D never had an event; partition 1 has no record.
@@ -89,7 +89,7 @@ def test_types_at_10_and_15_and_unknown_resume_at_the_least_and_each_skips_what_
     assert export.global_positions() == [10, 0]
     with export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "BC")
-        planned = export.heard.named("catch-up planned")[-1]
+        planned = export.recorder.named("catch-up planned")[-1]
     assert (planned["types"], planned["offsets"]) == (["B", "C"], 8), "one pass from 10 to 17 for both"
     assert export.offsets("B") == [10, 16]
     assert export.offsets("C") == [11, 12, 15, 17]
@@ -122,7 +122,7 @@ def test_a_type_is_written_at_its_third_event_and_not_before(story: Story) -> No
             assert len(story.export.files()) == files
     assert story.export.files() == [f"{DAY_FOLDER}/0.2.parquet", f"{DAY_FOLDER}/0.6.parquet"]
     frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.paths()]
-    assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows lie in the order of the log"
+    assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows are in the order of the log"
 
 
 def take_folder_away(root: Path) -> None:
@@ -130,8 +130,8 @@ def take_folder_away(root: Path) -> None:
     (root / "A").write_text("in the way")
 
 
-def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_others_are_there_now(story: Story) -> None:
-    """A's folder vanishes between the look at it and the rename, after the commit: RULES E4."""
+def test_a_file_that_cannot_be_renamed_is_renamed_later_and_delays_no_other(story: Story) -> None:
+    """A's folder is deleted between its check and the rename, after the commit: RULES E4."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     at_step = once_at("renaming", lambda: take_folder_away(story.export.root))
     with story.export.opened(at_step, story.clock) as pipeline:
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_other
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (3, 4, 3)
         story.unblock("A")
         story.clock.seconds += RETRY_SECONDS
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
     assert story.written() == [0, 1, 2, 3]
     assert story.global_position == 4
 
@@ -161,20 +161,20 @@ def test_a_bounded_run_reports_a_file_that_is_not_in_its_final_place(story: Stor
 
 
 def test_a_foreign_file_under_a_final_name_is_never_overwritten(story: Story) -> None:
-    """It stands where A's file is to go: A waits alone until a person has moved it."""
+    """It has the final name of A's file: A waits alone until a person has moved it."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("B")
     story.run_to_end()
-    stranger = story.export.file(f"{DAY_FOLDER}/0.1.parquet")
-    stranger.parent.mkdir(parents=True)
-    stranger.write_text("somebody else's")
+    foreign_file = story.export.file(f"{DAY_FOLDER}/0.1.parquet")
+    foreign_file.parent.mkdir(parents=True)
+    foreign_file.write_text("foreign")
     story.send("AB")
     with pytest.raises(TypeLaggingError):
         story.run_to_end()
-    assert stranger.read_text() == "somebody else's"
+    assert foreign_file.read_text() == "foreign"
     assert story.export.offsets("B") == [0, 2]
     assert story.position_of("A") == 3, "committed, and visible once the name is free"
-    stranger.unlink()
+    foreign_file.unlink()
     story.run_to_end()
     assert story.written() == [0, 1, 2]
     assert story.global_position == 3
@@ -182,7 +182,7 @@ def test_a_foreign_file_under_a_final_name_is_never_overwritten(story: Story) ->
 
 @pytest.mark.parametrize("flushing", [True, False], ids=["bounded run", "rounds"])
 def test_a_process_that_cannot_rename_a_file_reports_it_and_ends_or_waits(story: Story, flushing: bool) -> None:
-    """The one before died behind its commit, and A's folder went: nothing is new, and yet A is not up to date."""
+    """The process before died after its commit, and A's folder was deleted: A is not up to date, with no new record."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.run_to_end()
     story.send("AB")
@@ -196,48 +196,48 @@ def test_a_process_that_cannot_rename_a_file_reports_it_and_ends_or_waits(story:
         story.run_to_end()
     else:
         with story.export.opened(clock=story.clock) as pipeline:
-            story.settle(pipeline)
+            story.run_until_idle(pipeline)
             assert (story.position_of("A"), story.position_of("B"), story.global_position) == (0, 2, 0)
             story.unblock("A")
             story.clock.seconds += RETRY_SECONDS
-            story.settle(pipeline)
+            story.run_until_idle(pipeline)
     assert story.written() == [0, 1]
     assert story.global_position == 2
 
 
 def hours(kind: str, after_noon: float) -> str:
-    """An event so many hours behind noon of the first day."""
+    """An event some hours after noon of the first day."""
     return event(kind, int(after_noon * HOUR))
 
 
 def test_a_day_is_marked_complete_once_and_opened_again_by_a_late_row_that_is_filed_in_it(story: Story) -> None:
-    """A day is complete two hours behind its end: that is 14 hours behind noon."""
+    """A day is complete two hours after its end: that is 14 hours after noon."""
     export, moments = story.export, []
     export.describe(story.topic, types=[type_of("A"), type_of("B")])
     marker = export.root / "_penstock/export/complete/A/2026-03-01.json"
 
-    def told() -> list[tuple[str, str, str]]:
+    def day_events() -> list[tuple[str, str, str]]:
         return [
-            (name, fields["type"], fields["day"]) for name, fields in export.heard.events if name.startswith("day ")
+            (name, fields["type"], fields["day"]) for name, fields in export.recorder.events if name.startswith("day ")
         ]
 
     with export.opened(clock=story.clock) as pipeline:
         for after_noon in (0, 14 - 1 / HOUR, 14, 15):
             story.produce(story.topic, [hours("A", after_noon)])
-            story.settle(pipeline)
+            story.run_until_idle(pipeline)
             moments.append(marker.exists())
         assert moments == [False, False, True, True]
         complete = ("day complete", "A", "2026-03-01")
-        assert told() == [complete], "B has no rows of the day, so it has nothing to complete"
+        assert day_events() == [complete], "B has no rows of the day, so it has nothing to complete"
         story.produce(story.topic, [hours("A", 1)])
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert not marker.exists()
-        assert told() == [complete, ("day opened again", "A", "2026-03-01")]
+        assert day_events() == [complete, ("day opened again", "A", "2026-03-01")]
     with export.opened(clock=story.clock) as pipeline:
         story.produce(story.topic, [hours("B", 18)])
-        story.settle(pipeline)
+        story.run_until_idle(pipeline)
         assert marker.exists(), "the watermark is two hours behind the late row's moment"
-    assert told()[2:] == [complete]
+    assert day_events()[2:] == [complete]
     days = [(number, str(day)) for number, day in export.rows("A", "kafka_offset", "day")]
     assert days == [(0, "2026-03-01"), (1, "2026-03-02"), (2, "2026-03-02"), (3, "2026-03-02"), (4, "2026-03-01")]
 
@@ -248,8 +248,8 @@ def test_a_marker_that_cannot_be_written_fails_nothing_and_is_made_at_the_next_s
     home.mkdir(parents=True)
     (home / "complete").write_text("in the way")
     story.produce(story.topic, [hours("A", 0), hours("A", 15)])
-    heard = story.run_to_end()
-    assert len(heard.named("day marker failed")) >= 1
+    recorder = story.run_to_end()
+    assert len(recorder.named("day marker failed")) >= 1
     assert story.written() == [0, 1]
     (home / "complete").unlink()
     story.run_to_end()
@@ -259,7 +259,7 @@ def test_a_marker_that_cannot_be_written_fails_nothing_and_is_made_at_the_next_s
 def test_a_bounded_run_ends_when_a_type_fails_for_its_own_records(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    """Its folder is well, so only reading again could tell: that is not done without a pause."""
+    """Its folder is writable, so only reading again could show it: that waits for a pause."""
     name = topic()
     export.describe(name, on="new_column: fail")
     produce(name, [event("A", 1), event("A", 2, new=1), event("B", 3)])

@@ -35,7 +35,7 @@ def check_of(report: VerifyReport, name: str) -> Check:
 
 
 def mixed(count: int, start: int = 0) -> list[str]:
-    """Types A, B and C in turn over three days; every tenth record is no JSON, every eleventh of an unknown type."""
+    """Types A, B and C in turn over three days; every tenth record is not JSON, every eleventh of an unknown type."""
 
     def one(number: int) -> str:
         if number % 10 == 9:
@@ -45,14 +45,16 @@ def mixed(count: int, start: int = 0) -> list[str]:
     return [one(number) for number in range(start, start + count)]
 
 
-def test_nothing_is_violated_at_any_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+def test_verify_finds_no_violation_at_any_step_of_a_running_job(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
     name = topic()
     export.describe(name)
     steps: list[str] = []
     wrong: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
-        # The log is read for the first of the many renames and landed types of a run only: it takes its time.
+        # Only at the first of many renames and type commits of a run: reading the log takes time.
         report = verify(export.job, deep=step not in steps)
         steps.append(step)
         wrong.extend((step, check.detail) for check in report.checks if check.verdict is Verdict.VIOLATED)
@@ -72,7 +74,7 @@ def test_nothing_is_violated_at_any_step_of_a_running_job(export: ExportPipe, to
 
 
 @pytest.mark.parametrize("step", ["staged", "type_committed", "renaming", "quarantined"])
-def test_a_job_that_died_at_any_step_is_proved_after_it_came_back(
+def test_a_job_killed_at_any_step_is_proved_after_its_restart(
     export: ExportPipe, topic: Topics, produce: Produce, step: str
 ) -> None:
     name = topic()
@@ -102,8 +104,8 @@ def test_records_waiting_for_a_rotation_are_counted_as_deferred(
     produce(name, mixed(30))
     with export.opened() as pipeline:
         pipeline.round()
-    [here] = export.state.partitions.values()
-    assert here.totals.deferred > 0
+    [state] = export.state.partitions.values()
+    assert state.totals.deferred > 0
     report = verify(export.job)
     assert failed(report) == []
     export.run_to_end()
@@ -124,9 +126,9 @@ def test_damage_is_named_with_its_first_offset_by_the_command_too(
     export.file("B/day=2026-03-01/0.9.parquet").unlink()
     with pytest.raises(typer.Exit):
         verify_command(export.path, json=True, shallow=False)
-    told = json.loads(capsys.readouterr().out)
-    assert [item["name"] for item in told["checks"] if not item["ok"]] == ["rows", "offsets", "records"]
-    assert (told["first_violation"]["offset"], told["first_violation"]["kind"]) == (1, "missing")
+    output = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in output["checks"] if not item["ok"]] == ["rows", "offsets", "records"]
+    assert (output["first_violation"]["offset"], output["first_violation"]["kind"]) == (1, "missing")
 
 
 def test_before_its_first_run_there_is_nothing_to_prove(export: ExportPipe, topic: Topics) -> None:

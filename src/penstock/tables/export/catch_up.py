@@ -1,6 +1,6 @@
-"""Work of an export next to new batches: types that lag are brought up to the others, and idle partitions close days.
+"""Chores of an export: lagging types catch up with the others, and idle partitions close days.
 
-Pure plans, and what a running process remembers of idle partitions; time is passed in.
+Pure plans, and since when a running process knows partitions to be idle; time is passed in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CatchUpBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class RaiseEventTimes:
-    """A commit without rows: event times that idle partitions have passed."""
+    """A commit without rows that raises the event times of idle partitions."""
 
     name: ClassVar[str] = "idle partitions"
     batch: ClassVar[None] = None
@@ -41,13 +41,13 @@ class RaiseEventTimes:
 def next_catch_up(
     state: ExportState, bounds: Mapping[Partition, Bounds], is_due: Callable[[str, Lag], bool], records_max: int
 ) -> CatchUpBatch | None:
-    """The next slices below the positions of these partitions, with the types that are due; None if none is.
+    """The next slices below the positions of these partitions, with the types that are due; None if no type is due.
 
     Each type takes part from its own position on.
     """
     slices: list[Slice] = []
     takes: dict[Partition, Mapping[str, int]] = {}
-    records_each = max(1, records_max // max(1, sum(bool(state.of(partition).lags) for partition in bounds)))
+    records_per_partition = max(1, records_max // max(1, sum(bool(state.of(partition).lags) for partition in bounds)))
     for partition, held in bounds.items():
         counted = state.of(partition)
         due = {name: lag.position for name, lag in counted.lags.items() if is_due(name, lag)}
@@ -55,21 +55,21 @@ def next_catch_up(
             continue
         start = min(due.values())
         read_from = min(max(start, held.first), counted.position)
-        end = min(counted.position, read_from + records_each)
+        end = min(counted.position, read_from + records_per_partition)
         slices.append(Slice(partition, start, end, read_from))
         takes[partition] = {name: position for name, position in due.items() if position < end}
     return CatchUpBatch(new_batch_id(), tuple(slices), takes=takes) if slices else None
 
 
 def is_rotation_due(rotation: Rotation | None, lag: Lag, now: float) -> bool:
-    """Whether a type that lags is to be written by its rotation; without one, as soon as it can be."""
+    """Whether the rotation of a lagging type is due; a type without a rotation is always due."""
     if rotation is None or (rotation.events is not None and lag.deferred >= rotation.events):
         return True
     return now - lag.since_ms / MILLIS_PER_SECOND >= rotation.seconds
 
 
 def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
-    """A type that has caught up must have found every record that was left for it, unless the log lost some."""
+    """Refuse a catch-up that found fewer or more records than were deferred for a type, unless the log lost some."""
     if state.position is None or piece.end < state.position or may_vanish:
         return
     for name, count in taken.items():
@@ -78,9 +78,9 @@ def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], m
             continue
         if lag.deferred != count:
             raise InvariantError(
-                f"{piece.partition}: {lag.deferred} records were left to type {name}, and {count} of them were found",
+                f"{piece.partition}: {lag.deferred} records were deferred for type {name}, and {count} were found",
                 detail=f"offsets {lag.position} to {piece.end - 1}; nothing was written",
-                hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
+                hint="if the topic is transactional or was compacted, set log.kafka.transactional; "
                 "otherwise report this with the output of `penstock verify`",
             )
 
@@ -95,9 +95,9 @@ class IdlePartitions:
     def event_times(
         self, state: ExportState, ends: Mapping[Partition, int], now: float, late: Sequence[int]
     ) -> dict[Partition, int]:
-        """The event times, in milliseconds, that partitions have passed which have been idle for long enough.
+        """The event times, in milliseconds, up to which partitions that were idle for long enough are complete.
 
-        `late` are the watermarks at which late rows came: days may become complete that long after them.
+        `late` are the watermarks at which late rows arrived: their days become complete some time after these.
         """
         idle: dict[Partition, int] = {}
         passed_ms = int((now - self.days.idle_seconds) * MILLIS_PER_SECOND)

@@ -2,7 +2,7 @@
 
 A type's commit holds its files, its quarantined records and its position; it needs no token, because the records are
 the same, whichever process writes them. The job's commit comes last, checks the token, and never moves a partition past
-records that some type has not landed, unless it says in the same commit that this type lags.
+records that some type has not landed, unless the same commit enters this type as lagging.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Roles:
 
     takes: Mapping[str, int]
     taken_from: Mapping[str, int]
-    """Further offsets where a type's log is ahead: it has what lies between already."""
+    """Higher offsets for types whose logs are ahead: they have the records in between already."""
     after: Mapping[str, int] = field(default_factory=dict)
     """Where the last slice ends that has files of a type."""
 
@@ -60,8 +60,8 @@ class RoutedPart:
     roles: Roles
     written: Mapping[str, Share]
     """Of the types that the slice is written for, also of those without a record in it."""
-    left: Mapping[str, Share]
-    """Of types that lag, because their turn has not come or they failed: their records are left to them."""
+    deferred: Mapping[str, Share]
+    """Of types that lag, because their rotation is not due or they failed."""
     unrouted: Share
     """What belongs to no type, or to one without a log."""
     main: bool = True
@@ -76,7 +76,7 @@ class RoutedPart:
 
     @property
     def counted(self) -> Counts:
-        """What became of the records that this slice dealt with; those left are not among them."""
+        """The counts of all records of the slice except deferred ones."""
         return sum((share.counts for share in self.written.values()), self.unrouted.counts)
 
     def concerns(self, name: str) -> bool:
@@ -90,18 +90,18 @@ class RoutedPart:
         return new and self.roles.taken_from[name] < self.piece.end
 
     def without(self, failed: Collection[str]) -> RoutedPart:
-        """The same slice with types left behind that failed."""
+        """The same slice with the records of failed types deferred."""
         written = {name: share for name, share in self.written.items() if name not in failed}
-        left = {name: share for name, share in self.written.items() if name in failed}
-        return replace(self, written=written, left={**self.left, **left})
+        deferred = {name: share for name, share in self.written.items() if name in failed}
+        return replace(self, written=written, deferred={**self.deferred, **deferred})
 
 
 @dataclass(slots=True)
 class TypesLanded:
-    """What became of the commits to the logs of types."""
+    """The outcome of the commits to the logs of types."""
 
     moved: set[Partition] = field(default_factory=set)
-    """Partitions of which a type has moved meanwhile: they are planned again."""
+    """Partitions in which another process moved a type meanwhile: they are planned again."""
     failed: dict[str, str] = field(default_factory=dict)
     """Types that could not commit, with the reason: they lag from now on."""
     landed: dict[str, list[SlicePart]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Commits:
     # the logs of types
 
     def land_types(self, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
-        """Commit every type that has records in the batch, types side by side."""
+        """Commit every type that has records in the batch, in parallel."""
         by_type: dict[str, list[RoutedPart]] = {}
         for part in parts:
             for name in filter(part.concerns, part.written):
@@ -134,7 +134,7 @@ class Commits:
         try:
             log = self._logs.find_type_log(name)
             if log is None:
-                # Its columns are not known yet: what is bad of it is listed by the job log.
+                # Its columns are not known yet: the job log lists its bad records.
                 return
             outcome = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:
@@ -171,11 +171,11 @@ class Commits:
     def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
-        A log beyond what the files begin with would hold their rows twice: it refuses a slice that starts below it.
+        A log whose position is beyond the start of the files has their rows already: it refuses the slice.
         """
         share, end, start = part.written[name], part.piece.end, part.roles.taken_from[name]
         start = position if position is not None and position <= start else start
-        # Those that it had already are counted.
+        # Skipped records were counted by an earlier commit.
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
         topic = part.partition.topic
         space, incarnation = self._logs.space_of(topic), self._logs.cached_state().incarnations.get(topic, 1)
@@ -205,13 +205,13 @@ class Commits:
         return replace(self._logs.job_log.commit_revised(revise), refused=refused)
 
     def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
-        """The slices that the job log, as it is loaded, does not take: another process moved on, or holds a token."""
+        """The slices that the loaded job log refuses: another process moved the position, or holds a newer token."""
         state = self._logs.cached_state()
         self._logs.refuse_unnamed_types(state)
         return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
     def handshake(self, proposal: Proposal) -> Outcome:
-        """Start and fence partitions; a recreated topic takes with it what types had still to read of its former id."""
+        """Start and fence partitions; records of a recreated topic that types had still to read have vanished."""
         parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
 
         def revise() -> Proposal:
@@ -231,9 +231,9 @@ class Commits:
         """A slice as the job log takes it, with the numbers of types that lag after it."""
         before = state.of(part.partition)
         if part.main:
-            left = {name: share for name, share in part.left.items() if share.counts.read}
-            deferred = sum(share.counts.read for share in left.values())
-            lags = deferred_lags(before, left, int(self._logs.environment.now() * MILLIS_PER_SECOND))
+            shares = {name: share for name, share in part.deferred.items() if share.counts.read}
+            deferred = sum(share.counts.read for share in shares.values())
+            lags = deferred_lags(before, shares, int(self._logs.environment.now() * MILLIS_PER_SECOND))
             proposed: SlicePart | FencePart = SlicePart(
                 part.piece,
                 part.token,
@@ -251,7 +251,7 @@ class Commits:
         return proposed, lag_numbers(self._job, part.partition, lags)
 
     def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
-        """The numbers of a partition's topic when it starts under a new id: what types had left of it has vanished."""
+        """The numbers of a topic that starts under a new id: records that were deferred before have vanished."""
         job, topic = self._job, partition.topic
         before, now = state.fingerprints.get(topic), topic_fingerprint(partition.topic_id)
         if before is None or before == now:
@@ -260,8 +260,8 @@ class Commits:
         for (topic_id, number), former in state.partitions.items():
             if topic_fingerprint(topic_id) == before and former.lags:
                 old = Partition(topic, topic_id, number)
-                rest = Slice(old, 0, former.position or 0, 0)
-                lags, vanished = caught_up(former, rest, dict.fromkeys(former.lags, 0))
+                unread = Slice(old, 0, former.position or 0, 0)
+                lags, vanished = caught_up(former, unread, dict.fromkeys(former.lags, 0))
                 totals = former.totals + vanished
                 numbers |= lag_numbers(job, old, lags)
                 numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
@@ -285,7 +285,7 @@ def committed_files(
 
 
 def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
-    """A slice begins at the position; a catch-up begins at that of each type, and ends where the others are."""
+    """Why a slice is refused: it must begin at the position, and a catch-up at the positions of its types."""
     if part.token < before.token:
         return f"token {part.token} is older than the table's {before.token}"
     if part.main:

@@ -1,4 +1,4 @@
-"""An export as the rounds of its job see it: many types from one log, and none waits for another."""
+"""The table of an export job: many types from one log, and no type waits for another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from penstock.tables.export.state import EVENT_MS, ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View
 
 RETRY_SECONDS = 10.0
-"""How long a type that could not be written is left alone."""
+"""How long a type that could not be written is not tried again."""
 
 
 class TypeLaggingError(TransientError):
@@ -51,7 +51,7 @@ class TypeLaggingError(TransientError):
 
 
 class Failure(NamedTuple):
-    """Why a type could not be written, and until when it is left alone. A cache: losing it costs one more try."""
+    """Why a type could not be written, and when it is tried again. A cache: losing it costs one more try."""
 
     reason: str
     retry_at: float
@@ -82,9 +82,10 @@ class ExportTable:
         self.commits = Commits(logs, self.markers)
 
     def finish_renames(self, names: Collection[str] | None = None) -> dict[str, str]:
-        """Put the files in place that earlier commits left; the types that cannot be finished, with the reason."""
+        """Rename staged files of earlier commits; returns the types that cannot be finished, with the reason."""
         failed = self.finishing.finish(self.finishing.pending(names))
-        return {name: why for name, why in self.logs.unreadable.items() if names is None or name in names} | failed
+        unreadable = self.logs.unreadable.items()
+        return {name: reason for name, reason in unreadable if names is None or name in names} | failed
 
     def put_markers(self, names: Iterable[str]) -> None:
         """Mark the complete days of types."""
@@ -106,7 +107,7 @@ class Export(ExportTable):
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
         self._is_finished = False
-        """Whether nothing is left to finish of commits up to now, as far as this process knows."""
+        """Whether all commits up to now are finished, as far as this process knows."""
         self._ends: Mapping[Partition, int] = {}
         self._outcomes: Outcomes = Counter()
         self._vanished = self._vanished_now()
@@ -139,7 +140,7 @@ class Export(ExportTable):
             self._is_finished = False
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:
-        """Finish what commits of former owners left, and of our own if one did not come to its end (RULES Q1)."""
+        """Finish pending work of interrupted commits, of former owners and of this process (RULES Q1)."""
         if self._is_finished:
             return
         types = self.logs.type_logs(refresh=True)
@@ -155,20 +156,20 @@ class Export(ExportTable):
     # chores
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What idle partitions and complete days need, which is soon done, then what types wait for."""
+        """First the quick work for idle partitions and complete days, then a catch-up of lagging types."""
         state = self.logs.state()
         bounds = {partition: view.bounds[partition] for partition in view.tokens}
         self._ends = {partition: held.end for partition, held in bounds.items()}
         self._report(state)
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
-        resting = self._resting(view.now)
+        paused = self._paused(view.now)
 
         def is_due(name: str, lag: Lag) -> bool:
             spec = self.spec.types.get(name)
-            if spec is None or name in resting:
+            if spec is None or name in paused:
                 return False
-            # One that failed is tried as soon as its rest is over.
+            # A failed type is tried as soon as its pause is over.
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
@@ -192,7 +193,7 @@ class Export(ExportTable):
         self._put_own_markers()
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
-        """The types that the log lost records of, unless the job says to go on: they stand still (I7)."""
+        """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
         if self.job.on.gap is not GapPolicy.FAIL:
             return {}
         return {
@@ -210,7 +211,7 @@ class Export(ExportTable):
         """Report the monitoring rules over the partitions of this process, and records that vanished."""
         vanished = self._vanished_now()
         if vanished > self._vanished:
-            # Left to a type, and the log no longer had them: lost, and reported (I7).
+            # They were deferred for a type, and the log has lost them since (I7).
             self.environment.listener.event(RecordsVanished(records=vanished - self._vanished))
         self._vanished = vanished
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
@@ -220,13 +221,13 @@ class Export(ExportTable):
 
     # types that fail
 
-    def _resting(self, now: float) -> frozenset[str]:
-        """Types that are not tried now: they could not be written lately, or cannot be read."""
+    def _paused(self, now: float) -> frozenset[str]:
+        """Types that are not tried now: they failed a moment ago, or their logs cannot be read."""
         failed = {name for name, failure in self.failing.items() if now < failure.retry_at}
         return frozenset(failed | self.logs.unreadable.keys())
 
     def _fail(self, reasons: Mapping[str, str]) -> None:
-        """Leave types alone for a while."""
+        """Pause types that failed."""
         for name, reason in reasons.items():
             self.finishing.forget_probe(name)
             before = self.failing.get(name)
@@ -235,14 +236,14 @@ class Export(ExportTable):
                 self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
 
     def _retry_failing(self, state: ExportState, view: View) -> None:
-        """Try types whose rest is over; at its end, a bounded run tries all once more."""
+        """Try types whose pause is over; at its end, a bounded run tries all once more."""
         lagging = {name for partition in view.tokens for name in state.of(partition).lags}
         is_end = view.flush_now and view.idle
         due = [name for name, failure in sorted(self.failing.items()) if is_end or failure.retry_at <= view.now]
         self._retry(due, lagging)
 
     def _retry(self, names: Iterable[str], lagging: Collection[str] = ()) -> None:
-        """Put what is pending of types that failed in its place: those have recovered that then lag no more."""
+        """Finish the pending renames of failed types; a type that succeeds and does not lag has recovered."""
         for name in names:
             try:
                 self.logs.reopen(name)
@@ -262,10 +263,10 @@ class Export(ExportTable):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
             return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
-        state, resting = self.logs.state(), self._resting(self.environment.now())
+        state, paused = self.logs.state(), self._paused(self.environment.now())
         # A slice of the partition itself is for every type but those that lag, fail or are not due.
         ready = [
-            name for name, spec in self.spec.types.items() if name not in resting and (batch.flush or not spec.rotation)
+            name for name, spec in self.spec.types.items() if name not in paused and (batch.flush or not spec.rotation)
         ]
         roles = {}
         for piece in batch.slices:
@@ -280,11 +281,11 @@ class Export(ExportTable):
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
-        """Commit the types, then the job; plain files get their places in between."""
+        """Commit the types, rename their plain files, then commit the job."""
         self._is_finished = False
         main = not isinstance(batch, CatchUpBatch)
         parts = [self._part(piece, tokens[piece.partition], staged, main) for piece in batch.slices]
-        # A process that lost its claim is refused here already, and not after types have taken its files.
+        # Refuses a process that lost its claim before types take its files.
         self.logs.job_log.refresh()
         refused = self.commits.refusals(parts)
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
@@ -329,15 +330,15 @@ class Export(ExportTable):
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares, main: bool) -> RoutedPart:
         roles = staged.roles[piece.partition]
-        written, left, unrouted = dict.fromkeys(roles.takes, Share()), {}, Share()
+        written, deferred, unrouted = dict.fromkeys(roles.takes, Share()), {}, Share()
         shares = staged.gathered.of(piece.partition)
         for name, share in shares.items():
             if name and name not in written:
-                left[name] = share
+                deferred[name] = share
             elif name and (self.logs.columns_of(name) is not None or name in self.logs.unreadable):
                 written[name] = share
             else:
-                # A type whose columns are not known yet has no log: the job log lists what is bad of it.
+                # A type whose columns are not known yet has no log: the job log lists its bad records.
                 unrouted += share
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
@@ -347,10 +348,10 @@ class Export(ExportTable):
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.logs.cached_state().of(piece.partition), taken, may_vanish)
         mark = staged.gathered.mark_of(piece.partition)
-        return RoutedPart(piece, token, roles, written, left, unrouted, main, watermark_ms, mark)
+        return RoutedPart(piece, token, roles, written, deferred, unrouted, main, watermark_ms, mark)
 
     def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
-        """The types with files whose folders take none now, with the reason."""
+        """The types whose folders cannot be written now, with the reason."""
         names = {name for part in parts for name, share in part.written.items() if share.files}
         reasons = {name: self.finishing.probe(name) for name in sorted(names - {*failed})}
         return {name: reason for name, reason in reasons.items() if reason is not None}

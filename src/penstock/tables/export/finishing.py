@@ -1,4 +1,4 @@
-"""Plain files of an export below its root: renamed after the commit that names them, and told from those of other jobs.
+"""Plain files of an export: their renames after the commit that names them, and to which job a file belongs.
 
 What is pending is never listed anywhere: a staged file is pending while the log of its type has an active entry with
 its name. So any process may finish the work of any other, any number of times: first the final files are deleted that
@@ -44,7 +44,7 @@ from penstock.tables.export.names import (
 from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
-DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
+DAMAGED_FILE = "the file is damaged or foreign: restore a good copy, or delete the folder of its day"
 _RENAMING = frozenset({"", "file", "memory", "hdfs"})
 
 
@@ -60,7 +60,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself; without `facts` it is not of Penstock."""
+    """The footer of a Parquet file; without `facts`, Penstock did not write the file."""
 
     rows: int
     schema: pa.Schema
@@ -74,7 +74,7 @@ class Footer:
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
-    """Raises `NotFoundError` for a file that is gone and `InvariantError` for one that is no Parquet of ours."""
+    """Raises `NotFoundError` for a file that was deleted and `InvariantError` if its footer cannot be read."""
     try:
         with storage.open_reader(path) as source:
             metadata = pq.read_metadata(source)
@@ -88,12 +88,12 @@ def read_footer(storage: Storage, path: str) -> Footer:
 
 @dataclass(slots=True)
 class Finishing:
-    """Puts the plain files of one export in their place."""
+    """Renames the staged plain files of one export to their final names."""
 
     logs: ExportLogs
     markers: DayMarkers
     _writable: set[str] = field(default_factory=set)
-    """Types whose folders took a file."""
+    """Types whose folders can be written."""
 
     @property
     def copies(self) -> bool:
@@ -103,7 +103,7 @@ class Finishing:
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
         """The staged files that active entries name, of these types or of all; logs are read after the listing.
 
-        Of a type whose log cannot be read none is known.
+        A type whose log cannot be read has none.
         """
         if not self.logs.is_plain:
             return []
@@ -126,7 +126,7 @@ class Finishing:
         return Rename(name, str(day), f"{self.logs.places.staged}/{name}/{staged}", path)
 
     def pending_days(self, name: str) -> set[Day]:
-        """The days of a type whose files are not all in their place."""
+        """The days of a type that have files to be renamed."""
         return {rename.day for rename in self.pending([name])}
 
     def source_of(self, name: str, file: ActiveFile) -> str:
@@ -134,7 +134,7 @@ class Finishing:
         return f"{self.logs.places.staged}/{name}/{file.values[-1]}"
 
     def finish(self, renames: Sequence[Rename]) -> dict[str, str]:
-        """Put files in their place; the types of which one cannot be put there, with the reason."""
+        """Rename files; returns the types of which a file cannot be renamed, with the reason."""
         failed: dict[str, str] = {}
         for name in sorted({rename.type for rename in renames}):
             try:
@@ -153,7 +153,7 @@ class Finishing:
         return failed
 
     def _finish(self, rename: Rename) -> str | None:
-        """Rename one file; None once it is done, by whichever process."""
+        """Rename one file; None if this or another process has renamed it, otherwise the reason."""
         at_step, storage = self.logs.environment.at_step, self.logs.storage
         try:
             if parse_compacted_name(rename.source) is not None:
@@ -162,18 +162,18 @@ class Finishing:
             if not storage.rename_if_absent(rename.source, rename.target):
                 source_bytes, target_bytes = storage.size_bytes(rename.source), storage.size_bytes(rename.target)
                 if source_bytes != target_bytes:
-                    return f"{rename.target} is taken by another file"
+                    return f"{rename.target} exists already and is another file"
             # A copy leaves its source, and so does a crash in the middle of a local rename.
             storage.delete(rename.source)
         except NotFoundError:
-            # Another process was faster. A file that is lost altogether is `verify`'s to find.
+            # Another process renamed it first. `verify` reports a file that was lost.
             return None
         except PenstockError as error:
             return error.primary
         return None
 
     def _delete_replaced(self, rename: Rename) -> None:
-        """Delete what a compacted file replaces, before it becomes visible."""
+        """Delete the files that a compacted file replaces, before it becomes visible."""
         storage = self.logs.storage
         for path in read_footer(storage, rename.source).facts["inputs"]:
             self.logs.environment.at_step("removing")
@@ -200,7 +200,7 @@ class Finishing:
         self._writable.discard(name)
 
 
-# what jobs reserve below a root
+# names and topics that jobs reserve below a root
 
 
 def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
@@ -208,7 +208,7 @@ def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
     topics = {(partition.topic, partition.topic_id) for partition in partitions}
     paths = {claim_of(logs.space_of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
     owners = {path: _owner(logs.storage, path) for path in paths}
-    # Looked at first: a job that is refused leaves no claim that keeps others away.
+    # Read first: a job that is refused leaves no claim that blocks others.
     for path in sorted(paths) if set(owners.values()) <= {None, logs.job.name} else ():
         created = logs.storage.put_if_absent(path, logs.job.name.encode())
         owners[path] = logs.job.name if created else _owner(logs.storage, path)
@@ -228,7 +228,7 @@ def _owner(storage: Storage, path: str) -> str | None:
         return None
 
 
-# whose a file is
+# owners of files
 
 
 def visible_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[Entry]:
@@ -244,7 +244,7 @@ def visible_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[En
 
 
 def refuse_unnamed_files(logs: ExportLogs) -> None:
-    """Stop before anything is written twice; days before the first that is not complete are not listed."""
+    """Stop before rows are written twice; days before the first that is not complete are not listed."""
     logs.state()
     markers = DayMarkers(logs)
     for name in logs.export.types if logs.is_plain else ():
@@ -258,7 +258,7 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
             # A folder that cannot be read fails its type alone.
             continue
         if paths:
-            # Another process may have committed them since.
+            # Another process may have committed them meanwhile.
             logs.refreshed(name)
             logs.state()
         if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
@@ -270,7 +270,7 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
 
 
 def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
-    """Whether a file says that it is of Penstock: another program may have put one under such a name."""
+    """Whether Penstock wrote a file, by its footer: other programs may use such names too."""
     try:
         return bool(read_footer(logs.storage, path).facts)
     except (NotFoundError, InvariantError):

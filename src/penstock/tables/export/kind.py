@@ -53,7 +53,7 @@ class ExportKind:
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
         if not logs.unreadable:
-            # Else the next replay finishes it: a type that cannot be read stops no other.
+            # Otherwise the next replay finishes it: a type that cannot be read does not stop the others.
             finish_replay(ExportRuns(logs), quarantine.table())
         return ExportWriter(Export(logs, quarantine, log), spark, log)
 
@@ -100,7 +100,7 @@ class ExportKind:
 
 
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
-    """The export with its logs; missing ones are the user's to create or to restore."""
+    """The export with its logs. Raises if they are missing: the user creates or restores them."""
     logs = ExportLogs(job, environment)
     logs.job_log.refresh()
     refuse_unnamed_files(logs)

@@ -33,7 +33,7 @@ from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days
 STAGED = "_staged"
 """The partition column of a plain type's log that holds the name under which a file was staged."""
 FILES_END = "files_end"
-"""The number of a partition in a type's log that says where the last slice ends that has files."""
+"""The number of a partition in a type's log that holds the end of the last slice with files."""
 LOGS_AT_ONCE = 16
 LOST = "restore _penstock/, or restore the logs from the files: penstock rebuild JOB"
 _NO_COLUMNS = pa.schema([("_", pa.string())])
@@ -58,7 +58,7 @@ class ExportLogs:
         self._state = ExportState()
 
     def space_of(self, topic: str) -> str:
-        """How the names of files of a topic begin."""
+        """The prefix of the file names of a topic."""
         return name_space(self.export.cluster, topic)
 
     # the job log
@@ -74,7 +74,7 @@ class ExportLogs:
 
     @property
     def job_log(self) -> DeltaLog:
-        """The job log; one that is missing is the user's to create or to restore."""
+        """The job log. Raises if it is missing: the user creates or restores it."""
         log = self.find_job_log()
         if log is None:
             raise UserError(
@@ -88,18 +88,18 @@ class ExportLogs:
         if self.find_job_log() is None:
             place = self.job_place()
             self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
-            # They list quarantine files where the new job log says.
+            # Type logs take the quarantine folder from the job log.
             self._logs.clear()
         return self.job_log
 
     def state(self) -> ExportState:
-        """What the job log says, as of its newest version; an empty state while there is none."""
+        """The state of the job log as of its newest version; empty while there is no job log."""
         if (log := self.find_job_log()) is not None:
             log.refresh()
         return self.cached_state()
 
     def cached_state(self) -> ExportState:
-        """The same, as of the version that is loaded."""
+        """The state of the job log as of the version that is loaded."""
         log = self._job_log
         if log is not None and self._state.version != log.version:
             self._state = parse_state(log.version, log.transactions(), self.job.name)
@@ -156,17 +156,17 @@ class ExportLogs:
         return {} if log is None else parse_days(log.transactions(), self.job.name)
 
     def counted(self, name: str, partition: Partition) -> DeltaPartition:
-        """What the log of a type holds of a partition, as of the version that is loaded."""
+        """The state of a partition in the log of a type, as of the version that is loaded."""
         log = self._readable(name)
         return DeltaPartition() if log is None else log.cached_state([partition]).of(partition)
 
     def files_ends(self, names: Iterable[str], partition: Partition) -> dict[str, int]:
-        """Where the last slice ends that has files of a type, as of the versions that are loaded."""
+        """The end of the last slice with files of each type, as of the versions that are loaded."""
         ends = {name: self.counted(name, partition).numbers.get(FILES_END) for name in names}
         return {name: end for name, end in ends.items() if end is not None}
 
     def taken_from(self, name: str, partition: Partition, start: int) -> int:
-        """From which offset on a type lacks records: a process that died after its commit left it ahead (RULES E3)."""
+        """The first offset that a type lacks: a process that died after its commit left it ahead (RULES E3)."""
         position = self.counted(name, partition).position
         if position is None or position <= start:
             return start
@@ -180,14 +180,14 @@ class ExportLogs:
         return position
 
     def settings_of(self, name: str) -> int:
-        """Stands for all of the job file that decides which records become rows of a type (RULES E5)."""
+        """A fingerprint of everything in the job file that decides which records become rows of a type (RULES E5)."""
         job, on = self.job, self.job.on
         policies = (on.bad_record, on.tombstone, on.new_column)
         kind = replace(self.export.types[name], rotation=None)
         return fingerprint(repr((job.decode, kind, self._route(), self.export.days, job.columns, policies)))
 
     def routing(self) -> int:
-        """Stands for what decides which type a record is of, whatever the order in the job file."""
+        """A fingerprint of what decides the type of a record, independent of the order in the job file."""
         values = sorted((name, sorted(spec.values)) for name, spec in self.export.types.items())
         return fingerprint(repr((self._route(), values, self.job.on.tombstone, self.job.decode.payload)))
 
@@ -212,7 +212,7 @@ class ExportLogs:
         return read if stated is None else respelled(read, stated)
 
     def add_columns(self, name: str, decoded: pa.Schema) -> None:
-        """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
+        """Add the columns that records of a type brought; columns of other processes keep their types."""
         self._create(name, decoded)
 
     def _create(self, name: str, more: pa.Schema | None = None) -> None:
@@ -259,7 +259,7 @@ class ExportLogs:
             self.enter_types()
 
     def enter_types(self) -> None:
-        """Let the job log know the types, and what routes records to them; a new type begins where the job is."""
+        """Enter the types and the routing into the job log; a new type begins at the position of the job."""
 
         def decide() -> Change | None:
             state = self.cached_state()
@@ -288,7 +288,7 @@ class ExportLogs:
             )
 
     def _refuse_rerouted(self, state: ExportState) -> None:
-        """Records that were left to a type are recognised only by the routing under which they were counted."""
+        """Records that were deferred for a type can only be found by the routing under which they were counted."""
         lagging = sorted({name for _, partition in state.current() for name in partition.lags})
         if lagging and state.routing not in (None, self.routing()):
             raise UserError(
@@ -315,7 +315,7 @@ class ExportLogs:
             )
 
     def replaced_logs(self, state: ExportState) -> list[str]:
-        """The types whose logs are not those that the job wrote, or are gone."""
+        """The types whose logs were replaced or deleted."""
         entered = {name: log_id for name, log_id in state.types.items() if log_id and name in self.export.types}
         replaced = [name for name, log_id in entered.items() if self.log_id(name) != log_id]
         return [name for name in replaced if name not in self.unreadable]
@@ -325,7 +325,7 @@ _PARTITIONS = frozenset({DAY_FOLDER, STAGED})
 
 
 def type_totals(logs: ExportLogs, partition: Partition) -> Totals:
-    """What the logs of all types count of a partition; the job log counts the records that were read."""
+    """The totals of a partition over all type logs; the job log counts the records that were read."""
     totals = [logs.counted(name, partition).totals for name in logs.export.types]
     names = ("written", "quarantined", "filtered", "replayed")
     return Totals(**{name: sum(getattr(of_type, name) for of_type in totals) for name in names})

@@ -1,4 +1,4 @@
-"""The marker files that say to other programs that a day of a type is complete and visible (RULES E7).
+"""The marker files that show other programs that a day of a type is complete and visible (RULES E7).
 
 The marker of a day is removed before a commit adds rows to it, and put back once the day is complete and all its files
 are in place.
@@ -59,7 +59,7 @@ class DayMarkers:
                 self.logs.environment.listener.event(DayOpenedAgain(type=name, day=day))
 
     def read(self) -> None:
-        """List the markers, and remove those of days that are not complete: a process died, or put one too late."""
+        """List the markers, and remove those of days that are not complete: left by a process that died or was late."""
         with self._reporting():
             entries = self.logs.storage.list(self.logs.places.markers)
             paths = [entry.path.removesuffix(".json").split("/") for entry in entries]
@@ -81,7 +81,7 @@ class DayMarkers:
             try:
                 self.logs.storage.delete(path)
             except PenstockError as error:
-                # Where no marker could be put, none has to go; but another process may have put one.
+                # Where no marker could be written, there is none to remove, unless another process wrote one.
                 if is_marked or self._exists(path):
                     raise
                 self._report(error)
@@ -91,7 +91,7 @@ class DayMarkers:
         try:
             return self.logs.storage.exists(path)
         except UserError:
-            # Another file is in the way: nothing can be below it.
+            # A plain file is in place of the folder: no marker can exist below it.
             return False
 
     def put(self, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:

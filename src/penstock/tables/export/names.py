@@ -1,4 +1,4 @@
-"""Where things lie below the root of an export, and the names that readers see (docs/protocol.md, "Layout")."""
+"""Folders and file names below the root of an export (docs/protocol.md, "Layout")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.tables.export.state import Day
 
 SUFFIX = ".parquet"
 CLAIMS = "_penstock/_claims"
-"""No job has such a name."""
+"""No job can have this name."""
 TypeDay = tuple[str, Day]
 
 _FINAL = re.compile(
@@ -36,15 +36,15 @@ class ExportPaths:
 
 
 def name_space(cluster: str, topic: str) -> str:
-    """How the names of files begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster."""
+    """The prefix of file names: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster."""
     space = f"{cluster}.{topic}." if cluster else f"{topic}."
-    # Readers pass over files whose names begin with these.
+    # Readers ignore files whose names begin with these.
     return f"~{space}" if space.startswith(("_", ".")) else space
 
 
 @dataclass(frozen=True, slots=True)
 class FinalName:
-    """What the name of a data file says."""
+    """The parts of the name of a data file."""
 
     space: str
     partition: int
@@ -53,7 +53,7 @@ class FinalName:
 
 
 def claim_of(space: str) -> str:
-    """The object by which a job reserves the names that begin so."""
+    """The object by which a job reserves a prefix of file names."""
     return f"{CLAIMS}/names/{space}"
 
 
@@ -73,12 +73,12 @@ def final_name(space: str, partition: int, incarnation: int, last_offset: int) -
 
 
 def output_name(kind: Literal["compacted", "replayed"], job: str, number: int, unique: str) -> str:
-    """The name of a file that no slice wrote, of a hex id that is not used twice; `number` is for people."""
+    """The name of a file of a compaction or replay, from a unique hex id; `number` is for people."""
     return f"{kind}~{job}.{number}.{int(unique[:12], 16)}{SUFFIX}"
 
 
 def parse_final_name(path: str) -> FinalName | None:
-    """What the name says, whatever folder it lies in; None if it is no data file of a slice."""
+    """The parts of a file name, in any folder; None if it is not a data file of a slice."""
     last_part = path.rsplit("/", 1)[-1]
     match = _FINAL.fullmatch(last_part)
     if match is None or _OUTPUT.fullmatch(last_part):

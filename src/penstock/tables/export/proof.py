@@ -1,9 +1,8 @@
-"""What `verify` is given of an export: the rows of all types next to the positions of the job log.
+"""The input of `verify` for an export: the rows of all types and the positions of the job log.
 
 A type's log holds its rows up to its own position, which is lower than the job's while the type lags. The job log
-counts the records that were read and those that belong to no type; what became of the others is counted by the logs of
-their types. If a type is ahead of the job, because a batch is half landed or the job log was restored, nothing is
-proven.
+counts the records that were read and those that belong to no type; the logs of types count all others. If a type is
+ahead of the job, because a batch is half landed or the job log was restored, nothing is proven.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
 
 @dataclass(frozen=True, slots=True)
 class TypeFacts:
-    """What the log of a type says, as of the version that is loaded."""
+    """The facts of a type's log, as of the version that is loaded."""
 
     name: str
     facts: TableFacts
@@ -143,7 +142,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
 
 
 def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
-    """The offsets that the job log counts, whatever types made of their records."""
+    """The offsets that the job log counts, whatever became of their records in the types."""
 
     def read_only(totals: Totals) -> Totals:
         return Totals(read=totals.read, written=totals.read, holes=totals.holes, gap=totals.gap)
@@ -172,7 +171,7 @@ def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
 def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, unsure: DeletedDays) -> RowSource:
     """The rows of a type; a plain file that is not renamed yet is read under its staged name.
 
-    A compacted file that is gone may be of a deleted day, or may have been lost before it was renamed: `unsure`.
+    A missing compacted file may belong to a deleted day, or was lost before its rename: such rows count as `unsure`.
     """
     logs, name, log = table.logs, of_type.name, of_type.log
     # Listed after its log was read: a file that the log names is staged now, or has been renamed before.
@@ -203,14 +202,14 @@ def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ..
 
 
 def _job_faults(logs: ExportLogs) -> Iterator[str]:
-    """What is wrong with the job log: with the types that it names, and with what it says is left to them."""
+    """What is wrong with the types in the job log and with the records that it counts as deferred for them."""
     state = logs.cached_state()
     for name, reason in sorted(logs.unreadable.items()):
         yield f"type {name} cannot be read: {reason}"
     for name in logs.replaced_logs(state):
         yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
     if unnamed := sorted(state.types.keys() - logs.export.types.keys()):
-        yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not looked at"
+        yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not checked"
     for key, counted in sorted(state.partitions.items()):
         partition, deferred = state.partition_of(key), sum(lag.deferred for lag in counted.lags.values())
         if deferred != counted.totals.deferred:
@@ -238,26 +237,26 @@ def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
 
 
 def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
-    """Plain files that readers see and that the log of their type does not name: rows are there twice, or too many."""
+    """Plain files that readers see and no log names: their rows are duplicated or foreign."""
     logs, name = table.logs, of_type.name
-    left = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
-    left -= {file.path for file in of_type.log.active_files()}
-    if not left:
+    unnamed = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
+    unnamed -= {file.path for file in of_type.log.active_files()}
+    if not unnamed:
         return ()
-    # The job may have put them there since, or be about to delete them because it has compacted them.
+    # The job may have renamed them meanwhile, or be about to delete them after a compaction.
     for file in open_table(of_type.log.spec, of_type.log.job).active_files():
-        left.discard(file.path)
+        unnamed.discard(file.path)
         staged = table.finishing.source_of(name, file)
         if parse_compacted_name(staged) is not None:
             try:
-                left -= set(read_footer(logs.storage, staged).facts.get("inputs", ()))
+                unnamed -= set(read_footer(logs.storage, staged).facts.get("inputs", ()))
             except NotFoundError:
                 continue
-    return logs.storage.sizes(left)
+    return logs.storage.sizes(unnamed)
 
 
 def _rewrite(logs: ExportLogs) -> Rewrite:
-    """Writes records again, routed and filed as the job does now."""
+    """Writes records again, as the job does now."""
     takes = logs.type_logs()
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:

@@ -47,12 +47,12 @@ _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they 
 
 
 def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
-    """Restore the logs that are missing, or name what prevents it; `bounds` are of the topics as they are now."""
+    """Restore the missing logs, or report what prevents it; `bounds` are of the topics as they are now."""
     away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
     intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
-    doubts = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
+    problems = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     files = [entry for entry in visible_files(logs, "") if _is_named(entry.path)] if logs.is_plain else []
     files.sort(key=lambda entry: entry.path)
     with_files = {entry.path.split("/")[0] for entry in files}
@@ -61,18 +61,18 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
         with_files = {name for name in logs.export.types if any(e.path.endswith(SUFFIX) for e in storage.list(name))}
     if intact:
         restore = away if logs.is_plain else "restore its _delta_log"
-        doubts += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
+        problems += [f"type {name} has lost its log and others have not: {restore}" for name in with_files - intact]
     elif not files or not logs.is_plain:
-        doubts.append("there are neither positions nor data files of this job")
+        problems.append("there are neither positions nor data files of this job")
     restored = _Restored(logs)
-    if not intact and not doubts:
+    if not intact and not problems:
         with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
             footers = pool.map(lambda entry: _footer(logs, entry.path), files)
             for entry, footer in zip(files, footers, strict=True):
                 restored.take(entry.path, entry.size_bytes, footer)
-        doubts += restored.doubts()
-    if doubts:
-        return RebuildReport(tuple(sorted(doubts)))
+        problems += restored.problems()
+    if problems:
+        return RebuildReport(tuple(sorted(problems)))
     for name in restored.files:
         restored.create_log(name)
     types = {
@@ -88,7 +88,7 @@ def rebuild(logs: ExportLogs, bounds: Mapping[Partition, Bounds]) -> RebuildRepo
 class WrittenFile(
     msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
 ):
-    """A file of a slice or of a replay, by its footer; its rows may lie in a compacted file by now."""
+    """A file of a slice or of a replay, by its footer; its rows may be in a compacted file by now."""
 
     v: Literal[1]
     job: str
@@ -117,7 +117,7 @@ class WrittenFile(
 
 
 def _is_named(path: str) -> bool:
-    """Whether a file has a name and lies in a folder as Penstock gives them to plain files."""
+    """Whether folder and name of a file are those of a plain file of Penstock."""
     named = parse_final_name(path) is not None or output_owner(path) is not None
     return named and type_and_day(path) is not None
 
@@ -147,13 +147,13 @@ class _Restored:
         final, (name, day) = parse_final_name(path), type_and_day(path) or ("", "")
         spaces = {self.logs.space_of(topic) for topic in self.logs.job.log.topics}
         if final is not None and final.space not in spaces and footer.facts.get("job") != self.logs.job.name:
-            # Of another job whose claims were lost too.
+            # It belongs to another job whose claims were lost too.
             return
         originals = footer.replaced(path, size_bytes)
         try:
             written = [msgspec.convert(original, WrittenFile) for original in originals]
         except msgspec.ValidationError as error:
-            self.faults.append(f"{path}: its footer does not say which slice wrote it: {error}")
+            self.faults.append(f"{path}: its footer does not name the slice that wrote it: {error}")
             return
         if name not in self.logs.export.types:
             self.faults.append(f"{path}: the job file does not name the type {name}")
@@ -172,17 +172,17 @@ class _Restored:
         own = file.job == self.logs.job.name and file.path.startswith(f"{day_folder(file.type, file.day)}/")
         return own and (bool(file.run) or named == (self.logs.space_of(file.topic), file.number, file.last))
 
-    def doubts(self) -> list[str]:
-        """What is missing or too much, in all files."""
-        twice = [path for path, count in Counter(file.path for file in self.written).items() if count > 1]
-        faults = [*self.faults, *(f"{path}: its rows are also in a compacted file: move one away" for path in twice)]
+    def problems(self) -> list[str]:
+        """What is missing or duplicated, in all files."""
+        paths = [path for path, count in Counter(file.path for file in self.written).items() if count > 1]
+        faults = [*self.faults, *(f"{path}: its rows are also in a compacted file: move one away" for path in paths)]
         for name in self.files:
             for partition, files in self._by_partition(name).items():
-                faults += [f"{partition} {doubt}" for doubt in self._broken(name, files)]
+                faults += [f"{partition} {problem}" for problem in self._broken(name, files)]
         return faults
 
     def topics(self) -> dict[str, str]:
-        """The ids of topics as they were last."""
+        """The newest id of each topic."""
         finals = ((parse_final_name(file.path), file) for file in self.written)
         ordered = sorted((final.incarnation, file.topic, file.topic_id) for final, file in finals if final is not None)
         return {topic: topic_id for _, topic, topic_id in ordered}
@@ -196,7 +196,7 @@ class _Restored:
         return partitions
 
     def _broken(self, name: str, files: Sequence[WrittenFile]) -> Iterator[str]:
-        """What is missing or too much among the files of a type in a partition, which are in order."""
+        """What is missing or duplicated among the files of a type in a partition, which are in order."""
         batches: dict[str, list[WrittenFile]] = defaultdict(list)
         for file in files:
             if not file.run:
@@ -243,7 +243,7 @@ class _Restored:
             own, replayed = [file for file in files if not file.run], [file for file in files if file.run]
             start = own[0].start if own else min(file.offsets[0][0] for file in replayed)
             end, rows = max((file.place[1] for file in own), default=start), sum(file.rows for file in own)
-            # The type was beyond bad records that were replayed later.
+            # The position of the type is beyond bad records that were replayed later.
             position = max([end, *(file.offsets[-1][1] for file in replayed)])
             numbers = Numbers(latest={FILES_END: end} if own else {})
             piece = Slice(partition, start, position, start)
@@ -292,7 +292,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
             if end < position
         ]
         totals = type_totals(logs, partition)
-        # Bad records of before are not in the new quarantine: of the sum over all logs, they count as filtered.
+        # Former bad records are not in the new quarantine: in the sum over all logs, they count as filtered.
         former = totals.quarantined - totals.replayed
         counts = {"restored": totals.accounted, "quarantined": -former, "filtered": former}
         extra |= {field_key(job, partition, what): number for what, number in counts.items()}

@@ -42,18 +42,18 @@ ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
 INFER = "infer"
 NAME_CHARACTERS_MAX = 180
-"""Of cluster and topic together: a file name has 255 bytes, of which partition, offset and our own marks need some."""
+"""Of cluster and topic together: a file name has 255 bytes, of which partition, offset and marks need some."""
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
 TYPES_NAMED_MAX = 5
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FOLDER_HINT = "letters, digits, . _ - up to 100, beginning with a letter or digit, without .."
 _MARKER = re.compile(r"0|-?[1-9][0-9]{0,9}")
 _ROUTES_OF = {"field": "json", "envelope": "garmadon"}
-"""The decoder that a way to route needs."""
+"""The decoder that a kind of route needs."""
 
 
 def _route_value(value: object) -> str:
-    """A text, or a whole number as its digits: other numbers have more than one way to be written."""
+    """A text, or a whole number as its digits: other numbers can be written in several ways."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, bool | float):
@@ -76,13 +76,13 @@ def _event_time(value: object, at: KeyPath, reader: SpecReader) -> object:
     if expression is not LOST:
         expression = read_expression(value, at, reader)
     if isinstance(expression, Constant):
-        return reader.lost(at, "a constant is no time of a record", "name a field, or kafka.timestamp")
+        return reader.lost(at, "a constant is not the time of a record", "name a field, or kafka.timestamp")
     if isinstance(expression, KafkaField) and expression.name != "timestamp":
-        return reader.lost(at, f"kafka.{expression.name} is no time", "did you mean kafka.timestamp?")
+        return reader.lost(at, f"kafka.{expression.name} is not a time", "did you mean kafka.timestamp?")
     return expression
 
 
-_CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot stand in a file name", "letters, digits, _ - up to 64")
+_CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot be part of a file name", "letters, digits, _ - up to 64")
 EventTime: TypeAlias = Annotated[Expression, Read(_event_time), Otherwise(None)]
 Percent: TypeAlias = Annotated[
     float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
@@ -91,16 +91,16 @@ Percent: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a type with a rhythm of its own writes its files; whatever comes first."""
+    """When a type writes its files, whichever limit is reached first."""
 
     events: Positive | None = None
     seconds: Annotated[Duration, Key("every")] = 1_800.0
-    """A safeguard also where only `events` is stated: records of a rare type wait in Kafka, which forgets them."""
+    """A safeguard also where only `events` is stated: retention may delete waiting records of a rare type."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeSpec:
-    """One event type: which route values mean it, what its rows look like, and when they are due."""
+    """One event type: its route values, its columns, and when its files are due."""
 
     name: str
     """Its folder below the root."""
@@ -111,7 +111,7 @@ class TypeSpec:
     message: Message | None = None
     """Of `protobuf` and `garmadon`."""
     rotation: Annotated[Rotation | None, Part.SECTION] = None
-    """None: it goes with the job's own flush."""
+    """None: it is written with every batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class ExportSpec(TableSpec):
     compression: Compression = "snappy"
     alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
-    """Of types that state none of their own; completed types have theirs."""
+    """The default of types; `complete` copies it into them."""
 
 
 # keys that belong together
@@ -203,7 +203,7 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
 
 
 def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> dict[str, Expression]:
-    """The computed columns, with those added that say where a row came from."""
+    """The computed columns and the place columns."""
     stated = stated_columns(reader)
     schemas = {name: spec.schema for name, spec in types.items() if spec.schema is not None}
     reader.findings += _merged({name: column_findings(stated, schema) for name, schema in schemas.items()})
@@ -212,19 +212,15 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Sp
         message: KeyPath | None = ("types", name, "message") if types[name].message is not None else None
         names += [(message or ("types", name, "schema", field), field) for field in schema.names]
     added = add_place(job, reader, stated, names)
-    for name, expression in added.items():
-        if isinstance(expression, KafkaField) and reader.has("place", expression.name):
-            names.append((("place", expression.name), name))
     for at, name in names:
-        on_key = at[0] != "place" and at[-1] != "message"
         if name.casefold() == DAY_FOLDER:
-            message_text = f"{name} is what readers call the folders day=...: they would see one of both"
-            reader.note(at, message_text, "give it another name", on_key=on_key)
+            message_text = f"{name} is also the column that readers take from the folders day=..."
+            reader.note(at, message_text, "give it another name", on_key=at[-1] != "message")
     return {**readable(stated), **added}
 
 
 def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
-    """What is wrong for several types, said once."""
+    """The findings of all types, each once with the types that it concerns."""
     types_of: dict[Finding, list[str]] = {}
     for name, findings in by_type.items():
         for finding in findings:
@@ -258,7 +254,7 @@ def _with_event_times(
             if at != own and job.table.event_time is not None:
                 spec = replace(spec, event_time=job.table.event_time)
             if job.decode.format == "raw" and spec.event_time != KafkaField("timestamp"):
-                reader.note(at, "decode raw knows no other time than Kafka's", "write kafka.timestamp")
+                reader.note(at, "decode raw has no other time than Kafka's", "write kafka.timestamp")
             elif spec.schema is not None:
                 findings[name] = list(_time_findings(spec.event_time, spec.schema, at))
         dated[name] = spec
@@ -313,7 +309,7 @@ def _check_route(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
 
 
 def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: SpecReader) -> TypeSpec:
-    """The type with its route values, those stated or its name, none of which means another type."""
+    """The type with its route values, stated ones or its name; none may mean another type."""
     at: KeyPath = ("types", spec.name, "values")
     if reader.misstates(*at):
         return spec
@@ -328,6 +324,6 @@ def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, read
             reader.note(place, f"{shown(value)} means type {other} already", on_key=by_name)
         is_marker = _MARKER.fullmatch(value) is not None and MARKER_MIN <= int(value) <= MARKER_MAX
         if by_marker and not is_marker:
-            message = f"{shown(value)} is no type marker: an envelope holds a number of 32 bits"
+            message = f"invalid type marker {shown(value)}: an envelope holds a number of 32 bits"
             reader.note(place, message, "as in values: [1000]", on_key=by_name)
     return replace(spec, values=values)

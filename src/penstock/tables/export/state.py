@@ -1,7 +1,7 @@
 """The state of an export in its logs: positions, types that lag, event times and days, and how slices change it. Pure.
 
 A type that does not lag in a partition is complete up to the partition's position, also if its own log ends lower: so
-idle types need no commits. A type lags while records are left to it, because its rotation is not due or it failed.
+idle types need no commits. A type lags while records are deferred for it, because its rotation is not due or it failed.
 The log of a type keeps every day that has rows, with the watermark at which rows came after the day was complete, or 0.
 """
 
@@ -22,7 +22,7 @@ MILLIS_PER_DAY = 86_400 * MILLIS_PER_SECOND
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
 UNKNOWN_TOPIC = "?"
-"""Stands for a topic that was recreated since."""
+"""The name of a topic that was recreated since."""
 Day = str
 """`YYYY-MM-DD`, in UTC."""
 Days = Mapping[Day, int]
@@ -35,18 +35,18 @@ class Lag:
 
     position: int
     deferred: int = 0
-    """How many records are left to it."""
+    """How many records it has still to read."""
     since_ms: int = 0
-    """When the first of them was left."""
+    """When the first of them was deferred."""
     gap: int = 0
-    """Offsets that the log had lost: some of `deferred` may never come."""
+    """Offsets that the log had lost: some of `deferred` may be among them."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to, while it lags."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPartition:
-    """What the job log holds of one partition. `position` is where every type is that does not lag."""
+    """One partition in the job log; `position` is that of every type that does not lag."""
 
     position: int | None = None
     origin: int | None = None
@@ -78,7 +78,7 @@ class ExportState:
     version: int = -1
     partitions: Mapping[PartitionId, JobPartition] = field(default_factory=dict)
     fingerprints: Mapping[str, int] = field(default_factory=dict)
-    """Per topic that of the id which it has now."""
+    """Of the current id of each topic."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
     """How often each topic was created."""
     types: Mapping[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class ExportState:
         return self.partitions.get((partition.topic_id, partition.number), JobPartition())
 
     def partition_of(self, key: PartitionId) -> Partition:
-        """With the name of its topic, if it is a topic as it is now."""
+        """The partition with the name of its topic; `UNKNOWN_TOPIC` if the topic was recreated since."""
         names = (topic for topic, number in self.fingerprints.items() if number == topic_fingerprint(key[0]))
         return Partition(next(names, UNKNOWN_TOPIC), *key)
 
@@ -109,7 +109,7 @@ class ExportState:
         return _least(marks if now_ms is None or not marks else [*marks, now_ms])
 
     def present_watermark(self) -> int | None:
-        """Where a partition enters that is created later: it reopens nothing that was complete before."""
+        """The watermark of a partition that is created later: it reopens no complete day."""
         return _least([partition.watermark_ms for _, partition in self.current()])
 
 
@@ -119,7 +119,7 @@ def _least(marks: Sequence[int | None]) -> int | None:
     return min(numbers, default=None) if len(numbers) == len(marks) else None
 
 
-# how the job log keeps it
+# keys in the job log
 
 
 def type_key(job: str, name: str) -> str:
@@ -127,7 +127,7 @@ def type_key(job: str, name: str) -> str:
 
 
 def routing_key(job: str) -> str:
-    """The fingerprint of what decides which type a record is of."""
+    """The key of the fingerprint of the routing."""
     return f"{job}#routing"
 
 
@@ -136,7 +136,7 @@ def incarnation_key(job: str, topic: str) -> str:
 
 
 def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
-    """A watermark that is not known yet was never known in this partition."""
+    """The numbers of lags; a watermark that is None was never known in this partition, so none has to be cleared."""
     return {
         field_key(job, partition, f"lag/{name}/{what}"): number
         for name, lag in lags.items()
@@ -167,9 +167,9 @@ def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportSta
 def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
     by_type: dict[str, dict[str, int]] = {}
     for name, number in numbers.items():
-        kind, _, rest = name.partition("/")
+        kind, _, path = name.partition("/")
         if kind == "lag":
-            type_name, _, what = rest.rpartition("/")
+            type_name, _, what = path.rpartition("/")
             by_type.setdefault(type_name, {})[what] = number
     lags = {name: Lag(**of_type) for name, of_type in by_type.items()}
     return JobPartition(
@@ -182,13 +182,13 @@ def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
     )
 
 
-# how slices change it
+# changes by slices
 
 
-def deferred_lags(before: JobPartition, left: Mapping[str, Share], now_ms: int) -> dict[str, Lag]:
-    """The types that lag after a slice of the partition itself left records of them."""
+def deferred_lags(before: JobPartition, shares: Mapping[str, Share], now_ms: int) -> dict[str, Lag]:
+    """The lags of types after a slice of the partition deferred these shares."""
     lags = {}
-    for name, share in left.items():
+    for name, share in shares.items():
         new = Lag(share.first or 0, since_ms=now_ms, watermark_ms=before.watermark_ms)
         lag = before.lags.get(name, new)
         lags[name] = replace(lag, deferred=lag.deferred + share.counts.read)
@@ -196,20 +196,20 @@ def deferred_lags(before: JobPartition, left: Mapping[str, Share], now_ms: int) 
 
 
 def caught_up(before: JobPartition, piece: Slice, counts: Mapping[str, int]) -> tuple[dict[str, Lag], Totals]:
-    """The lags of types after a catch-up that read so many records of each, and what it adds to the totals.
+    """The lags of types after a catch-up that read `counts` records of each, and the change of the totals.
 
-    At the partition's position none is left: what the slice did not find has vanished from the log.
+    At the partition's position, deferred records that the slice did not find have vanished from the log.
     """
     lags: dict[str, Lag] = {}
     totals = Totals()
     for name, count in counts.items():
         lag = before.lags[name]
-        left = lag.deferred - count
-        vanished = left if piece.end >= (before.position or 0) else 0
-        left -= vanished
+        deferred = lag.deferred - count
+        vanished = deferred if piece.end >= (before.position or 0) else 0
+        deferred -= vanished
         totals += Totals(deferred=-count - vanished, vanished=vanished)
         gap = lag.gap + max(0, min(piece.read_from, piece.end) - lag.position)
-        lags[name] = replace(lag, position=piece.end, deferred=left, gap=gap if left else 0)
+        lags[name] = replace(lag, position=piece.end, deferred=deferred, gap=gap if deferred else 0)
     return lags, totals
 
 

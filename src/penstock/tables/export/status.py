@@ -36,7 +36,7 @@ from penstock.tables.single.facts import facts_status, read_facts
 
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
 Pending = Counter[tuple[str, Day]]
-"""How many files of a type and day are not in their place."""
+"""How many files of a type and day are not renamed yet."""
 
 
 class TypeAlert(StrEnum):
@@ -44,7 +44,7 @@ class TypeAlert(StrEnum):
 
 
 def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-    """Ask the logs of the export and Kafka for the status of the job."""
+    """The status of the job from the logs of the export and from Kafka."""
     table = ExportTable(ExportLogs(job, Environment(now=now)))
     state = table.logs.state()
     if state.version < 0:
@@ -83,7 +83,7 @@ def _pending_files(table: ExportTable) -> Pending:
 
 
 def _type_alerts(table: ExportTable, state: ExportState, types: Sequence[Mapping[str, Any]]) -> Iterator[Alert]:
-    """The types that a person has to help; one that only waits for its rotation is well."""
+    """The types that need a person; a type that only waits for its rotation does not."""
     for values in types:
         name, spec = values["type"], table.logs.export.types.get(values["type"])
         rotation, now = None if spec is None else spec.rotation, table.environment.now()
@@ -102,7 +102,7 @@ def _type_alerts(table: ExportTable, state: ExportState, types: Sequence[Mapping
 def _type_values(
     table: ExportTable, state: ExportState, name: str, gap_records: int, pending: Pending
 ) -> dict[str, Any]:
-    """One type; `gap_records` is of the partition where it is furthest back."""
+    """One type; `gap_records` is of the partition where its lag is largest."""
     log, days = table.logs.refreshed(name), table.logs.days_of(name)
     files = () if log is None else log.active_files()
     complete = [day for day in days if table.markers.is_complete(name, day)]

@@ -4,9 +4,9 @@ Of plain files those of complete days are merged, across Kafka partitions. The l
 small files for one of a merged file, which is staged. Finishing it deletes the small files, which the footer of the
 merged one names, and gives it its final name.
 
-Vacuum deletes what lies in the folders of the logs and no commit can name any more (RULES C7). The proof is in the
-name: a slice's start below the position of its type, a version that the type's log has passed, a replay run that is
-over. Names that are not ours stay (docs/protocol.md, "Compaction and vacuum").
+Vacuum deletes files that no commit can name any more (RULES C7). The file name proves it: a slice's start
+below the position of its type, a version that the type's log has passed, a replay run that is over. Foreign names stay
+(docs/protocol.md, "Compaction and vacuum").
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
 from penstock.tables.export.names import output_name
 
 FILES_PER_OUTPUT_MAX = 1000
-"""Files whose footers an output carries: they make its own footer longer."""
+"""The footer of an output contains the footers of its inputs: this bounds its length."""
 
 
 def compact(
@@ -68,7 +68,7 @@ def compact(
 ) -> CompactReport:
     """Merge files below `target_bytes`; of plain ones those of complete days, with `all_days` of all but the newest.
 
-    A type that cannot be compacted does not keep the others from it: it is named in the report.
+    A type that cannot be compacted does not block the others: the report names it.
     """
     failed = table.finish_renames()
     report = CompactReport()
@@ -111,7 +111,7 @@ def _groups(
         days.setdefault(_day(file), []).append(file)
     table.logs.state()
     now = table.environment.now()
-    # Where a rename is a copy, one that another process began may end after the file was deleted, and bring it back.
+    # Where a rename is a copy, a copy that another process began may finish after the deletion and restore the file.
     age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
     for day in sorted(days):
         if not (all_days and day != max(days)) and not table.markers.is_complete(name, day):
@@ -146,7 +146,7 @@ def _merge(
 
 
 def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:
-    """What the footer of a merged file says: the files that it replaces, and the originals of their rows."""
+    """The footer of a merged file: the files that it replaces, and the originals of their rows."""
     originals = [
         original
         for file, footer in zip(files, footers, strict=True)
@@ -171,7 +171,7 @@ def listings(table: ExportTable) -> Listings:
 def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     """Delete the dead files of an export and of its quarantine; the job may run meanwhile.
 
-    A type that cannot be looked at does not keep the others from it: it is named in the report.
+    A type that cannot be read does not block the others: the report names it.
     """
     logs, environment = table.logs, table.environment
     logs.job_log.refresh()

@@ -57,7 +57,7 @@ from penstock.tables.export.state import ExportState
 from penstock.tables.kind import SchemaChanged
 
 RunShares = Mapping[Partition, Mapping[str, Share]]
-"""What a run staged of every type."""
+"""The shares that a run staged, by partition and type."""
 RunJob = Callable[[Batch, Mapping[PartitionKey, RoutedSlice], int, Records], Shares | None]
 
 _NO_END = 2**63 - 1
@@ -78,7 +78,7 @@ class ExportWriter:
         """Run the batch's Spark job, unless a type first had to get its columns: the batch is planned again."""
         started_at = self.table.environment.now()
         main, roles = not isinstance(batch, CatchUpBatch), self.table.roles(batch)
-        # As large as the parts that the tasks make of them: to put batches together is to copy them.
+        # As large as the parts of the tasks: concatenating batches would copy them.
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
         pieces = records.source(batch.slices).pieces
         slices = {_key(piece): _routed(piece, roles[piece.partition], main, pieces) for piece in batch.slices}
@@ -108,7 +108,7 @@ class ExportWriter:
         return True
 
     def _added_columns(self, flow: FanoutFlow, gathered: Gathered) -> bool:
-        """Fix the columns of types that were met for the first time, and add those that records brought."""
+        """Create the columns of types with their first records, and add columns that records brought."""
         added = False
         for name, spec in flow.types.items():
             fields = gathered.new_fields(name)
@@ -133,7 +133,7 @@ class ExportWriter:
 def fanout_flow(
     logs: ExportLogs, batch_id: str, slices: Mapping[PartitionKey, RoutedSlice], quarantine_url: str
 ) -> FanoutFlow:
-    """What the tasks of a batch must know."""
+    """The flow that the tasks of a batch run."""
     job, environment = logs.job, logs.environment
     return FanoutFlow(
         job=job.name,
@@ -160,7 +160,7 @@ def fanout_flow(
 
 
 def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
-    # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
+    # The descriptor states the fields of a message; a JSON record may have fields for every column of the log.
     decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" else spec.schema
     return TypeFlow(
         name=spec.name,
@@ -201,7 +201,7 @@ class ExportRuns:
         return (last,) if last > removed else ()
 
     def find(self, number: int) -> ReplayRun | None:
-        """What the types landed of a run, after which none lands more of it."""
+        """The offsets of a run that types landed; types are fenced first, so none lands more of it."""
         offsets: dict[Partition, Ranges] = {}
         for log in self.logs.type_logs().values():
             log.swap(lambda log=log: _fence(log, number))  # type: ignore[misc]
@@ -263,10 +263,10 @@ class ExportTarget(Target[RunShares]):
 
     def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
         partition, names = piece.partition, self._logs.export.types
-        left = {name: left_to_log(state, partition, name) for name in names}
+        unread = {name: unread_offsets(state, partition, name) for name in names}
         takes = {name: piece.start for name in names if name not in self._logs.unreadable}
         after = self._logs.files_ends(takes, partition)
-        return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after)
+        return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=unread, after=after)
 
     def _refuse_failed(self, shares: Shares) -> None:
         """A type that cannot be written stops the replay before anything of the run is committed."""
@@ -324,13 +324,13 @@ class ExportTarget(Target[RunShares]):
 
 
 def _has_run(log: DeltaLog, run: ReplayRun) -> bool:
-    """Whether a log has this very run: the answer to a commit may have been lost."""
+    """Whether a log has this run: the response to a commit may have been lost."""
     landed = TableRuns(log).find(run.number)
     return landed is not None and landed.batch_id == run.batch_id
 
 
 def _pass(log: DeltaLog, run: ReplayRun) -> None:
-    """Move a type up to the end of replayed rows, which it has passed by the job log: none is read from the log again.
+    """Move the position of a type beyond replayed rows; by the job log it has passed them, so it skips no record.
 
     So a job log that is restored from the logs of types does not go back behind them.
     """
@@ -343,9 +343,9 @@ def _pass(log: DeltaLog, run: ReplayRun) -> None:
     log.commit(Proposal(log.job, new_batch_id(), tuple(parts)))
 
 
-def left_to_log(state: ExportState, partition: Partition, name: str) -> Ranges:
-    """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
+def unread_offsets(state: ExportState, partition: Partition, name: str) -> Ranges:
+    """Offsets of a partition that a type has yet to read from the log: their quarantined records are not replayed.
 
-    A type that lags may be yet to read them. So may all types if the job log was restored and starts over.
+    A lagging type has some. So have all types if the job log was restored and starts over.
     """
     return ((state.of(partition).position_of(name) or 0, _NO_END),)

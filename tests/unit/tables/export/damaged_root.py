@@ -36,7 +36,7 @@ Row = dict[str, Any]
 Rows = list[Row]
 BAD = b"bad"
 TRIMMED = 12
-"""Where the log begins after retention took records."""
+"""Where the log begins after retention deleted records."""
 COMPACT_BYTES = 1 << 20
 
 
@@ -114,18 +114,18 @@ class Lake:
         lagging: Collection[str] = (),
         table: Export | None = None,
     ) -> None:
-        """Commit the next slice, up to the log's end; types that lag leave their records for later."""
-        here = (table or self.root.table).logs.state().of(partition)
-        start, end = here.position or 0, self.log.bounds([partition])[partition].end if end is None else end
-        behind = {*here.lags, *lagging}
+        """Commit the next slice, up to the log's end; records of lagging types are deferred."""
+        counted = (table or self.root.table).logs.state().of(partition)
+        start, end = counted.position or 0, self.log.bounds([partition])[partition].end if end is None else end
+        behind = {*counted.lags, *lagging}
         takes = {name: start for name in self.root.job.table.types if name not in behind}
         self._land(Slice(partition, start, end, start), takes, True, table)
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None, table: Export | None = None) -> None:
-        """Commit what a type that lags has left."""
-        here = (table or self.root.table).logs.state().of(partition)
-        lag = here.lags[name]
-        end = here.position or 0 if end is None else end
+        """Commit what a lagging type lacks."""
+        counted = (table or self.root.table).logs.state().of(partition)
+        lag = counted.lags[name]
+        end = counted.position or 0 if end is None else end
         read_from = max(lag.position, self.log.bounds([partition])[partition].first)
         self._land(Slice(partition, lag.position, end, read_from), {name: lag.position}, False, table)
 
@@ -138,8 +138,8 @@ class Lake:
         flow = fanout_flow(logs, new_batch_id(), slices, str(self.quarantine))
         shares: dict[str, Share] = {}
         for report in fanout_stage(flow)(self.log.records(partition, piece.read_from, piece.end)):
-            for found in decode_report(report.column(0)[0].as_py()).shares.values():
-                shares |= {name: shares.get(name, Share()) + share for name, share in found.items()}
+            for of_partition in decode_report(report.column(0)[0].as_py()).shares.values():
+                shares |= {name: shares.get(name, Share()) + share for name, share in of_partition.items()}
         outcome = self.root.land(piece, shares, takes, main=main, table=table)
         assert not outcome.refused, outcome.refused
 
@@ -160,8 +160,8 @@ class Lake:
     def prove(self) -> dict[str, Check]:
         """Everything there is must be proven; returns the checks by name."""
         for report in (self.verify(deep=False), self.verify(values=True)):
-            left = [(check.name, check.detail, check.unproven) for check in report.checks if not check.ok]
-            assert left == []
+            failed = [(check.name, check.detail, check.unproven) for check in report.checks if not check.ok]
+            assert failed == []
         return {check.name: check for check in report.checks}
 
     # what is there
@@ -230,7 +230,7 @@ def _written(folder: Path, kind: Kind) -> Lake:
 
 
 def rewritten(path: Path, change: Callable[[Rows], Rows]) -> None:
-    """Write a file again in place with other rows, with what it said of itself."""
+    """Write a file again in place with other rows, under the same footer."""
     table = pq.ParquetFile(path).read()
     facts = {key: value for key, value in (pq.read_metadata(path).metadata or {}).items() if key == b"penstock"}
     schema = table.schema.with_metadata(facts)
@@ -250,8 +250,8 @@ def add_file(log: Path, base: Path, file: Path, like: Path) -> None:
     """A foreign commit adds a file with the partition values of another one."""
     table = DeltaTable(str(log))
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    [known] = [action for action in actions if action["path"] == str(like.relative_to(base))]
-    values = {column: str(known[f"partition.{column}"]) for column in table.metadata().partition_columns}
+    [entry] = [action for action in actions if action["path"] == str(like.relative_to(base))]
+    values = {column: str(entry[f"partition.{column}"]) for column in table.metadata().partition_columns}
     rows = pq.read_metadata(file).num_rows
     stats = json.dumps({"numRecords": rows})
     action = AddAction(str(file.relative_to(base)), file.stat().st_size, values, 0, True, stats)

@@ -57,5 +57,5 @@ def compacted(
     effort: CompactionLimits = EVERYTHING,
 ) -> CompactReport:
     """A compaction with the size of the job file."""
-    wanted = target_bytes or table.job.flush.min_bytes_per_file
-    return compact(table, wanted, all_days=all_days, progress=None, effort=effort)
+    file_bytes = target_bytes or table.job.flush.min_bytes_per_file
+    return compact(table, file_bytes, all_days=all_days, progress=None, effort=effort)

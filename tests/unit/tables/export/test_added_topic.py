@@ -1,4 +1,4 @@
-"""Topics and clusters that are added to an export later: the files that are there stay its own."""
+"""Topics and clusters that are added to an export later: existing files still belong to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read again for types that lag: around which gap, and when."""
+"""Plans of catch-ups: which offsets lagging types read again, gaps, and when."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def at(position: int, **lags: Lag) -> JobPartition:
 
 
 def planned(
-    here: JobPartition, bounds: Bounds = WHOLE, records_max: int = 1_000_000, resting: str = ""
+    partition: JobPartition, bounds: Bounds = WHOLE, records_max: int = 1_000_000, paused: str = ""
 ) -> tuple[int, int, int, Mapping[str, int]] | None:
     """Start, first offset read and end of the slice, with the types that take part."""
-    state = ExportState(1, {(EVENTS.topic_id, EVENTS.number): here})
-    plan = next_catch_up(state, {EVENTS: bounds}, lambda name, _: name not in resting, records_max)
+    state = ExportState(1, {(EVENTS.topic_id, EVENTS.number): partition})
+    plan = next_catch_up(state, {EVENTS: bounds}, lambda name, _: name not in paused, records_max)
     if plan is None:
         return None
     [piece] = plan.slices
@@ -47,36 +47,36 @@ def test_a_type_beyond_the_end_of_a_bounded_slice_takes_no_part() -> None:
 
 
 def test_a_type_that_failed_lately_is_not_tried_yet() -> None:
-    here = at(20, A=waiting(4), B=waiting(9))
-    assert planned(here, resting="A") == (9, 9, 20, {"B": 9})
-    assert planned(here, resting="AB") is None
+    partition = at(20, A=waiting(4), B=waiting(9))
+    assert planned(partition, paused="A") == (9, 9, 20, {"B": 9})
+    assert planned(partition, paused="AB") is None
 
 
 # gaps
 
 
 def test_a_gap_is_counted_once_regardless_of_the_number_of_slices() -> None:
-    """B left 1, 3, 5 and 7; the log begins at 4 by now, and a slice takes two offsets."""
-    here = at(8, B=waiting(1, deferred=4))
+    """B lacks 1, 3, 5 and 7; the log begins at 4 now, and a slice takes two offsets."""
+    partition = at(8, B=waiting(1, deferred=4))
     vanished = 0
     for expected, count in (((1, 4, 6, {"B": 1}), 1), ((6, 6, 8, {"B": 6}), 1)):
-        assert planned(here, Bounds(4, 8), records_max=2) == expected
+        assert planned(partition, Bounds(4, 8), records_max=2) == expected
         start, read_from, end, _ = expected
-        check_residue(Slice(EVENTS, start, end, read_from), here, {"B": count}, may_vanish=False)
-        lags, more = caught_up(here, Slice(EVENTS, start, end, read_from), {"B": count})
-        here = replace(here, lags={name: lag for name, lag in lags.items() if lag.deferred})
+        check_residue(Slice(EVENTS, start, end, read_from), partition, {"B": count}, may_vanish=False)
+        lags, more = caught_up(partition, Slice(EVENTS, start, end, read_from), {"B": count})
+        partition = replace(partition, lags={name: lag for name, lag in lags.items() if lag.deferred})
         vanished += more.vanished
-    assert (here.lags, vanished) == ({}, 2)
+    assert (partition.lags, vanished) == ({}, 2)
 
 
-def test_a_gap_of_one_type_excuses_no_other() -> None:
-    """A lost records and B did not: that B found too few is a fault all the same."""
-    here = at(8, A=waiting(1, deferred=3), B=waiting(5, deferred=2))
+def test_a_gap_of_one_type_does_not_excuse_missing_records_of_another() -> None:
+    """A lost records and B did not: if B finds too few, that is still an error."""
+    partition = at(8, A=waiting(1, deferred=3), B=waiting(5, deferred=2))
     piece = Slice(EVENTS, 1, 8, 4)
-    check_residue(piece, here, {"A": 1, "B": 2}, may_vanish=False)
-    check_residue(piece, here, {"A": 1, "B": 1}, may_vanish=True)
+    check_residue(piece, partition, {"A": 1, "B": 2}, may_vanish=False)
+    check_residue(piece, partition, {"A": 1, "B": 1}, may_vanish=True)
     with pytest.raises(InvariantError) as caught:
-        check_residue(piece, here, {"A": 1, "B": 1}, may_vanish=False)
+        check_residue(piece, partition, {"A": 1, "B": 1}, may_vanish=False)
     assert caught.value.hint
 
 
@@ -89,7 +89,7 @@ def test_a_rotation_by_count_alone_is_due_after_half_an_hour_too() -> None:
     assert is_rotation_due(Rotation(events=100), lag, now=1.0 + 1_800.0)
 
 
-def test_a_rotation_is_due_once_enough_waits() -> None:
+def test_a_rotation_is_due_once_enough_records_wait() -> None:
     assert not is_rotation_due(Rotation(events=100), waiting(1, deferred=99), now=1.0)
     assert is_rotation_due(Rotation(events=100), waiting(1, deferred=100), now=1.0)
     assert is_rotation_due(None, waiting(1), now=1.0), "a type without a rotation waits only while it fails"

@@ -104,11 +104,11 @@ def test_rows_keep_the_order_of_partition_and_offset(tmp_path: Path) -> None:
 
 def test_a_second_compaction_finds_nothing_to_do(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    known = root.state
+    state = root.state
     compacted(root.table)
     files = root.files()
     assert compacted(root.open()).files_removed == 0
-    assert (root.files(), root.state) == (files, known), "positions and totals are what they were"
+    assert (root.files(), root.state) == (files, state), "positions and totals are what they were"
 
 
 def test_open_days_are_not_compacted_unless_requested(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_outputs_have_about_the_target_size(tmp_path: Path) -> None:
     assert rows_in(root.lake) == root.expected
 
 
-def test_files_that_are_large_enough_stay(tmp_path: Path) -> None:
+def test_files_of_the_target_size_are_not_compacted(tmp_path: Path) -> None:
     root = filled(tmp_path)
     assert compacted(root.table, 1).files_removed == 0
 
@@ -146,18 +146,18 @@ def test_files_of_other_jobs_in_the_same_root_are_never_touched(tmp_path: Path) 
     compacted(theirs.table)
     theirs_compacted = [path for path in theirs.files() if "compacted~other." in path]
     compacted(ours.table)
-    left = ours.files()
-    assert [path for path in left if "compacted~other." in path] == theirs_compacted
-    assert [path for path in left if "/east." in path] == [path for path in kept if WEDNESDAY in path]
+    remaining = ours.files()
+    assert [path for path in remaining if "compacted~other." in path] == theirs_compacted
+    assert [path for path in remaining if "/east." in path] == [path for path in kept if WEDNESDAY in path]
     assert rows_in(ours.lake) == ours.expected + theirs.expected
 
 
 def test_a_foreign_parquet_file_in_the_folder_is_not_touched(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / "order" / f"day={MONDAY}" / "notes.parquet"
-    pq.write_table(pa.table({"note": ["mine"]}), foreign)
+    pq.write_table(pa.table({"note": ["foreign"]}), foreign)
     compacted(root.table)
-    assert pq.ParquetFile(foreign).read().to_pylist() == [{"note": "mine"}]
+    assert pq.ParquetFile(foreign).read().to_pylist() == [{"note": "foreign"}]
 
 
 def test_columns_that_came_later_are_null_in_older_rows(tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     footer = footer_of(path)
     assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
     assert {item["path"] for item in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
-    late = next(each for each in footer["replaces"] if each["path"].endswith("shop.0.39.parquet"))
+    late = next(original for original in footer["replaces"] if original["path"].endswith("shop.0.39.parquet"))
     report = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["types"])
     assert report == ("topicA", 0, [34, 40], [34, 40], 1, {"order": 1})
-    assert all(set(each) >= {"batch", "topic", "main", "rows"} for each in footer["replaces"])
+    assert all(set(original) >= {"batch", "topic", "main", "rows"} for original in footer["replaces"])
     assert rows_in(root.lake) == root.expected
 
 
@@ -298,7 +298,7 @@ def test_a_file_that_cannot_be_removed_holds_the_merged_one_back_until_it_can(tm
     assert rows_in(root.lake) == root.expected
 
 
-def test_nothing_is_removed_where_nothing_can_be_added(tmp_path: Path) -> None:
+def test_compaction_removes_no_file_if_it_cannot_add_one(tmp_path: Path) -> None:
     root = filled(tmp_path)
 
     def refuse(act: str, path: str) -> None:
@@ -354,7 +354,7 @@ def test_a_delta_type_whose_log_cannot_be_opened_does_not_block_the_others(tmp_p
 # stores on which a rename is a copy
 
 
-def test_where_a_rename_is_a_copy_young_files_wait(tmp_path: Path) -> None:
+def test_young_files_are_not_compacted_where_a_rename_is_a_copy(tmp_path: Path) -> None:
     """A copy that another process began may end after the file was deleted, and bring it back."""
     storage = CopyingStorage()
     root = filled(tmp_path, storage)
@@ -365,7 +365,7 @@ def test_where_a_rename_is_a_copy_young_files_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_a_process_that_slept_before_its_rename_brings_no_compacted_file_back(tmp_path: Path, copies: bool) -> None:
+def test_a_delayed_rename_never_restores_a_compacted_file(tmp_path: Path, copies: bool) -> None:
     storage = CopyingStorage() if copies else None
     root = filled(tmp_path, storage)
 

@@ -39,7 +39,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Lake]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A damage, and at which depth it must be seen."""
+    """A damage, and the depth of `verify` that must find it."""
 
     name: str
     damage: Damage
@@ -54,7 +54,7 @@ class Case:
 
 
 def in_file(change: Callable[[Rows], Rows]) -> Damage:
-    """The log is made to name the file as it is then, so that neither its size nor its rows tell."""
+    """The log is made to name the file as it is then, so that neither its size nor its rows differ."""
     return lambda lake: change_file(lake, "order", lake.files("order")[0], change)
 
 
@@ -64,13 +64,13 @@ def change_file(lake: Lake, name: str, file: Path, change: Callable[[Rows], Rows
 
 
 def swap_rows(rows: Rows) -> Rows:
-    """One lost, one doubled: as many as before."""
+    """One row lost, one duplicated: as many as before."""
     return [rows[0], rows[0], *rows[2:]]
 
 
 def exchange_values(rows: Rows) -> Rows:
-    one, other, *rest = rows
-    return [{**one, "id": other["id"]}, {**other, "id": one["id"]}, *rest]
+    one, other, *others = rows
+    return [{**one, "id": other["id"]}, {**other, "id": one["id"]}, *others]
 
 
 def moved_to_other_type(lake: Lake) -> None:
@@ -82,7 +82,7 @@ def moved_to_other_type(lake: Lake) -> None:
 
 
 def exchange_types(lake: Lake) -> None:
-    """An order stands among the clicks and a click among the orders."""
+    """An order is among the clicks and a click among the orders."""
     one, other = lake.files("order")[0], lake.files("click")[0]
     order, click = (pq.ParquetFile(path).read().to_pylist()[0] for path in (one, other))
     change_file(lake, "order", one, lambda rows: [click, *rows[1:]])
@@ -90,7 +90,7 @@ def exchange_types(lake: Lake) -> None:
 
 
 def exchange_days(lake: Lake) -> None:
-    """A row of Monday stands among those of Wednesday and the other way round."""
+    """A row of Monday is among those of Wednesday and the other way round."""
     day_of = {f"day={MONDAY}": [], f"day={WEDNESDAY}": []}  # type: dict[str, list[Path]]
     for path in lake.files("order"):
         day_of[path.parent.name].append(path)
@@ -117,7 +117,7 @@ def truncate_file(lake: Lake) -> None:
 
 
 def flip_a_byte(lake: Lake) -> None:
-    """In the data pages, where no footer tells of it."""
+    """In the data pages, where no footer shows it."""
     path = lake.files()[0]
     body = bytearray(path.read_bytes())
     column = pq.read_metadata(path).row_group(0).column(0)
@@ -312,7 +312,7 @@ def crossed(turn: int) -> list[object]:
     ]
 
 
-def seen(case: Case) -> Verdict:
+def expected_verdict(case: Case) -> Verdict:
     return Verdict.NOT_PROVEN if case.unplaced else Verdict.VIOLATED
 
 
@@ -321,7 +321,7 @@ def test_damage_is_found(lakes: dict[Kind, Lake], case: Case, kind: Kind, tmp_pa
     lake = lakes[kind].copied(tmp_path)
     case.damage(lake)
     report = lake.verify(values=True) if case.only_values else lake.verify(deep=False)
-    assert report.verdict is seen(case)
+    assert report.verdict is expected_verdict(case)
 
 
 @pytest.mark.parametrize(("case", "kind"), crossed(1))
@@ -332,4 +332,4 @@ def test_damage_is_found_or_not_proven_where_records_expired(
     case.damage(lake)
     assert lake.verify(values=True).verdict is not Verdict.PROVEN
     if not case.only_values:
-        assert lake.verify().verdict is seen(case)
+        assert lake.verify().verdict is expected_verdict(case)

@@ -1,4 +1,4 @@
-"""Is day D complete? What event times say of a day, and what late rows, idle partitions and types that lag do to it."""
+"""When a day is complete: event times, late rows, idle partitions and lagging types."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_a_day_ends_at_midnight_utc() -> None:
     assert end_ms(FIRST) == FIRST_ENDS == 20_514 * 24 * HOUR_MS
 
 
-def test_a_day_needs_a_watermark_so_far_past_its_end_or_its_last_late_row() -> None:
+def test_a_day_is_complete_some_time_after_its_end_or_its_last_late_row() -> None:
     assert needed_ms(FIRST, 0, MARGIN) == FIRST_ENDS + 2 * HOUR_MS
     assert needed_ms(FIRST, FIRST_ENDS + 5 * HOUR_MS, MARGIN) == FIRST_ENDS + 7 * HOUR_MS
 
 
-def test_the_days_of_a_type_come_back_from_its_log() -> None:
+def test_the_days_of_a_type_are_read_back_from_its_log() -> None:
     numbers = {day_key("shop", MONDAY): 0, day_key("shop", TUESDAY): 7, day_key("shop2", MONDAY): 9, "shop/t/0": 4}
     assert parse_days(numbers, "shop") == {MONDAY: 0, TUESDAY: 7}
 
@@ -61,7 +61,7 @@ def test_an_idle_partition_is_moved_as_well_to_where_a_day_with_late_rows_become
     assert last_boundary_ms(late + 9 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
 
 
-# the story of days in the logs
+# days in the logs
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_type_that_lags_keeps_its_day_open_until_it_has_caught_up(
     root: ExportRoot, complete: Callable[..., bool]
 ) -> None:
     root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)}, watermark=MONDAY)
-    root.write(ZERO, 10, 20, {("order", WEDNESDAY): [10]}, left={"click": range(11, 20)}, watermark=WEDNESDAY)
+    root.write(ZERO, 10, 20, {("order", WEDNESDAY): [10]}, deferred={"click": range(11, 20)}, watermark=WEDNESDAY)
     assert (complete("order"), complete("click")) == (True, False)
     root.catch_up(ZERO, {"click": 11}, 20, {("click", MONDAY): range(11, 20)})
     assert complete("click"), "it is where the others are"
@@ -155,11 +155,11 @@ def test_an_event_time_of_the_future_counts_as_now(tmp_path: Path) -> None:
 
 
 def test_a_day_is_reported_complete_once_and_opened_again_once(tmp_path: Path) -> None:
-    heard = Recorder()
-    root = ExportRoot(job_file(tmp_path), Environment(listener=heard, sleep=lambda _: None))
+    recorder = Recorder()
+    root = ExportRoot(job_file(tmp_path), Environment(listener=recorder, sleep=lambda _: None))
     root.start(ZERO)
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)}, watermark=WEDNESDAY)
     root.write(ZERO, 10, 20, {("order", WEDNESDAY): range(10, 20)})
-    assert heard.named("day complete") == [{"type": "order", "day": MONDAY}]
+    assert recorder.named("day complete") == [{"type": "order", "day": MONDAY}]
     root.write(ZERO, 20, 21, {("order", MONDAY): [20]})
-    assert heard.named("day opened again") == [{"type": "order", "day": MONDAY}]
+    assert recorder.named("day opened again") == [{"type": "order", "day": MONDAY}]

@@ -37,7 +37,7 @@ def logs_of(path: Path) -> ExportLogs:
 # types
 
 
-def test_a_type_that_is_added_later_is_where_the_others_are(tmp_path: Path) -> None:
+def test_a_type_that_is_added_later_starts_at_the_position_of_the_others(tmp_path: Path) -> None:
     later = ExportRoot(with_view(filled(tmp_path)))
     assert later.state.of(ZERO).lags == {}
     assert later.state.position_of(ZERO, "view") == 34
@@ -51,7 +51,7 @@ def test_a_job_file_without_a_type_of_the_table_is_refused(tmp_path: Path) -> No
 
 
 def test_a_process_that_does_not_know_a_type_cannot_commit(tmp_path: Path) -> None:
-    """It would hide the records of that type for ever."""
+    """It would skip the records of that type for ever."""
     root = filled(tmp_path)
     ExportRoot(with_view(root))
     with pytest.raises(UserError, match="does not name: view"):
@@ -86,7 +86,7 @@ def test_other_routes_are_refused_while_records_wait_for_a_type(tmp_path: Path, 
     assert before in text
     changed = root.job_path.with_name("changed.yaml")
     changed.write_text(text.replace(before, after))
-    root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34]}, left={"click": [35]})
+    root.write(ZERO, 34, 36, {("order", WEDNESDAY): [34]}, deferred={"click": [35]})
     with pytest.raises(UserError, match="changed while records wait") as refused:
         logs_of(changed).agree_on_types()
     assert "click" in refused.value.detail
@@ -128,9 +128,9 @@ def test_reordering_types_in_the_job_file_keeps_the_route(tmp_path: Path) -> Non
 # recreated topics
 
 
-def test_a_recreated_topic_has_other_file_names_and_what_waited_of_the_former_one_has_vanished(tmp_path: Path) -> None:
+def test_a_recreated_topic_gets_new_file_names_and_waiting_records_count_as_vanished(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    root.write(ZERO, 34, 40, {("order", WEDNESDAY): [34]}, left={"click": range(35, 40)})
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): [34]}, deferred={"click": range(35, 40)})
     again = Partition("shop", "topicB", 0)
     root.start(again)
     former = root.state.job.partitions[ZERO.topic_id, 0]
@@ -187,5 +187,5 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
 def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
     root = filled(tmp_path)
     foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
-    foreign.write_bytes(b"not ours")
+    foreign.write_bytes(b"foreign")
     refuse_unnamed_files(logs_of(root.job_path))

@@ -155,12 +155,12 @@ def test_records_deferred_for_a_type_are_counted_until_it_has_caught_up(tmp_path
 def test_a_lag_that_was_removed_or_altered_is_found(tmp_path: Path, kind: Kind, what: str) -> None:
     lake = made(tmp_path, kind)
     lake.write(ZERO, ORDER, CLICK, CLICK, lagging=["click"])
-    known = lake.root.logs.state().of(ZERO).lags["click"]
+    lag = lake.root.logs.state().of(ZERO).lags["click"]
     altered = {
-        "removed": replace(known, deferred=0),
-        "moved": replace(known, position=99),
-        "rows": replace(known, deferred=1),
-        "total": known,
+        "removed": replace(lag, deferred=0),
+        "moved": replace(lag, position=99),
+        "rows": replace(lag, deferred=1),
+        "total": lag,
     }[what]
     numbers = lag_numbers("shop", ZERO, {"click": altered})
     if what == "total":
@@ -262,8 +262,8 @@ def test_a_deleted_complete_day_is_reported_but_is_not_a_violation(tmp_path: Pat
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
     report = lake.verify()
     assert report.ok
-    [told] = check_of(report, "rows").warnings
-    assert told == f"18 rows of 1 complete days were deleted with their folders and are not checked: order {MONDAY}"
+    [warning] = check_of(report, "rows").warnings
+    assert warning == f"18 rows of 1 complete days were deleted with their folders and are not checked: order {MONDAY}"
     lake.write(ZERO, CLICK)
     assert lake.verify(values=True).ok
     lake.files("click")[0].unlink()
@@ -300,7 +300,7 @@ def test_a_recreated_topic_is_proved_until_its_files_are_compacted_with_older_on
     lake.write(NEW, ORDER, CLICK, BAD, BAD_ORDER)
     assert lake.verify(deep=False).ok
     assert lake.verify().ok
-    assert not_proven(lake.verify(values=True)) == ["values"], "records of the former topic are gone"
+    assert not_proven(lake.verify(values=True)) == ["values"], "records of the former topic were deleted"
     path = next(path for path in lake.files("click") if path.stat().st_size)
     kept = path.read_bytes()
     rewritten(path, lambda rows: rows[1:])

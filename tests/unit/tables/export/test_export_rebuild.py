@@ -1,4 +1,4 @@
-"""Lost logs are restored from names and footers, or the doubt is named and nothing is changed (RULES E6)."""
+"""Lost logs are restored from names and footers, or problems are reported and nothing is changed (RULES E6)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BOUNDS = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 
 
 @dataclass(slots=True)
-class Story:
+class TrackedExport:
     """An export with all records that its log has had."""
 
     root: ExportRoot
@@ -67,29 +67,29 @@ class Story:
     """Of the log, by partition."""
 
     def write(
-        self, partition: Partition, start: int, end: int, rows: Rows, left: Rows | None = None, **more: Any
+        self, partition: Partition, start: int, end: int, rows: Rows, deferred: Rows | None = None, **more: Any
     ) -> None:
-        """A slice; `left` are records of types that lag."""
-        self.know(partition, rows)
-        self.know(partition, left or {})
+        """A slice; `deferred` are records of types that lag."""
+        self.expect(partition, rows)
+        self.expect(partition, deferred or {})
         self.ends[partition] = max(self.ends.get(partition, 0), end)
-        lagging = {name: offsets for (name, _), offsets in (left or {}).items()}
-        self.root.write(partition, start, end, rows, left=lagging, **more)
+        lagging = {name: offsets for (name, _), offsets in (deferred or {}).items()}
+        self.root.write(partition, start, end, rows, deferred=lagging, **more)
 
-    def know(self, partition: Partition, rows: Rows) -> None:
+    def expect(self, partition: Partition, rows: Rows) -> None:
         self.records |= {(partition, offset): key for key, offsets in rows.items() for offset in offsets}
 
     def catch_up(self, partition: Partition, name: str, end: int | None = None) -> None:
         """Read again what a type lacks."""
-        here = self.root.state.of(partition)
-        start = here.lags[name].position
+        state = self.root.state.of(partition)
+        start = state.lags[name].position
         rows: dict[tuple[str, str], list[int]] = {}
         for (place, offset), key in self.records.items():
-            if place == partition and key[0] == name and start <= offset < (end or here.position or 0):
+            if place == partition and key[0] == name and start <= offset < (end or state.position or 0):
                 rows.setdefault(key, []).append(offset)
-        self.root.catch_up(partition, {name: start}, end or here.position or 0, rows)
+        self.root.catch_up(partition, {name: start}, end or state.position or 0, rows)
 
-    def go_on(self, *partitions: Partition) -> None:
+    def resume(self, *partitions: Partition) -> None:
         """After a rebuild: the job reads again what some types lack, then ten more records come."""
         self.root.table = reopened(self.root)
         for partition in partitions or (ZERO, ONE):
@@ -106,11 +106,11 @@ class Story:
         self.check()
 
     def read_again(self, partition: Partition, start: int) -> None:
-        rest: dict[tuple[str, str], list[int]] = {}
+        rows: dict[tuple[str, str], list[int]] = {}
         for (place, offset), key in self.records.items():
             if place == partition and offset >= start:
-                rest.setdefault(key, []).append(offset)
-        self.root.write(partition, start, self.ends[partition], rest)
+                rows.setdefault(key, []).append(offset)
+        self.root.write(partition, start, self.ends[partition], rows)
 
     def check(self) -> None:
         """Each record is there once."""
@@ -126,16 +126,16 @@ def rows_of_tables(root: ExportRoot) -> Counter[Place]:
     return counter
 
 
-def story(folder: Path, **texts: str) -> Story:
+def tracked_export(folder: Path, **texts: str) -> TrackedExport:
     """Two partitions of three slices each, then one of orders alone."""
-    told = Story(filled(folder, None, **texts))
+    export = TrackedExport(filled(folder, None, **texts))
     for partition in (ZERO, ONE):
         for start in (0, 10, 20):
             rows = {("order", MONDAY): range(start, start + 6), ("click", MONDAY): range(start + 6, start + 10)}
-            told.know(partition, rows)
-        told.know(partition, {("order", WEDNESDAY): range(30, 34)})
-        told.ends[partition] = 34
-    return told
+            export.expect(partition, rows)
+        export.expect(partition, {("order", WEDNESDAY): range(30, 34)})
+        export.ends[partition] = 34
+    return export
 
 
 def lose_all(root: ExportRoot) -> None:
@@ -168,7 +168,7 @@ def contents(lake: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
 
 
-def doubts(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> list[str]:
+def problems(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> list[str]:
     """Of a rebuild that changed nothing."""
     before = contents(root.lake)
     report = rebuilt(root, bounds)
@@ -185,10 +185,10 @@ def compact(root: ExportRoot, all_days: bool = True) -> None:
 def rewrite_footer(path: Path, **facts: object) -> None:
     """The same rows under another footer."""
     table = pq.ParquetFile(path).read()
-    told = {**footer_of(path), **facts}
+    merged = {**footer_of(path), **facts}
     with pq.ParquetWriter(path, table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"penstock": json.dumps({k: v for k, v in told.items() if v is not None})})
+        writer.add_key_value_metadata({"penstock": json.dumps({k: v for k, v in merged.items() if v is not None})})
 
 
 def data(root: ExportRoot, name: str, day: str, file: str) -> Path:
@@ -200,63 +200,63 @@ def data(root: ExportRoot, name: str, day: str, file: str) -> Path:
 
 @pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_types])
 def test_plain_types_go_on_where_their_files_end(tmp_path: Path, lose: Lose) -> None:
-    told = story(tmp_path)
-    lose(told.root)
+    export = tracked_export(tmp_path)
+    lose(export.root)
     with pytest.raises(UserError) as refused:
-        reopened(told.root)
+        reopened(export.root)
     assert "penstock rebuild" in refused.value.hint
-    report = rebuilt(told.root)
+    report = rebuilt(export.root)
     assert report.positions == {"shop/0": 30, "shop/1": 30}
     counts = {"order": {"files": 8, "rows": 44}, "click": {"files": 6, "rows": 24}}
     lost = {"lose_all": ["click", "order"], "lose_job_log": [], "lose_types": ["click", "order"]}[lose.__name__]
     assert report.types == {name: counts[name] for name in lost}
-    told.check()
-    told.go_on()
-    compact(told.root)
-    vacuum(told.root.open())
-    told.go_on()
+    export.check()
+    export.resume()
+    compact(export.root)
+    vacuum(export.root.open())
+    export.resume()
 
 
 def test_delta_tables_go_on_where_their_logs_end(tmp_path: Path) -> None:
-    told = story(tmp_path, export="format: delta")
-    lose_all(told.root)
-    report = rebuilt(told.root)
+    export = tracked_export(tmp_path, export="format: delta")
+    lose_all(export.root)
+    report = rebuilt(export.root)
     assert report.types == {}
     assert report.positions["shop/0"] == 30
-    told.go_on()
+    export.resume()
 
 
-def test_a_delta_table_that_lost_its_log_is_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path, export="format: delta")
-    lose_all(told.root)
-    shutil.rmtree(told.root.lake / "click" / "_delta_log")
-    assert doubts(told.root) == ["type click has lost its log and others have not: restore its _delta_log"]
+def test_a_delta_table_that_lost_its_log_stops_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path, export="format: delta")
+    lose_all(export.root)
+    shutil.rmtree(export.root.lake / "click" / "_delta_log")
+    assert problems(export.root) == ["type click has lost its log and others have not: restore its _delta_log"]
 
 
 def test_logs_that_are_there_are_left_alone(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    assert doubts(told.root) == [JOB_LOG_IS_THERE]
+    export = tracked_export(tmp_path)
+    assert problems(export.root) == [JOB_LOG_IS_THERE]
 
 
 def test_a_lost_type_is_restored_with_all_others_and_the_job_log(tmp_path: Path) -> None:
     """The files of a type are counted by those of the others."""
-    told = story(tmp_path)
-    types = told.root.lake / "_penstock" / "shop" / "types"
+    export = tracked_export(tmp_path)
+    types = export.root.lake / "_penstock" / "shop" / "types"
     shutil.rmtree(types / "click")
-    assert doubts(told.root) == [JOB_LOG_IS_THERE]
-    lose_job_log(told.root)
+    assert problems(export.root) == [JOB_LOG_IS_THERE]
+    lose_job_log(export.root)
     lost = "type click has lost its log and others have not"
-    assert doubts(told.root) == [f"{lost}: {AWAY}"]
+    assert problems(export.root) == [f"{lost}: {AWAY}"]
     shutil.rmtree(types)
-    assert rebuilt(told.root).ok
-    told.go_on()
+    assert rebuilt(export.root).ok
+    export.resume()
 
 
 @pytest.mark.parametrize("lose", [lose_all, lose_job_log, lose_types])
-def test_killed_at_any_commit_a_rebuild_is_run_again(tmp_path: Path, lose: Lose) -> None:
-    told = story(tmp_path)
-    lose(told.root)
-    shutil.copytree(told.root.lake, tmp_path / "lost")
+def test_a_rebuild_killed_at_any_commit_can_be_repeated(tmp_path: Path, lose: Lose) -> None:
+    export = tracked_export(tmp_path)
+    lose(export.root)
+    shutil.copytree(export.root.lake, tmp_path / "lost")
     for deaths in range(1, 20):
         steps = iter(range(1, 1000))
 
@@ -265,167 +265,167 @@ def test_killed_at_any_commit_a_rebuild_is_run_again(tmp_path: Path, lose: Lose)
                 raise CrashError(step)
 
         try:
-            assert rebuilt(told.root, environment=Environment(at_step=at_step, sleep=lambda _: None)).ok
+            assert rebuilt(export.root, environment=Environment(at_step=at_step, sleep=lambda _: None)).ok
             break
         except CrashError:
             with pytest.raises(UserError):
-                reopened(told.root)
-        report = rebuilt(told.root)
+                reopened(export.root)
+        report = rebuilt(export.root)
         if not report.ok:
-            assert all("away to restore all logs" in doubt for doubt in report.doubts)
-            shutil.rmtree(told.root.lake / "_penstock" / "shop" / "types")
-            report = rebuilt(told.root)
+            assert all("away to restore all logs" in problem for problem in report.doubts)
+            shutil.rmtree(export.root.lake / "_penstock" / "shop" / "types")
+            report = rebuilt(export.root)
         assert report.positions["shop/1"] == 30
-        shutil.rmtree(told.root.lake)
-        shutil.copytree(tmp_path / "lost", told.root.lake)
+        shutil.rmtree(export.root.lake)
+        shutil.copytree(tmp_path / "lost", export.root.lake)
     assert deaths > (2 if lose is lose_job_log else 4)
-    told.go_on()
+    export.resume()
 
 
 def test_compacted_files_count_as_the_files_that_they_replace(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    compact(told.root)
-    told.root.table = told.root.open()
-    told.write(ZERO, 34, 40, {("order", MONDAY): range(34, 40)})
-    told.root.table = told.root.open()
-    compact(told.root)
-    lose_all(told.root)
-    report = rebuilt(told.root)
+    export = tracked_export(tmp_path)
+    compact(export.root)
+    export.root.table = export.root.open()
+    export.write(ZERO, 34, 40, {("order", MONDAY): range(34, 40)})
+    export.root.table = export.root.open()
+    compact(export.root)
+    lose_all(export.root)
+    report = rebuilt(export.root)
     assert report.types["order"]["rows"] == 50
-    told.go_on()
+    export.resume()
 
 
-def test_late_rows_and_several_days_in_one_slice(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    told.write(ZERO, 34, 44, {("click", MONDAY): [34, 36], ("click", TUESDAY): [35], ("order", MONDAY): [40]})
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 44
-    told.go_on()
+def test_late_rows_and_several_days_in_one_slice_are_restored(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    export.write(ZERO, 34, 44, {("click", MONDAY): [34, 36], ("click", TUESDAY): [35], ("order", MONDAY): [40]})
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 44
+    export.resume()
 
 
 def test_waiting_records_of_a_lagging_type_are_read_again(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    told.write(ZERO, 34, 44, {("order", TUESDAY): range(34, 40)}, left={("click", TUESDAY): range(40, 44)})
-    told.write(ZERO, 44, 54, {("order", TUESDAY): range(44, 50)}, left={("click", TUESDAY): range(50, 54)})
-    told.catch_up(ZERO, "click", 52)
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 52
-    told.go_on()
+    export = tracked_export(tmp_path)
+    export.write(ZERO, 34, 44, {("order", TUESDAY): range(34, 40)}, deferred={("click", TUESDAY): range(40, 44)})
+    export.write(ZERO, 44, 54, {("order", TUESDAY): range(44, 50)}, deferred={("click", TUESDAY): range(50, 54)})
+    export.catch_up(ZERO, "click", 52)
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 52
+    export.resume()
 
 
 def test_a_type_that_failed_in_a_batch_is_read_again(tmp_path: Path) -> None:
     """Its files were written and counted in the footers of the others, and never landed."""
-    told = story(tmp_path)
-    told.write(ZERO, 34, 44, {("order", TUESDAY): [34], ("click", TUESDAY): range(35, 44)}, failed=["click"])
-    told.write(ZERO, 44, 50, {("order", TUESDAY): [44]}, left={("click", TUESDAY): [45]})
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 30
-    told.go_on()
+    export = tracked_export(tmp_path)
+    export.write(ZERO, 34, 44, {("order", TUESDAY): [34], ("click", TUESDAY): range(35, 44)}, failed=["click"])
+    export.write(ZERO, 44, 50, {("order", TUESDAY): [44]}, deferred={("click", TUESDAY): [45]})
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 30
+    export.resume()
 
 
-def test_slices_of_which_all_records_were_bad_leave_no_doubt(tmp_path: Path) -> None:
+def test_slices_with_only_bad_records_do_not_stop_the_rebuild(tmp_path: Path) -> None:
     """Each footer names the last slice of its type that left a file."""
-    told = story(tmp_path)
-    told.root.land(Slice(ZERO, 34, 40, 34), {UNROUTED: Share()}, {"order": 34, "click": 34})
-    told.write(ZERO, 40, 44, {("click", TUESDAY): range(40, 44), ("order", TUESDAY): []})
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 34
-    told.go_on()
+    export = tracked_export(tmp_path)
+    export.root.land(Slice(ZERO, 34, 40, 34), {UNROUTED: Share()}, {"order": 34, "click": 34})
+    export.write(ZERO, 40, 44, {("click", TUESDAY): range(40, 44), ("order", TUESDAY): []})
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 34
+    export.resume()
 
 
-def test_a_type_that_was_ahead_of_the_job_takes_the_rest(tmp_path: Path) -> None:
+def test_a_type_that_was_ahead_of_the_job_reads_only_what_it_lacks(tmp_path: Path) -> None:
     """A process died between the commits of types and of the job; the next batch was longer."""
-    told = story(tmp_path)
+    export = tracked_export(tmp_path)
     rows = {("order", TUESDAY): [34, 36], ("click", TUESDAY): [35, 37]}
-    shares = told.root.stage(ZERO, (34, 40), rows, pieces=(34,))
-    crashed = told.root.open(Environment(at_step=crash_at_first("renamed"), sleep=lambda _: None))
+    shares = export.root.stage(ZERO, (34, 40), rows, pieces=(34,))
+    crashed = export.root.open(Environment(at_step=crash_at_first("renamed"), sleep=lambda _: None))
     with pytest.raises(CrashError):
-        told.root.land(Slice(ZERO, 34, 40, 34), {"order": shares["order"]}, {"order": 34, "click": 34}, table=crashed)
-    told.know(ZERO, rows)
-    told.root.table = told.root.open()
-    assert told.root.logs.taken_from("order", ZERO, 34) == 40
+        export.root.land(Slice(ZERO, 34, 40, 34), {"order": shares["order"]}, {"order": 34, "click": 34}, table=crashed)
+    export.expect(ZERO, rows)
+    export.root.table = export.root.open()
+    assert export.root.logs.taken_from("order", ZERO, 34) == 40
     more = {("order", TUESDAY): [42], ("click", TUESDAY): [35, 37, 43]}
-    told.know(ZERO, more)
-    told.ends[ZERO] = 44
-    shares = told.root.stage(ZERO, (34, 44), more, pieces=(34,), takes={"order": 40, "click": 34})
-    told.root.land(Slice(ZERO, 34, 44, 34), shares, {"order": 34, "click": 34})
-    told.check()
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 44
-    told.go_on()
+    export.expect(ZERO, more)
+    export.ends[ZERO] = 44
+    shares = export.root.stage(ZERO, (34, 44), more, pieces=(34,), takes={"order": 40, "click": 34})
+    export.root.land(Slice(ZERO, 34, 44, 34), shares, {"order": 34, "click": 34})
+    export.check()
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 44
+    export.resume()
 
 
-def crash_at_first(wanted: str) -> Callable[[str], None]:
+def crash_at_first(name: str) -> Callable[[str], None]:
     def at_step(step: str) -> None:
-        if step == wanted:
+        if step == name:
             raise CrashError(step)
 
     return at_step
 
 
-def test_an_incarnation_of_a_topic_stays_apart_from_the_one_before(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
+def test_incarnations_of_a_topic_are_restored_separately(tmp_path: Path) -> None:
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
     again = Partition("shop", "AnotherTopicId", 0)
-    told.root.start(ZERO)
-    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    told.root.start(again)
-    told.write(again, 0, 5, {("order", MONDAY): range(5)})
-    known = told.root.state.job
-    lose_all(told.root)
-    report = rebuilt(told.root, {again: Bounds(0, 5)})
+    export.root.start(ZERO)
+    export.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    export.root.start(again)
+    export.write(again, 0, 5, {("order", MONDAY): range(5)})
+    before = export.root.state.job
+    lose_all(export.root)
+    report = rebuilt(export.root, {again: Bounds(0, 5)})
     assert report.positions == {"shop/0": 0}
-    told.root.table = told.root.open()
-    state = told.root.state.job
-    assert (state.fingerprints, state.incarnations) == (known.fingerprints, known.incarnations)
-    assert told.root.state.job.of(ZERO).position == 5, "an earlier incarnation cannot be read again"
-    told.go_on(again)
-    assert f"order/day={WEDNESDAY}/shop.0~2.9.parquet" in told.root.files()
+    export.root.table = export.root.open()
+    state = export.root.state.job
+    assert (state.fingerprints, state.incarnations) == (before.fingerprints, before.incarnations)
+    assert export.root.state.job.of(ZERO).position == 5, "an earlier incarnation cannot be read again"
+    export.resume(again)
+    assert f"order/day={WEDNESDAY}/shop.0~2.9.parquet" in export.root.files()
 
 
 def test_a_topic_that_was_recreated_meanwhile_is_noticed_by_the_next_start(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    known = told.root.state.job.fingerprints
-    lose_all(told.root)
-    assert rebuilt(told.root, {Partition("shop", "AnotherTopicId", 0): Bounds(0, 5)}).ok
-    assert told.root.open().logs.state().fingerprints == known
+    export = tracked_export(tmp_path)
+    fingerprints = export.root.state.job.fingerprints
+    lose_all(export.root)
+    assert rebuilt(export.root, {Partition("shop", "AnotherTopicId", 0): Bounds(0, 5)}).ok
+    assert export.root.open().logs.state().fingerprints == fingerprints
 
 
 def test_types_without_any_file_are_read_from_where_the_job_began(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
-    told.root.start(ZERO)
-    told.write(ZERO, 0, 10, {}, left={("click", MONDAY): [4]})
-    told.write(ZERO, 10, 20, {("order", MONDAY): [12]}, left={("click", MONDAY): [14]})
-    lose_all(told.root)
-    assert rebuilt(told.root).positions["shop/0"] == 0
-    told.go_on(ZERO)
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
+    export.root.start(ZERO)
+    export.write(ZERO, 0, 10, {}, deferred={("click", MONDAY): [4]})
+    export.write(ZERO, 10, 20, {("order", MONDAY): [12]}, deferred={("click", MONDAY): [14]})
+    lose_all(export.root)
+    assert rebuilt(export.root).positions["shop/0"] == 0
+    export.resume(ZERO)
 
 
 def test_a_partition_without_files_is_left_to_the_next_start(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
-    told.root.start(ZERO, ONE)
-    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    lose_all(told.root)
-    assert rebuilt(told.root).positions.keys() == {"shop/0"}
-    told.root.table = reopened(told.root)
-    told.root.start(ONE)
-    told.write(ONE, 0, 5, {("order", MONDAY): range(5)})
-    told.go_on()
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
+    export.root.start(ZERO, ONE)
+    export.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    lose_all(export.root)
+    assert rebuilt(export.root).positions.keys() == {"shop/0"}
+    export.root.table = reopened(export.root)
+    export.root.start(ONE)
+    export.write(ONE, 0, 5, {("order", MONDAY): range(5)})
+    export.resume()
 
 
 def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(tmp_path: Path) -> None:
-    """Read again some day, it goes on where it was."""
-    told = story(tmp_path)
+    """If the job reads it again later, it continues at its position."""
+    export = tracked_export(tmp_path)
     mall = Partition("mall", "topicM", 0)
-    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
-    told.root.start(mall)
-    told.write(mall, 0, 10, {("order", MONDAY): range(6), ("click", MONDAY): range(6, 10)}, watermark=WEDNESDAY)
-    compact(told.root)
-    told.root = ExportRoot(job_file(tmp_path, topic="mall"))
-    lose_all(told.root)
-    assert rebuilt(told.root, {mall: Bounds(0, 10)}).positions["mall/0"] == 10
-    told.go_on(mall)
-    told.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
-    assert told.root.open().state([ZERO]).of(ZERO).position == 30
+    export.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    export.root.start(mall)
+    export.write(mall, 0, 10, {("order", MONDAY): range(6), ("click", MONDAY): range(6, 10)}, watermark=WEDNESDAY)
+    compact(export.root)
+    export.root = ExportRoot(job_file(tmp_path, topic="mall"))
+    lose_all(export.root)
+    assert rebuilt(export.root, {mall: Bounds(0, 10)}).positions["mall/0"] == 10
+    export.resume(mall)
+    export.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
+    assert export.root.open().state([ZERO]).of(ZERO).position == 30
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -433,19 +433,19 @@ def test_each_record_is_there_once_after_any_history_before_the_loss(tmp_path: P
     """Random slices, lags, failures and compactions of either format; the end of a type may be lost with its log."""
     chance = random.Random(seed)
     plain = chance.random() < 0.7
-    told = Story(ExportRoot(job_file(tmp_path, export="" if plain else "format: delta")))
-    told.root.start(ZERO, ONE)
+    export = TrackedExport(ExportRoot(job_file(tmp_path, export="" if plain else "format: delta")))
+    export.root.start(ZERO, ONE)
     ends = {ZERO: 0, ONE: 0}
     for _ in range(chance.randint(4, 14)):
         partition = chance.choice([ZERO, ONE])
-        lags = sorted(told.root.state.of(partition).lags)
+        lags = sorted(export.root.state.of(partition).lags)
         if lags and chance.random() < 0.5:
-            behind = told.root.state.of(partition).lags[lags[0]].position
-            told.catch_up(partition, lags[0], chance.randint(behind + 1, ends[partition]))
+            behind = export.root.state.of(partition).lags[lags[0]].position
+            export.catch_up(partition, lags[0], chance.randint(behind + 1, ends[partition]))
             continue
         if plain and chance.random() < 0.15:
-            compaction.compact(told.root.open(), 10**9, all_days=True, progress=None, effort=CompactionLimits())
-            told.root.table = told.root.open()
+            compaction.compact(export.root.open(), 10**9, all_days=True, progress=None, effort=CompactionLimits())
+            export.root.table = export.root.open()
             continue
         start, ends[partition] = ends[partition], ends[partition] + chance.randint(2, 12)
         rows: dict[tuple[str, str], list[int]] = {}
@@ -455,41 +455,41 @@ def test_each_record_is_there_once_after_any_history_before_the_loss(tmp_path: P
                 rows.setdefault((name, chance.choice([MONDAY, TUESDAY])), []).append(offset)
         has_click = {key: offsets for key, offsets in rows.items() if key[0] == "click"}
         if lags or (has_click and chance.random() < 0.3):
-            left = {("click", MONDAY): [offset for offsets in has_click.values() for offset in offsets] or [start]}
+            deferred = {("click", MONDAY): [offset for offsets in has_click.values() for offset in offsets] or [start]}
             rows = {key: offsets for key, offsets in rows.items() if key[0] == "order" and start not in offsets}
-            told.write(partition, start, ends[partition], rows, left=left)
+            export.write(partition, start, ends[partition], rows, deferred=deferred)
         else:
             pieces = (start, *([start + 1] if chance.random() < 0.3 else []))
             failed = ["click"] if has_click and chance.random() < 0.2 else []
-            told.write(partition, start, ends[partition], rows, pieces=pieces, failed=failed)
-    told.root.table = told.root.open()
-    if plain and not told.root.files():
+            export.write(partition, start, ends[partition], rows, pieces=pieces, failed=failed)
+    export.root.table = export.root.open()
+    if plain and not export.root.files():
         return
-    (chance.choice([lose_all, lose_job_log, lose_types]) if plain else lose_all)(told.root)
-    report = rebuilt(told.root)
-    if report.doubts and all("a part of the slice left no file" in doubt for doubt in report.doubts):
+    (chance.choice([lose_all, lose_job_log, lose_types]) if plain else lose_all)(export.root)
+    report = rebuilt(export.root)
+    if report.doubts and all("a part of the slice left no file" in problem for problem in report.doubts):
         return
     assert report.ok, list(report.lines())
-    told.root.table = reopened(told.root)
+    export.root.table = reopened(export.root)
     for partition, end in ends.items():
-        told.ends[partition] = end
-        if told.root.state.of(partition).position is None:
-            told.root.start(partition)
-    told.go_on()
+        export.ends[partition] = end
+        if export.root.state.of(partition).position is None:
+            export.root.start(partition)
+    export.resume()
 
 
 def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
-    told.root.start(ZERO)
-    told.root.logs.add_columns("order", pa.schema([("price", pa.int64())]))
-    told.root.columns = pa.schema([*COLUMNS, ("price", pa.int64())])
-    told.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
-    columns = told.root.logs.columns_of("order")
-    decoded = told.root.logs.decoded_of("order")
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
+    export.root.start(ZERO)
+    export.root.logs.add_columns("order", pa.schema([("price", pa.int64())]))
+    export.root.columns = pa.schema([*COLUMNS, ("price", pa.int64())])
+    export.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    columns = export.root.logs.columns_of("order")
+    decoded = export.root.logs.decoded_of("order")
     assert columns is not None
-    lose_all(told.root)
-    assert rebuilt(told.root).ok
-    logs = told.root.open().logs
+    lose_all(export.root)
+    assert rebuilt(export.root).ok
+    logs = export.root.open().logs
     restored = logs.columns_of("order")
     assert restored is not None
     assert sorted(map(str, restored)) == sorted(map(str, columns))
@@ -503,228 +503,230 @@ def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_pat
 @pytest.mark.parametrize("compacted", [False, True])
 def test_replayed_rows_are_not_read_again(tmp_path: Path, lose: Lose, compacted: bool) -> None:
     """Bad records of no type became clicks later, beyond the last slice that had a click."""
-    told = story(tmp_path)
-    bad_story(told)
-    replay(told.root, {("click", TUESDAY): [40, 41]})
-    told.know(ZERO, {("click", TUESDAY): [40, 41]})
+    export = tracked_export(tmp_path)
+    write_bad_slice(export)
+    replay(export.root, {("click", TUESDAY): [40, 41]})
+    export.expect(ZERO, {("click", TUESDAY): [40, 41]})
     if compacted:
-        compact(told.root)
-    lose(told.root)
-    report = rebuilt(told.root)
+        compact(export.root)
+    lose(export.root)
+    report = rebuilt(export.root)
     assert report.positions["shop/0"] == 42
-    told.go_on()
-    assert finish_runs(told.root) == 0
-    write_with_bad(told.root, ONE, (44, 46), {("order", WEDNESDAY): [44]}, [45], of="click")
-    told.know(ONE, {("order", WEDNESDAY): [44]})
-    assert (in_quarantine(told.root), finish_runs(told.root)) == ([45], 0)
-    told.check()
+    export.resume()
+    assert finish_runs(export.root) == 0
+    write_with_bad(export.root, ONE, (44, 46), {("order", WEDNESDAY): [44]}, [45], of="click")
+    export.expect(ONE, {("order", WEDNESDAY): [44]})
+    assert (in_quarantine(export.root), finish_runs(export.root)) == ([45], 0)
+    export.check()
 
 
 @pytest.mark.parametrize("texts", [{}, {"export": "format: delta"}])
 def test_records_that_were_quarantined_before_are_named_and_do_not_stop_the_job(
     tmp_path: Path, texts: Mapping[str, str]
 ) -> None:
-    told = story(tmp_path, **texts)
-    bad_story(told, of="click")
-    lose_job_log(told.root)
-    (note,) = rebuilt(told.root).notes
+    export = tracked_export(tmp_path, **texts)
+    write_bad_slice(export, of="click")
+    lose_job_log(export.root)
+    (note,) = rebuilt(export.root).notes
     assert note.startswith("records that were quarantined before are not replayed")
-    told.go_on()
-    told.root.open().finish_pending([ZERO, ONE])
-    assert in_quarantine(told.root) == []
+    export.resume()
+    export.root.open().finish_pending([ZERO, ONE])
+    assert in_quarantine(export.root) == []
 
 
-def test_a_file_that_is_missing_before_replayed_rows_is_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    bad_story(told)
-    replay(told.root, {("click", TUESDAY): [40, 41]})
-    lose_all(told.root)
-    data(told.root, "order", TUESDAY, "shop.0.36.parquet").unlink()
-    kept = data(told.root, "click", MONDAY, "shop.0.29.parquet")
+def test_a_file_missing_before_replayed_rows_stops_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    write_bad_slice(export)
+    replay(export.root, {("click", TUESDAY): [40, 41]})
+    lose_all(export.root)
+    data(export.root, "order", TUESDAY, "shop.0.36.parquet").unlink()
+    kept = data(export.root, "click", MONDAY, "shop.0.29.parquet")
     copy = kept.read_bytes()
     kept.unlink()
-    replayed = next((told.root.lake / f"click/day={TUESDAY}").iterdir()).name
-    assert doubts(told.root) == [
+    replayed = next((export.root.lake / f"click/day={TUESDAY}").iterdir()).name
+    assert problems(export.root) == [
         f"shop/0 offsets 20 to 29: files of click are missing before click/day={TUESDAY}/{replayed}"
     ]
     kept.write_bytes(copy)
-    assert rebuilt(told.root).positions["shop/0"] == 34
-    told.know(ZERO, {("click", TUESDAY): [40, 41]})
-    told.go_on()
+    assert rebuilt(export.root).positions["shop/0"] == 34
+    export.expect(ZERO, {("click", TUESDAY): [40, 41]})
+    export.resume()
 
 
-def bad_story(told: Story, of: str = UNROUTED) -> None:
+def write_bad_slice(export: TrackedExport, of: str = UNROUTED) -> None:
     """One more slice with orders and two bad records."""
     rows = {("order", TUESDAY): range(34, 37)}
-    told.know(ZERO, rows)
-    told.ends[ZERO] = 44
-    write_with_bad(told.root, ZERO, (34, 44), rows, [40, 41], of=of)
+    export.expect(ZERO, rows)
+    export.ends[ZERO] = 44
+    write_with_bad(export.root, ZERO, (34, 44), rows, [40, 41], of=of)
 
 
 # files of other jobs
 
 
 def test_files_of_another_job_below_the_same_root_are_left_alone(tmp_path: Path) -> None:
-    told = story(tmp_path, export="cluster: west")
-    other = Story(ExportRoot(job_file(tmp_path, name="other", topic="mall", export="cluster: east")))
+    export = tracked_export(tmp_path, export="cluster: west")
+    other = TrackedExport(ExportRoot(job_file(tmp_path, name="other", topic="mall", export="cluster: east")))
     mall = Partition("mall", "topicM", 0)
     other.root.start(mall)
     other.write(mall, 0, 10, {("order", MONDAY): range(10)})
     other.write(mall, 10, 20, {("order", MONDAY): range(10, 20)})
     other.write(mall, 20, 21, {("order", WEDNESDAY): [20]}, watermark=WEDNESDAY)
     compact(other.root)
-    lose_all(told.root)
-    report = rebuilt(told.root)
+    lose_all(export.root)
+    report = rebuilt(export.root)
     assert (report.ok, report.types["order"]) == (True, {"files": 8, "rows": 44})
     assert rebuilt(other.root, {mall: Bounds(0, 20)}).types == {"order": {"files": 2, "rows": 21}}
 
 
-def test_files_under_another_cluster_are_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    told.root.job_path.write_text(told.root.job_path.read_text().replace("{path:", "{cluster: eu, path:"))
-    told.root.job = job_of(load_job(told.root.job_path), ExportSpec)
-    assert all(reason.endswith("its name and its footer disagree") for reason in doubts(told.root))
+def test_files_under_another_cluster_stop_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    export.root.job_path.write_text(export.root.job_path.read_text().replace("{path:", "{cluster: eu, path:"))
+    export.root.job = job_of(load_job(export.root.job_path), ExportSpec)
+    assert all(reason.endswith("its name and its footer disagree") for reason in problems(export.root))
 
 
-# doubts
+# problems
 
 
-def test_a_missing_file_in_the_middle_is_a_doubt_with_partition_offsets_and_files(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    data(told.root, "click", MONDAY, "shop.1.19.parquet").unlink()
-    assert doubts(told.root) == [
+def test_a_missing_file_in_the_middle_is_reported_with_partition_offsets_and_files(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    data(export.root, "click", MONDAY, "shop.1.19.parquet").unlink()
+    assert problems(export.root) == [
         f"shop/1 offsets 10 to 19: files of click are missing before click/day={MONDAY}/shop.1.29.parquet"
     ]
 
 
-def test_the_first_file_of_a_type_is_missed_too(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    data(told.root, "click", MONDAY, "shop.1.9.parquet").unlink()
-    assert doubts(told.root) == [
+def test_a_missing_first_file_of_a_type_is_reported(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    data(export.root, "click", MONDAY, "shop.1.9.parquet").unlink()
+    assert problems(export.root) == [
         f"shop/1 offsets 0 to 9: files of click are missing before click/day={MONDAY}/shop.1.19.parquet"
     ]
 
 
 def test_a_type_whose_last_file_was_lost_reads_it_again(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    data(told.root, "click", MONDAY, "shop.1.29.parquet").unlink()
-    assert rebuilt(told.root).positions["shop/1"] == 20
-    told.go_on()
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    data(export.root, "click", MONDAY, "shop.1.29.parquet").unlink()
+    assert rebuilt(export.root).positions["shop/1"] == 20
+    export.resume()
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
-    told.root.start(ZERO)
-    told.write(ZERO, 0, 30, {("order", MONDAY): range(30), ("click", MONDAY): []}, pieces=(0, 10, 20))
-    lose_all(told.root)
-    gone = data(told.root, "order", MONDAY, "shop.0.19.parquet")
-    copy = gone.read_bytes()
-    gone.unlink()
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
+    export.root.start(ZERO)
+    export.write(ZERO, 0, 30, {("order", MONDAY): range(30), ("click", MONDAY): []}, pieces=(0, 10, 20))
+    lose_all(export.root)
+    lost_file = data(export.root, "order", MONDAY, "shop.0.19.parquet")
+    copy = lost_file.read_bytes()
+    lost_file.unlink()
     place = f"order/day={MONDAY}/shop.0.29.parquet"
-    assert doubts(told.root) == [f"shop/0 offsets 0 to 29: a part of the slice left no file: {place}"]
-    gone.write_bytes(copy)
-    assert rebuilt(told.root).ok
-    told.go_on(ZERO)
+    assert problems(export.root) == [f"shop/0 offsets 0 to 29: a part of the slice left no file: {place}"]
+    lost_file.write_bytes(copy)
+    assert rebuilt(export.root).ok
+    export.resume(ZERO)
 
 
 def test_a_missing_slice_is_found_through_files_of_other_types(tmp_path: Path) -> None:
-    told = Story(ExportRoot(job_file(tmp_path)))
-    told.root.start(ZERO)
-    told.write(ZERO, 0, 20, {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}, pieces=(0, 10))
-    lose_all(told.root)
-    data(told.root, "click", MONDAY, "shop.0.12.parquet").unlink()
-    assert doubts(told.root) == ["shop/0 offsets 10 to 19: 0 files of click exist, 1 were written"]
+    export = TrackedExport(ExportRoot(job_file(tmp_path)))
+    export.root.start(ZERO)
+    export.write(ZERO, 0, 20, {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}, pieces=(0, 10))
+    lose_all(export.root)
+    data(export.root, "click", MONDAY, "shop.0.12.parquet").unlink()
+    assert problems(export.root) == ["shop/0 offsets 10 to 19: 0 files of click exist, 1 were written"]
 
 
 def test_a_file_that_was_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    rewrite_footer(data(told.root, "order", MONDAY, "shop.0.5.parquet"), types=None)
-    rewrite_footer(data(told.root, "click", MONDAY, "shop.0.9.parquet"), types=None)
-    assert sorted(doubts(told.root)) == [
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    rewrite_footer(data(export.root, "order", MONDAY, "shop.0.5.parquet"), types=None)
+    rewrite_footer(data(export.root, "click", MONDAY, "shop.0.9.parquet"), types=None)
+    assert sorted(problems(export.root)) == [
         "shop/0 offsets 0 to 9: 1 files of click exist, an unknown number were written",
         "shop/0 offsets 0 to 9: 1 files of order exist, an unknown number were written",
     ]
 
 
-def test_ranges_that_were_planned_before_others_landed_are_a_doubt(tmp_path: Path) -> None:
+def test_ranges_planned_before_others_landed_stop_the_rebuild(tmp_path: Path) -> None:
     """Processes that share a partition do not know the slice before theirs when they write."""
-    told = story(tmp_path)
-    lose_all(told.root)
-    rewrite_footer(data(told.root, "click", MONDAY, "shop.0.29.parquet"), after=None)
-    (doubt,) = doubts(told.root)
-    assert doubt.endswith(f"files of click are missing before click/day={MONDAY}/shop.0.29.parquet")
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    rewrite_footer(data(export.root, "click", MONDAY, "shop.0.29.parquet"), after=None)
+    (problem,) = problems(export.root)
+    assert problem.endswith(f"files of click are missing before click/day={MONDAY}/shop.0.29.parquet")
 
 
 def test_an_original_next_to_its_compacted_file_stops_the_rebuild(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    original = data(told.root, "order", MONDAY, "shop.0.5.parquet")
+    export = tracked_export(tmp_path)
+    original = data(export.root, "order", MONDAY, "shop.0.5.parquet")
     copy = original.read_bytes()
-    compact(told.root)
-    lose_all(told.root)
+    compact(export.root)
+    lose_all(export.root)
     original.write_bytes(copy)
     twice = f"order/day={MONDAY}/shop.0.5.parquet: its rows are also in a compacted file: move one away"
-    assert twice in doubts(told.root)
+    assert twice in problems(export.root)
     original.unlink()
-    assert rebuilt(told.root).ok
-    told.go_on()
+    assert rebuilt(export.root).ok
+    export.resume()
 
 
-def test_files_that_were_moved_torn_or_made_by_others_are_doubts(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    moved = data(told.root, "order", TUESDAY, "shop.0.5.parquet")
+def test_moved_truncated_and_foreign_files_stop_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    moved = data(export.root, "order", TUESDAY, "shop.0.5.parquet")
     moved.parent.mkdir()
-    data(told.root, "order", MONDAY, "shop.0.5.parquet").rename(moved)
-    foreign = data(told.root, "order", MONDAY, "shop.0.77.parquet")
+    data(export.root, "order", MONDAY, "shop.0.5.parquet").rename(moved)
+    foreign = data(export.root, "order", MONDAY, "shop.0.77.parquet")
     pq.write_table(pa.table({"id": [1]}), foreign)
-    whole = data(told.root, "click", MONDAY, "shop.0.9.parquet")
+    whole = data(export.root, "click", MONDAY, "shop.0.9.parquet")
     whole.write_bytes(whole.read_bytes()[:-20])
-    reasons = doubts(told.root)
+    reasons = problems(export.root)
     for path, beginning in (
         (moved, "its name and its footer disagree"),
         (whole, "its footer cannot be read"),
-        (foreign, "its footer does not say which slice wrote it"),
+        (foreign, "its footer does not name the slice that wrote it"),
     ):
-        assert any(reason.startswith(f"{path.relative_to(told.root.lake)}: {beginning}") for reason in reasons)
+        assert any(reason.startswith(f"{path.relative_to(export.root.lake)}: {beginning}") for reason in reasons)
 
 
-def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    copy = data(told.root, "click", MONDAY, "shop.0.8.parquet")
-    shutil.copy(data(told.root, "click", MONDAY, "shop.0.9.parquet"), copy)
+def test_rows_that_two_batches_wrote_stop_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    copy = data(export.root, "click", MONDAY, "shop.0.8.parquet")
+    shutil.copy(data(export.root, "click", MONDAY, "shop.0.9.parquet"), copy)
     rewrite_footer(copy, batch="another", last=8)
-    assert any("two batches wrote rows of click" in doubt for doubt in doubts(told.root))
+    assert any("two batches wrote rows of click" in problem for problem in problems(export.root))
 
 
-def test_a_type_that_the_job_file_does_not_name_is_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    lose_all(told.root)
-    text = told.root.job_path.read_text()
-    told.root.job_path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("  click")))
-    told.root.job = job_of(load_job(told.root.job_path), ExportSpec)
-    assert {doubt.partition(": ")[2] for doubt in doubts(told.root)} == {"the job file does not name the type click"}
+def test_a_type_that_the_job_file_does_not_name_stops_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    lose_all(export.root)
+    text = export.root.job_path.read_text()
+    export.root.job_path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("  click")))
+    export.root.job = job_of(load_job(export.root.job_path), ExportSpec)
+    assert {problem.partition(": ")[2] for problem in problems(export.root)} == {
+        "the job file does not name the type click"
+    }
 
 
 def test_a_root_without_files_has_nothing_to_restore(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     lose_all(root)
-    assert doubts(root) == ["there are neither positions nor data files of this job"]
+    assert problems(root) == ["there are neither positions nor data files of this job"]
 
 
-def test_an_older_copy_of_one_log_is_a_doubt(tmp_path: Path) -> None:
-    told = story(tmp_path)
-    log = told.root.lake / "_penstock" / "shop" / "types" / "order"
+def test_an_older_copy_of_one_log_stops_the_rebuild(tmp_path: Path) -> None:
+    export = tracked_export(tmp_path)
+    log = export.root.lake / "_penstock" / "shop" / "types" / "order"
     shutil.copytree(log, tmp_path / "older")
-    told.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
+    export.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
     shutil.rmtree(log)
     shutil.copytree(tmp_path / "older", log)
-    assert doubts(told.root) == [JOB_LOG_IS_THERE]
-    lose_types(told.root)
-    assert rebuilt(told.root).ok
-    told.go_on()
+    assert problems(export.root) == [JOB_LOG_IS_THERE]
+    lose_types(export.root)
+    assert rebuilt(export.root).ok
+    export.resume()

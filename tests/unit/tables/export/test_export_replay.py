@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.quarantine.replay import OvertakenError, finish_replay
 from penstock.quarantine.table import open_quarantine
 from penstock.tables.export.upkeep import vacuum
-from penstock.tables.export.writer import ExportRuns, left_to_log
+from penstock.tables.export.writer import ExportRuns, unread_offsets
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.support.export_root import rows_in as plain_rows
 from tests.support.pipes import CrashError
@@ -69,12 +69,12 @@ def locked(root: ExportRoot, name: str) -> Iterator[None]:
     log.with_name("away").rename(log)
 
 
-def test_a_run_brings_rows_and_moves_nothing_but_its_counts(root: ExportRoot) -> None:
+def test_a_replay_adds_rows_and_moves_no_position(root: ExportRoot) -> None:
     before = root.state.of(ZERO)
     replay(root, RUN)
-    here = root.state.of(ZERO)
-    assert (here.position, here.token, here.lags) == (before.position, before.token, {})
-    assert (here.totals.quarantined, here.totals.replayed, here.totals.written) == (3, 3, before.totals.written)
+    state = root.state.of(ZERO)
+    assert (state.position, state.token, state.lags) == (before.position, before.token, {})
+    assert (state.totals.quarantined, state.totals.replayed, state.totals.written) == (3, 3, before.totals.written)
     assert (rows_of(root), in_quarantine(root)) == (root.expected, [])
     root.write(ZERO, 14, 18, {("order", WEDNESDAY): [14, 15], ("click", WEDNESDAY): [16, 17]})
     assert rows_of(root) == root.expected
@@ -96,9 +96,9 @@ def test_a_run_that_dies_is_finished_by_the_next_start_and_the_rest_is_replayed(
     assert len(in_quarantine(root)) == 3 - landed
     check_each_once(root)
     assert finish_runs(root) == 0
-    rest = {key: [offset for offset in offsets if offset in in_quarantine(root)] for key, offsets in RUN.items()}
+    remaining = {key: [offset for offset in offsets if offset in in_quarantine(root)] for key, offsets in RUN.items()}
     if landed < 3:
-        replay(root, {key: offsets for key, offsets in rest.items() if offsets}, 2)
+        replay(root, {key: offsets for key, offsets in remaining.items() if offsets}, 2)
     assert in_quarantine(root) == []
     check_each_once(root)
 
@@ -123,7 +123,7 @@ def test_a_run_that_dies_before_its_removal_is_removed_by_the_next_process(root:
     assert rows_of(root) == root.expected
 
 
-def test_a_run_that_died_before_it_began_leaves_only_what_vacuum_takes(root: ExportRoot) -> None:
+def test_a_replay_that_died_before_its_first_commit_leaves_only_files_that_vacuum_deletes(root: ExportRoot) -> None:
     root.stage_replay(ZERO, 1, {("order", MONDAY): [3]})
     assert vacuum(root.open()).deleted == ()
     replay(root, {("order", MONDAY): [3]})
@@ -146,7 +146,7 @@ def test_an_export_continues_while_a_killed_replay_is_unfinished(root: ExportRoo
 # several processes
 
 
-def test_a_run_whose_number_another_one_took_is_refused(root: ExportRoot) -> None:
+def test_a_replay_whose_run_number_is_taken_is_refused(root: ExportRoot) -> None:
     slow, staged = root.open(), staged_run(root, RUN)
     slow.logs.state()
     replay(root, RUN)
@@ -250,10 +250,10 @@ def test_a_deleted_quarantine_has_no_runs_and_nothing_pending(root: ExportRoot) 
     assert in_quarantine(root) == [14, 15]
 
 
-def test_a_type_that_lags_takes_nothing_that_it_has_yet_to_read(tmp_path: Path) -> None:
+def test_replay_skips_records_that_a_lagging_type_will_read(tmp_path: Path) -> None:
     root = with_bad(tmp_path)
-    root.write(ZERO, 14, 20, {("order", WEDNESDAY): [14]}, left={"click": [16, 17]})
-    ((start, _),) = left_to_log(root.state.job, ZERO, "click")
+    root.write(ZERO, 14, 20, {("order", WEDNESDAY): [14]}, deferred={"click": [16, 17]})
+    ((start, _),) = unread_offsets(root.state.job, ZERO, "click")
     assert start == 16
-    ((start, _),) = left_to_log(root.state.job, ZERO, "order")
+    ((start, _),) = unread_offsets(root.state.job, ZERO, "order")
     assert start == 20

@@ -74,10 +74,10 @@ def test_files_of_a_crash_are_deleted_once_the_position_is_beyond_their_start(tm
     assert root.staged() == []
 
 
-def test_the_staged_file_of_a_type_that_lags_stays(tmp_path: Path) -> None:
+def test_vacuum_keeps_the_staged_file_of_a_lagging_type(tmp_path: Path) -> None:
     """The partition has passed it, the type itself has not: its catch-up may still be committed."""
     root = started(tmp_path)
-    root.write(ZERO, 0, 10, {("click", MONDAY): range(5)}, left={"order": range(5, 10)})
+    root.write(ZERO, 0, 10, {("click", MONDAY): range(5)}, deferred={"order": range(5, 10)})
     of_clicks, of_orders = leave_slice(root, 5, 10, "click"), leave_slice(root, 5, 10, "order")
     assert deleted(root) == [of_clicks]
     root.catch_up(ZERO, {"order": 5}, 10, {("order", MONDAY): range(5, 10)})
@@ -85,7 +85,7 @@ def test_the_staged_file_of_a_type_that_lags_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["type_committed", "renaming"])
-def test_a_committed_file_that_is_not_in_its_place_stays(tmp_path: Path, step: str) -> None:
+def test_vacuum_keeps_a_committed_file_that_is_not_renamed_yet(tmp_path: Path, step: str) -> None:
     root = started(tmp_path)
     root.table = root.open(dying_at(step))
     with pytest.raises(CrashError):
@@ -96,7 +96,7 @@ def test_a_committed_file_that_is_not_in_its_place_stays(tmp_path: Path, step: s
     assert sum(rows_in(root.lake).values()) == 10
 
 
-def test_files_of_an_unknown_topic_or_type_and_foreign_files_stay(tmp_path: Path) -> None:
+def test_vacuum_keeps_foreign_files_and_files_of_unknown_topics_and_types(tmp_path: Path) -> None:
     root = started(tmp_path)
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
     leave_slice(root, 0, 10, topic_id="anotherTopic")
@@ -156,7 +156,7 @@ def test_a_dry_run_deletes_nothing_and_reports_the_same(tmp_path: Path) -> None:
     assert report.deleted[0].size_bytes == len(b"leftover")
 
 
-def test_where_a_rename_is_a_copy_nothing_that_was_renamed_is_left(tmp_path: Path) -> None:
+def test_no_staged_copy_is_left_after_a_rename_by_copy(tmp_path: Path) -> None:
     storage = CopyingStorage()
     root = filled(tmp_path, storage)
     assert list(storage.list(root.logs.places.staged)) == []
@@ -186,7 +186,7 @@ def _paths(root: ExportRoot, files: object) -> list[str]:
 @FORMATS
 def test_a_type_that_cannot_be_read_does_not_block_the_others(tmp_path: Path, export: str) -> None:
     root = started(tmp_path, export)
-    kept, gone = leave_slice(root, 0, 10, "order"), leave_slice(root, 0, 10, "click")
+    kept, dead = leave_slice(root, 0, 10, "order"), leave_slice(root, 0, 10, "click")
     root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
     folder = root.lake / ("_penstock/shop/types/order" if root.logs.is_plain else "order") / "_delta_log"
     folder.rename(folder.with_name("away"))
@@ -195,7 +195,7 @@ def test_a_type_that_cannot_be_read_does_not_block_the_others(tmp_path: Path, ex
     assert [reason.split(":")[0] for reason in report.failed] == ["order"]
     folder.unlink()
     folder.with_name("away").rename(folder)
-    assert [(root.lake / path).exists() for path in (kept, gone)] == [True, False]
+    assert [(root.lake / path).exists() for path in (kept, dead)] == [True, False]
     assert deleted(root) == [kept]
 
 
@@ -227,7 +227,7 @@ def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(
 def test_quarantine_files_stay_while_a_type_lags_behind_them(tmp_path: Path) -> None:
     root = started(tmp_path)
     write_with_bad(root, ZERO, (0, 10), {}, range(10))
-    root.write(ZERO, 10, 20, {}, left={"order": [10]})
+    root.write(ZERO, 10, 20, {}, deferred={"order": [10]})
     staged = stage_bad(root, ZERO, (10, 20), range(10, 20))
     assert deleted(root, LATER) == []
     root.catch_up(ZERO, {"order": 10}, 20, {("order", MONDAY): [10]})
@@ -235,9 +235,9 @@ def test_quarantine_files_stay_while_a_type_lags_behind_them(tmp_path: Path) -> 
     assert [file.path for file in report.deleted] == [staged.path]
 
 
-def test_the_command_reports_what_went_and_what_stayed(tmp_path: Path) -> None:
+def test_the_command_reports_deleted_and_kept_files(tmp_path: Path) -> None:
     root = started(tmp_path)
-    gone = leave_slice(root, 0, 10)
+    dead = leave_slice(root, 0, 10)
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
     leave_slice(root, 10, 20)
     app = typer.Typer()
@@ -245,5 +245,5 @@ def test_the_command_reports_what_went_and_what_stayed(tmp_path: Path) -> None:
     job = str(root.job_path)
     assert "1 files would go, 8 bytes" in CliRunner().invoke(app, [job, "--dry-run"]).stdout
     report = json.loads(CliRunner().invoke(app, [job, "--json"]).stdout)
-    assert [(file["table"], file["path"]) for file in report["deleted"]] == [(str(root.lake), gone)]
+    assert [(file["table"], file["path"]) for file in report["deleted"]] == [(str(root.lake), dead)]
     assert (report["kept"], report["failed"]) == ({"may still be committed": 1}, [])

@@ -80,7 +80,7 @@ def test_the_next_process_skips_what_types_have_wherever_its_batch_ends(
     assert totals.conserved
 
 
-def test_a_type_that_is_ahead_and_then_fails_is_read_again_and_doubles_nothing(root: ExportRoot) -> None:
+def test_a_type_that_is_ahead_and_then_fails_writes_no_row_twice(root: ExportRoot) -> None:
     die(root)
     restarted(root)
     rows = {("order", MONDAY): [34, 35, 37], ("click", MONDAY): [36]}
@@ -104,7 +104,7 @@ def test_records_that_a_type_quarantined_before_the_crash_are_in_quarantine_once
     assert in_quarantine(root) == [34, 35], "its commit lists them"
     root.write(ZERO, 34, 37, {("order", MONDAY): [34, 35], ("click", MONDAY): [36]})
     for offset in (34, 35):
-        # This time they would have been good, and the type has dealt with them.
+        # This time they would have been good, but the type has quarantined them already.
         del root.expected["order", 0, offset]
     assert in_quarantine(root) == [34, 35]
     assert rows_of(root) == root.expected
@@ -131,7 +131,7 @@ def test_a_process_whose_claim_another_one_took_is_refused_before_types_take_its
 
 
 def test_a_stale_process_that_lands_types_first_is_found_ahead_and_doubles_nothing(root: ExportRoot) -> None:
-    """It passes the first look at the job log, and another process comes in between."""
+    """It passes the first check of the job log, then another process commits."""
     shares = root.stage(ZERO, (34, 37), ROWS, pieces=(34,))
 
     def overtake() -> None:
@@ -154,7 +154,7 @@ def test_a_type_that_another_process_moved_meanwhile_is_planned_again(root: Expo
     assert rows_of(root) == root.expected
 
 
-def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tmp_path: Path) -> None:
+def test_a_type_whose_log_cannot_be_opened_does_not_block_the_others_from_finishing(tmp_path: Path) -> None:
     root = filled(tmp_path)
     root.table = root.open(dying_at("renaming"))
     with pytest.raises(CrashError):
@@ -162,12 +162,12 @@ def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tm
     log = root.lake / "_penstock/shop/types/order/_delta_log"
     log.rename(log.with_name("away"))
     log.write_text("in the way")
-    heard = Recorder()
-    root.table = root.open(Environment(listener=heard, sleep=lambda _: None))
+    recorder = Recorder()
+    root.table = root.open(Environment(listener=recorder, sleep=lambda _: None))
     root.table.finish_pending([ZERO, ONE])
-    assert [event["type"] for event in heard.named("type cannot be written")] == ["order"]
+    assert [event["type"] for event in recorder.named("type cannot be written")] == ["order"]
     assert ("click", 0, 36) in plain_rows(root.lake)
-    root.write(ZERO, 34, 37, {("click", MONDAY): [36]}, left={"order": [34, 35]})
+    root.write(ZERO, 34, 37, {("click", MONDAY): [36]}, deferred={"order": [34, 35]})
     log.unlink()
     log.with_name("away").rename(log)
     restarted(root).catch_up(ZERO, {"order": 34}, 37, {("order", MONDAY): [34, 35]})
@@ -175,7 +175,7 @@ def test_a_type_whose_log_cannot_be_opened_keeps_no_other_from_being_finished(tm
 
 
 def test_after_a_gap_a_process_that_had_read_the_lost_records_cannot_land_them(root: ExportRoot) -> None:
-    """The log lost the offsets 34 to 37, and the job says so; `click` has no records after them."""
+    """The log lost the offsets 34 to 37, and the job allows gaps; `click` has no records after them."""
     shares = root.stage(ZERO, (34, 37), ROWS, pieces=(34,))
 
     def overtake() -> None:
@@ -190,7 +190,7 @@ def test_after_a_gap_a_process_that_had_read_the_lost_records_cannot_land_them(r
     assert (totals.gap, totals.offsets, totals.conserved) == (4, 40, True)
 
 
-def test_a_lost_staged_file_holds_no_type_back(tmp_path: Path) -> None:
+def test_a_lost_staged_file_delays_no_type(tmp_path: Path) -> None:
     """`verify` reports the missing file."""
     root = filled(tmp_path)
     root.table = root.open(dying_at("renaming"))

@@ -1,4 +1,4 @@
-"""What the name of a data file says, and which names are not ours."""
+"""The parts of the name of a data file, and foreign names."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_incarnations_clusters_and_topics_never_share_a_name() -> None:
 
 
 @pytest.mark.parametrize(("cluster", "topic"), [("", "_events"), ("", ".events"), ("_pa4", "events"), ("", "events")])
-def test_readers_never_take_our_files_for_hidden_ones(cluster: str, topic: str) -> None:
+def test_no_file_name_is_hidden_from_readers(cluster: str, topic: str) -> None:
     """Spark and Hive take files that begin with an underscore or a dot for hidden."""
     space = name_space(cluster, topic)
     name = final_name(space, 0, 1, 9)

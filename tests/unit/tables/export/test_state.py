@@ -1,4 +1,4 @@
-"""What the job log of an export says, and how slices and catch-ups change it."""
+"""The state of the job log of an export, and how slices and catch-ups change it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ KEY = (ZERO.topic_id, ZERO.number)
 
 def state_of(partitions: Mapping[Partition, JobPartition]) -> ExportState:
     """The topic `events` as it is now, and partitions of it or of what it was before."""
-    places = {(partition.topic_id, partition.number): here for partition, here in partitions.items()}
+    places = {(partition.topic_id, partition.number): counted for partition, counted in partitions.items()}
     return ExportState(1, places, {"events": topic_fingerprint("topic-A")})
 
 
 # the numbers of the job log
 
 
-def test_the_state_comes_back_from_the_numbers_of_the_log() -> None:
+def test_the_state_is_read_back_from_the_numbers_of_the_log() -> None:
     lag = Lag(7, deferred=3, since_ms=11, gap=2, watermark_ms=1_000)
     totals = Totals(*range(1, len(TOTAL_NAMES) + 1))
     numbers = {
@@ -83,7 +83,7 @@ def test_a_finished_lag_is_removed() -> None:
     deferred=st.integers(1, 2**40),
     watermark_ms=st.none() | st.integers(0, 2**45),
 )
-def test_every_lag_comes_back(position: int, deferred: int, watermark_ms: int | None) -> None:
+def test_every_lag_is_read_back_from_the_log(position: int, deferred: int, watermark_ms: int | None) -> None:
     lag = Lag(position, deferred, watermark_ms=watermark_ms)
     assert parse_state(1, lag_numbers(JOB, ZERO, {"order": lag}), JOB).of(ZERO).lags == {"order": lag}
 
@@ -91,9 +91,9 @@ def test_every_lag_comes_back(position: int, deferred: int, watermark_ms: int | 
 # types
 
 
-def test_a_type_without_a_lag_is_where_its_partition_is() -> None:
-    here = JobPartition(100, lags={"a": Lag(40, 40, 1), "b": Lag(70, 70, 1)})
-    assert [here.position_of(name) for name in ("a", "b", "c", None)] == [40, 70, 100, 40]
+def test_a_type_without_a_lag_has_the_position_of_its_partition() -> None:
+    partition = JobPartition(100, lags={"a": Lag(40, 40, 1), "b": Lag(70, 70, 1)})
+    assert [partition.position_of(name) for name in ("a", "b", "c", None)] == [40, 70, 100, 40]
     assert JobPartition().position_of("a") is None
 
 
@@ -131,19 +131,19 @@ def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> 
 
 
 def test_a_type_lags_from_the_first_record_that_was_left_to_it() -> None:
-    here = JobPartition(10, 0, watermark_ms=500)
-    lags = deferred_lags(here, {"a": Share(Counts(read=3), 12)}, now_ms=8)
+    partition = JobPartition(10, 0, watermark_ms=500)
+    lags = deferred_lags(partition, {"a": Share(Counts(read=3), 12)}, now_ms=8)
     assert lags == {"a": Lag(12, 3, 8, watermark_ms=500)}
-    here = replace(here, position=20, watermark_ms=900, lags=lags)
-    more = deferred_lags(here, {"a": Share(Counts(read=2), 21)}, now_ms=9)
+    partition = replace(partition, position=20, watermark_ms=900, lags=lags)
+    more = deferred_lags(partition, {"a": Share(Counts(read=2), 21)}, now_ms=9)
     assert more == {"a": Lag(12, 5, 8, watermark_ms=500)}
 
 
 def test_records_not_found_below_the_position_are_counted_as_vanished() -> None:
-    here = JobPartition(20, 0, lags={"a": Lag(3, deferred=5)})
-    lags, totals = caught_up(here, Slice(ZERO, 3, 10, 7), {"a": 1})
+    partition = JobPartition(20, 0, lags={"a": Lag(3, deferred=5)})
+    lags, totals = caught_up(partition, Slice(ZERO, 3, 10, 7), {"a": 1})
     assert (totals, lags["a"].deferred, lags["a"].gap) == (Totals(deferred=-1), 4, 4)
-    lags, totals = caught_up(replace(here, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2})
+    lags, totals = caught_up(replace(partition, lags=lags), Slice(ZERO, 10, 20, 10), {"a": 2})
     assert totals == Totals(deferred=-4, vanished=2)
     assert (lags["a"].deferred, lags["a"].gap) == (0, 0)
 
@@ -156,7 +156,7 @@ class Model:
     """A log with one record for each letter, read in slices; `landed` are records in the logs of types."""
 
     kinds: str
-    here: JobPartition
+    partition: JobPartition
     landed: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in NAMES})
     lost_below: int = 0
 
@@ -164,30 +164,30 @@ class Model:
         return [offset for offset in range(start, end) if self.kinds[offset] == name]
 
     def read(self, count: int, behind: frozenset[str]) -> None:
-        start = self.here.position or 0
+        start = self.partition.position or 0
         end = min(start + count, len(self.kinds))
-        left: dict[str, Share] = {}
+        deferred: dict[str, Share] = {}
         for name in NAMES:
             offsets = self.of(name, start, end)
-            if name not in behind and name not in self.here.lags:
+            if name not in behind and name not in self.partition.lags:
                 self.landed[name] += offsets
             elif offsets:
-                left[name] = Share(Counts(read=len(offsets)), offsets[0])
-        lags = {**self.here.lags, **deferred_lags(self.here, left, 1)}
-        more = Totals(read=end - start, deferred=sum(share.counts.read for share in left.values()))
-        self.here = replace(self.here, position=end, lags=lags, totals=self.here.totals + more)
+                deferred[name] = Share(Counts(read=len(offsets)), offsets[0])
+        lags = {**self.partition.lags, **deferred_lags(self.partition, deferred, 1)}
+        more = Totals(read=end - start, deferred=sum(share.counts.read for share in deferred.values()))
+        self.partition = replace(self.partition, position=end, lags=lags, totals=self.partition.totals + more)
 
     def catch_up(self, name: str, count: int) -> None:
-        lag = self.here.lags.get(name)
+        lag = self.partition.lags.get(name)
         if lag is None:
             return
-        end = min(lag.position + count, self.here.position or 0)
+        end = min(lag.position + count, self.partition.position or 0)
         read_from = min(max(lag.position, self.lost_below), end)
         result = self.of(name, read_from, end)
         self.landed[name] += result
-        lags, more = caught_up(self.here, Slice(ZERO, lag.position, end, read_from), {name: len(result)})
-        known = {name: lag for name, lag in {**self.here.lags, **lags}.items() if lag.deferred}
-        self.here = replace(self.here, lags=known, totals=self.here.totals + more)
+        lags, more = caught_up(self.partition, Slice(ZERO, lag.position, end, read_from), {name: len(result)})
+        current = {name: lag for name, lag in {**self.partition.lags, **lags}.items() if lag.deferred}
+        self.partition = replace(self.partition, lags=current, totals=self.partition.totals + more)
 
 
 @given(data=st.data())
@@ -200,14 +200,14 @@ def test_every_read_record_is_landed_deferred_or_vanished(data: st.DataObject) -
         else:
             model.catch_up(data.draw(st.sampled_from(NAMES)), data.draw(st.integers(1, 9)))
         if data.draw(st.integers(0, 9)) == 0:
-            model.lost_below = max(model.lost_below, (model.here.position or 0) - 5)
-        here, totals = model.here, model.here.totals
+            model.lost_below = max(model.lost_below, (model.partition.position or 0) - 5)
+        partition, totals = model.partition, model.partition.totals
         assert min(totals.read, totals.deferred, totals.vanished) >= 0
         landed = sum(map(len, model.landed.values()))
         assert totals.read == landed + totals.deferred + totals.vanished
-        assert totals.deferred == sum(lag.deferred for lag in here.lags.values())
+        assert totals.deferred == sum(lag.deferred for lag in partition.lags.values())
         for name in NAMES:
-            lag, own = here.lags.get(name), model.landed[name]
+            lag, own = partition.lags.get(name), model.landed[name]
             assert len(set(own)) == len(own), "none twice"
             if lag is None and not model.lost_below:
-                assert own == model.of(name, 0, here.position or 0), "none missing"
+                assert own == model.of(name, 0, partition.position or 0), "none missing"

@@ -103,7 +103,7 @@ def test_an_incarnation_of_a_topic_that_the_logs_do_not_know_is_noticed(tmp_path
 def test_a_file_of_a_type_beyond_its_own_older_position_is_noticed(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
-    root.write(ZERO, 0, 20, {("order", MONDAY): range(10)}, left={"click": range(10, 20)})
+    root.write(ZERO, 0, 20, {("order", MONDAY): range(10)}, deferred={"click": range(10, 20)})
     keep_copy(root)
     root.catch_up(ZERO, {"click": 10}, 20, {("click", MONDAY): range(10, 20)})
     put_back_older(root)
@@ -113,8 +113,8 @@ def test_a_file_of_a_type_beyond_its_own_older_position_is_noticed(tmp_path: Pat
 
 def test_types_that_lag_days_that_are_complete_and_a_restart_are_not_refused(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    root.write(ZERO, 34, 50, {("order", WEDNESDAY): range(34, 40)}, left={"click": range(40, 50)})
-    root.write(ZERO, 50, 60, {("order", MONDAY): range(50, 55)}, left={"click": range(55, 60)})
+    root.write(ZERO, 34, 50, {("order", WEDNESDAY): range(34, 40)}, deferred={"click": range(40, 50)})
+    root.write(ZERO, 50, 60, {("order", MONDAY): range(50, 55)}, deferred={"click": range(55, 60)})
     root.catch_up(ZERO, {"click": 40}, 45, {("click", WEDNESDAY): range(40, 45)})
     start(root)
     assert compacted(root.open(), all_days=True).files_added

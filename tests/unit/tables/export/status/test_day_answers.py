@@ -19,8 +19,8 @@ def root(tmp_path: Path) -> ExportRoot:
 
 
 def answer(root: ExportRoot, name: str = "order", day: str = MONDAY) -> DayAnswer:
-    [found] = day_answers(root.job, day, [name])
-    return found
+    [answer] = day_answers(root.job, day, [name])
+    return answer
 
 
 def test_a_day_is_complete_once_the_watermark_of_every_partition_is_past_its_end(root: ExportRoot) -> None:
@@ -42,7 +42,7 @@ def test_a_type_that_lags_holds_only_its_own_day_back(root: ExportRoot) -> None:
     for partition in (ZERO, ONE):
         root.write(partition, 0, 5, {("order", MONDAY): range(4)}, watermark=MONDAY)
     root.write(ZERO, 5, 6, {}, watermark=WEDNESDAY)
-    root.write(ONE, 5, 7, {("click", TUESDAY): [5]}, left={"order": [6]}, watermark=WEDNESDAY)
+    root.write(ONE, 5, 7, {("click", TUESDAY): [5]}, deferred={"order": [6]}, watermark=WEDNESDAY)
     result = answer(root)
     assert result.state is DayState.OPEN
     assert result.reason.endswith("shop/1 is at 2026-03-02T12:00:00Z")

@@ -72,9 +72,7 @@ def test_a_day_gets_its_marker_once_the_watermark_is_past_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("step", ["type_committed", "renaming", "renamed"])
-def test_killed_in_the_middle_of_the_batch_that_closes_a_day_it_is_marked_once_all_is_there(
-    tmp_path: Path, step: str
-) -> None:
+def test_a_day_closed_by_a_killed_batch_is_marked_once_all_its_rows_are_visible(tmp_path: Path, step: str) -> None:
     """The batch brings Monday's last rows and, with them, the event time that closes it."""
     root = monday(tmp_path)
     rows = {("order", MONDAY): range(10, 15), ("click", WEDNESDAY): range(15, 20)}
@@ -112,18 +110,18 @@ def test_the_marker_goes_before_late_rows_are_committed(tmp_path: Path, export: 
     root.start(ZERO)
     root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark=WEDNESDAY)
     assert marker(root) is not None
-    seen: list[tuple[int, bool]] = []
+    observed: list[tuple[int, bool]] = []
     log = root.logs.find_type_log("order")
     assert log is not None
     commit = log.commit_actions
 
     def watched_commit(*args: object) -> None:
-        seen.append((log.version, marker(root) is not None))
+        observed.append((log.version, marker(root) is not None))
         commit(*args)  # type: ignore[arg-type]
 
     log.commit_actions = watched_commit  # type: ignore[assignment, method-assign]
     root.write(ZERO, 5, 6, {("order", MONDAY): [5]})
-    assert [is_marked for _, is_marked in seen] == [False]
+    assert [is_marked for _, is_marked in observed] == [False]
     assert marker(root) is None
     root.write(ZERO, 6, 7, {("click", THURSDAY): [6]}, watermark=THURSDAY)
     assert marker(root) is not None
@@ -132,7 +130,7 @@ def test_the_marker_goes_before_late_rows_are_committed(tmp_path: Path, export: 
 @pytest.mark.parametrize("step", ["checked", "type_committed", "renaming", "renamed", "committed"])
 def test_killed_at_any_step_of_late_rows_no_marker_covers_them(tmp_path: Path, step: str) -> None:
     root = closed_monday(tmp_path)
-    # The second time that "checked" is reached is inside the type's commit, just before the marker goes.
+    # The second time that "checked" is reached is inside the type's commit, just before the marker is deleted.
     root.table = root.open(dying_at(step, 2 if step == "checked" else 1))
     with pytest.raises(CrashError):
         root.write(ZERO, 20, 25, LATE)
@@ -239,7 +237,7 @@ def test_rows_are_written_although_a_marker_cannot_be_put(tmp_path: Path) -> Non
 
 
 def test_a_process_that_slept_before_it_put_a_marker_leaves_no_wrong_one(tmp_path: Path) -> None:
-    """It wakes just before it puts the marker, and meanwhile a late row has opened the day again."""
+    """It resumes just before it writes the marker, after a late row has reopened the day."""
     root = monday(tmp_path)
     other = ExportRoot(root.job_path)
 
@@ -255,7 +253,7 @@ def test_a_process_that_slept_before_it_put_a_marker_leaves_no_wrong_one(tmp_pat
     assert marker(root) is None
 
 
-def test_a_marker_left_by_a_process_that_died_over_it_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_a_wrong_marker_left_by_a_crash_is_removed_at_the_next_start(tmp_path: Path) -> None:
     root = closed_monday(tmp_path)
     stale = json.dumps(marker(root)).encode()
     root.write(ZERO, 20, 25, LATE)

@@ -81,7 +81,7 @@ def test_a_type_that_lags_is_compared_with_those_that_are_up_to_date() -> None:
     assert discrepancy(export(100, {"a": 40})) == 60
 
 
-def test_where_every_type_lags_they_are_compared_with_each_other() -> None:
+def test_discrepancy_is_between_types_if_all_of_them_lag() -> None:
     state = export(100, {"a": 40, "b": 70, "c": 55})
     assert discrepancy(state) == 30
     assert measure(state, {ZERO: None}, NO_LIMITS).type_lag_records == {"a": 60, "b": 30, "c": 45}
@@ -105,7 +105,7 @@ UNHAPPY = [
     [row[1:] for row in UNHAPPY],
     ids=[row[0] for row in UNHAPPY],
 )
-def test_the_unhappy_timeline_of_the_seed(
+def test_rules_measure_the_unhappy_timeline_of_the_seed(
     position: int, lagging: dict[str, int], text: str, committed: int, apart: int, percent: float
 ) -> None:
     state = export(position, lagging)
@@ -161,6 +161,6 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
     }
 
 
-def test_a_process_without_partitions_reports_none() -> None:
+def test_a_process_without_partitions_reports_no_rules() -> None:
     rules = measure(export(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
     assert (rules.lag_records, rules.discrepancy_records, rules.alerts) == ({}, {}, {"lag": []})
