@@ -19,7 +19,7 @@ _FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _FLUSH_SECONDS_MAX = 120.0
 _REQUEST_SECONDS_MAX = 30.0
 _BY_KEY = -1
-"""In the place of a partition: librdkafka chooses it by the hash of the key."""
+"""Instead of a partition number: librdkafka chooses the partition by the hash of the key."""
 
 BAD_VALUES: tuple[tuple[str, bytes], ...] = (
     ("truncated JSON", b'{"method": "GET", "status": 200, "url": "https://shop.exa'),
@@ -108,9 +108,9 @@ def _produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, b
                 producer.poll(0.1)
         if number % 10_000 == 0:
             producer.poll(0)
-    left = producer.flush(_FLUSH_SECONDS_MAX)
-    if left:
-        raise TimeoutError(f"{left} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")
+    unsent = producer.flush(_FLUSH_SECONDS_MAX)
+    if unsent:
+        raise TimeoutError(f"{unsent} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")
 
 
 JOB_FILE = """\

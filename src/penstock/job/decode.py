@@ -53,9 +53,11 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
     if decode.format not in kind.decoders and reader.has("table", kind.name):
         at = (*AT, "format") if reader.has(*AT, "format") else AT
-        reader.note(at, f"table.{kind.name} does not take {decode.format}", f"it takes {', '.join(kind.decoders)}")
+        reader.note(
+            at, f"table.{kind.name} does not support {decode.format}", f"it supports {', '.join(kind.decoders)}"
+        )
     if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
-        reader.note((*AT, "message"), "required key is missing: the table's rows are of one message")
+        reader.note((*AT, "message"), "required key is missing: all rows of the table are of one message")
     for index in range(len(decode.points.blacklist)):
         if reader.written(*AT, "blacklist", index) in ({}, {"tags": {}}):
             reader.note((*AT, "blacklist", index), "matches every series", "state a name, tags, or both")
