@@ -1,4 +1,4 @@
-"""A job whose records are an hour old, for what `status` says of it."""
+"""A job whose records are an hour old, for tests of `status`."""
 
 from __future__ import annotations
 

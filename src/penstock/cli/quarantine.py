@@ -130,7 +130,7 @@ def _ask(job: JobSpec, report: DiscardReport) -> None:
 
 
 def _discardable(job: JobSpec, report: DiscardReport) -> str:
-    missing = ", and records of a deleted quarantine" if report.unappended else ""
+    missing = ", and records that are listed but missing in quarantine" if report.unappended else ""
     return f"{report.rows} quarantined records of {job.name}{missing} ({job.table.path})"
 
 

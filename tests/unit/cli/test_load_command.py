@@ -1,4 +1,4 @@
-"""`penstock load` as a person meets it, before Spark is started."""
+"""`penstock load` before Spark is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ table: {delta: {path: ./table}}
 """
 
 
-def test_a_table_without_keys_takes_no_loads(tmp_path: Path) -> None:
+def test_load_is_refused_for_a_table_without_keys(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB)
     done = CliRunner().invoke(app, ["load", str(job), "in"])
