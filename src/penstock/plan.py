@@ -51,9 +51,7 @@ class LostTailError(LogCutError):
             detail = f"its leader does not know leader epoch {mark.epoch}: the topic or its cluster was recreated"
         else:
             primary = f"{partition} lost its records from offset {end} on, and the job had read up to {mark.end}"
-            detail = (
-                f"leader epoch {mark.epoch} ends at {end}; the records there now were written later and are not read"
-            )
+            detail = f"leader epoch {mark.epoch} ends at {end}; the records beyond it are new and are not read"
         super().__init__(
             primary,
             detail=f"{detail}; continuing would mix two histories",

@@ -36,9 +36,7 @@ def load(
     spec = load_job(job)
     kind = kind_of(spec)
     if not isinstance(kind, Loading):
-        raise UserError(
-            f"the table of {spec.name} cannot be loaded from files", hint="`penstock load` is for keyed tables"
-        )
+        raise UserError(f"files cannot be loaded into {spec.name}", hint="`penstock load` is for keyed tables")
     spark = open_spark(spec.spark, name=f"penstock load {spec.name}", light=True)
     try:
         report = kind.load(spec, paths, mode, spark, environment())

@@ -40,9 +40,7 @@ def serve(
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
     without_token: Annotated[bool, typer.Option(help="Let any client send, read and delete without a token.")] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name of this server; may be repeated.")
-    ] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="Another host name of this server.")] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM).")] = None,
     json: Json = False,
@@ -129,9 +127,7 @@ def _tokens(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file: {path} cannot be read", detail=str(error)) from None
     if not tokens or not all(map(is_token, tokens)):
-        raise UserError(
-            f"--token-file: {path} is empty or has an invalid token", hint="write one per line, without spaces"
-        )
+        raise UserError(f"--token-file: {path} is empty or has an invalid token", hint="one per line, no spaces")
     return tokens
 
 

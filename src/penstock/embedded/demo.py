@@ -48,7 +48,7 @@ METRICS_PARTITIONS = 2
 METRICS = MetricSample(records=20_000, hosts=100)
 _RUN_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.02
-ShowStep = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +87,33 @@ class DemoReport:
         return {"ok": self.ok, **values, "verify": [report.as_json() for report in self.verified]}
 
 
-def run_demo(folder: Path, show_step: ShowStep) -> DemoReport:
+def run_demo(folder: Path, show: Show) -> DemoReport:
     """Everything on one machine, in `folder`; the broker is stopped at the end, tables and job files stay."""
     began = time.monotonic()
     table, windows_table = folder / "lake" / "web_requests", folder / "lake" / "rollups"
     job_path, rollup_path = folder / "web.yaml", folder / "rollups.yaml"
-    show_step("starting a Kafka broker")
+    show("starting a Kafka broker")
     with Cluster.start(folder / "kafka") as cluster:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
-        show_step(
-            f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad"
-        )
+        show(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
         produce_values(cluster.bootstrap, TOPIC, web_requests(SAMPLE), PARTITIONS)
         job_path.write_text(job_file(cluster.bootstrap, TOPIC, str(table), SMALL_BATCHES))
-        show_step(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
+        show(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
-        show_step(f"killed: {before:,} rows committed, {staged} files staged and invisible")
-        show_step(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
+        show(f"killed: {before:,} rows committed, {staged} files staged and invisible")
+        show(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
         _produce_metrics(cluster.bootstrap)
         # The grace is longer than event time advances, so that every closed window can be computed again.
         rollup_path.write_text(
             rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d"), encoding="utf-8"
         )
-        show_step(f"penstock run {job_path.name} {rollup_path.name}: the killed job continues, a rollup closes windows")
+        show(f"penstock run {job_path.name} {rollup_path.name}: the killed job continues, a rollup closes windows")
         _run_to_end(job_path, rollup_path)
-        show_step("penstock verify, for both")
+        show("penstock verify, for both")
         job = load_job(job_path)
         verified = (verify(job), verify(load_job(rollup_path), values=Compared(None)))
-    show_step("reading the tables back with Polars and with Spark")
+    show("reading the tables back with Polars and with Spark")
     windows = pl.read_delta(str(windows_table)).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
     by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")
     return DemoReport(

@@ -53,9 +53,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
     if decode.format not in kind.decoders and reader.has("table", kind.name):
         at = (*AT, "format") if reader.has(*AT, "format") else AT
-        reader.note(
-            at, f"table.{kind.name} does not support {decode.format}", f"it supports {', '.join(kind.decoders)}"
-        )
+        reader.note(at, f"table.{kind.name} does not support {decode.format}", f"use {', '.join(kind.decoders)}")
     if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
         reader.note((*AT, "message"), "required key is missing: all rows of the table are of one message")
     for index in range(len(decode.points.blacklist)):

@@ -33,9 +33,7 @@ def check_spark(job: JobSpec, reader: SpecReader) -> None:
         if not name.startswith("spark."):
             reader.note(at, "is not a Spark setting", f"did you mean spark.{name}?", on_key=True)
         elif name in _OTHER_KEYS:
-            reader.note(
-                at, "is set by Penstock", "remove it; the master is the key spark.master of the job file", on_key=True
-            )
+            reader.note(at, "is set by Penstock", "remove it; the key spark.master sets the master", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):
             reader.note(at, f"must be {SET_BY_PENSTOCK[name]}: Penstock relies on it", "remove it")
     if master is not None and reader.states("table", job.table.kind, "path"):

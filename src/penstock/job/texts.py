@@ -33,9 +33,7 @@ JOB_NAME = matching(
     "invalid job name {}",
     "use up to 64 of a-z, 0-9, . _ -, beginning with a letter or a digit",
 )
-TOPIC_NAME = matching(
-    r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "use up to 249 letters, digits, . _ -"
-)
+TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "up to 249 letters, digits, . _ -")
 
 
 def servers(value: object) -> str:
@@ -185,8 +183,7 @@ def _checked_path(value: object) -> str:
     bucket, _, key = location.partition("/")
     if scheme not in SCHEMES:
         raise InvalidValueError(
-            f"unknown storage {shown(scheme + '://')}",
-            f"use a local path or {', '.join(f'{item}://' for item in SCHEMES)}",
+            f"unknown storage {shown(scheme + '://')}", f"use a path, {', '.join(f'{item}://' for item in SCHEMES)}"
         )
     if scheme == "file" and bucket:
         raise InvalidValueError("a file:// path begins with three slashes", "file:///folder/table")

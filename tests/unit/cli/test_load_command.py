@@ -23,4 +23,4 @@ def test_load_is_refused_for_a_table_without_keys(tmp_path: Path) -> None:
     job.write_text(JOB)
     done = CliRunner().invoke(app, ["load", str(job), "in"])
     assert isinstance(done.exception, UserError)
-    assert "cannot be loaded" in str(done.exception)
+    assert "cannot be loaded into devices" in str(done.exception)

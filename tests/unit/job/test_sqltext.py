@@ -57,7 +57,7 @@ def test_an_expression_over_one_row_is_accepted_with_its_name(text: str, expecte
         ("a; b", "more than one"),
         ("'open", "not an SQL expression"),
         ("_penstock_offset as o", "_penstock"),
-        ("t.*", "entry of its own"),
+        ("t.*", "cannot be part of an expression"),
         ("upper(a)", "no name"),
         ("a + b", "no name"),
         ("true", "no name"),
