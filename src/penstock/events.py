@@ -164,7 +164,7 @@ class MirrorRefused(OfPartition, level=Level.WARNING): ...
 
 
 class Interrupted(Event):
-    """An operation that failed and is retried, with its reason."""
+    """A failure that does not end the job by itself, with its reason."""
 
     reason: str
     detail: str = ""

@@ -71,7 +71,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions: int) -> None:
-    """Send records to a topic, which is created with so many partitions if it is missing."""
+    """Send records to a topic, which is created with that number of partitions if it is missing."""
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
     if topic not in topics:
         create_topic(bootstrap, topic, partitions)

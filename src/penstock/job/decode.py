@@ -15,13 +15,7 @@ from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
 from penstock.job.schema import read_schema
 from penstock.job.sections import AnyKindSection
-from penstock.job.spec import (
-    DecodeFormat,
-    DecodeSpec,
-    JobSpec,
-    MessageName,
-    PointsSpec,
-)
+from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
 from penstock.job.values import Read
 
 AT: KeyPath = ("decode",)
@@ -67,7 +61,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             return replace(decode, descriptors=b"")
     if decode.header is not None and decode.descriptors:
         read = partial(message_schema, decode.descriptors, decode.header)
-        if schema_of_message(read, decode.header, (*AT, "header"), reader) is None:
+        if schema_of_message(read, (*AT, "header"), reader) is None:
             return replace(decode, descriptors=b"")
     return decode
 
@@ -84,7 +78,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
             if decode.format == "garmadon" or not decode.descriptors or decode.message is None:
                 return None
             read = partial(message_schema, decode.descriptors, decode.message)
-            return schema_of_message(read, decode.message, (*AT, "message"), reader)
+            return schema_of_message(read, (*AT, "message"), reader)
         case "telegraf" | "influx":
             # Refused already, with the decoder.
             return None
@@ -94,9 +88,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     return schema
 
 
-def schema_of_message(
-    read: Callable[[], pa.Schema], message: MessageName, at: KeyPath, reader: SpecReader
-) -> pa.Schema | None:
+def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecReader) -> pa.Schema | None:
     """The schema of a message; None if no table can hold it."""
     try:
         return read()

@@ -102,7 +102,7 @@ def garmadon_schema(descriptors: bytes, header: MessageName, body: MessageName) 
 
 
 def is_heap(body: Descriptor) -> bool:
-    """Whether a body is a JVM's statistics, of which a row holds the section `heap`."""
+    """Whether a body is a JVM's statistics; its rows hold the section `heap`."""
     section = _repeated_message(body, "section")
     settings = _repeated_message(section, "property") if section else None
     texts = [section and section.fields_by_name.get("name")]

@@ -203,7 +203,7 @@ class ClaimsSpec:
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
-    """A process whose work makes no progress for so long leaves the group, and others take its partitions."""
+    """A process whose work makes no progress for this time leaves the group, and others take its partitions."""
     mode: ClaimsMode = "group"
     """With `static` the job has no claims."""
 
@@ -310,9 +310,9 @@ class DaysSpec:
     early_seconds_max: Annotated[Duration, Key("early")] = 86_400.0
     """Event time ahead of the clock of the process."""
     complete_after_seconds: Annotated[Duration, Key("complete_after")] = 7_200.0
-    """A day is complete once the watermark is so far past its end."""
+    """A day is complete once the watermark is past its end by this."""
     idle_seconds: Annotated[Duration, Key("idle")] = 300.0
-    """A partition that was read to its end so long ago does not hold the watermark back."""
+    """A partition that has been at its end for this time does not hold the watermark back."""
 
 
 @dataclass(frozen=True, slots=True)

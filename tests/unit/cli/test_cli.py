@@ -62,10 +62,10 @@ def exit_code() -> object:
 def test_an_error_ends_the_command_with_its_exit_code_detail_and_hint(
     kind: type[PenstockError], code: int, failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing.append(kind("the topic is gone", detail="web has no id", hint="create it"))
+    failing.append(kind("the topic was deleted", detail="web has no id", hint="create it"))
     assert exit_code() == code
     printed = capsys.readouterr()
-    assert printed.err == "the topic is gone\n  detail: web has no id\n  hint: create it\n"
+    assert printed.err == "the topic was deleted\n  detail: web has no id\n  hint: create it\n"
     assert printed.out == ""
 
 

@@ -242,7 +242,7 @@ def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], 
     if not kind.places or kind.mixed:
         assert not_proven == ["offsets", "values"]
     else:
-        # The records of the earlier incarnation are gone with their topic.
+        # The records of the earlier incarnation were deleted with their topic.
         assert not_proven == (["values"] if kind.recreated else [])
     for check in (*plain.checks, *values.checks):
         assert (check.verdict is Verdict.NOT_PROVEN) == bool(check.unproven)

@@ -168,12 +168,12 @@ def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics
     assert partitions(metrics) == {"events/1"}
 
 
-@pytest.mark.parametrize("gone", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
-def test_metrics_of_a_lost_partition_are_removed(gone: Event, metrics: Metrics, listener: JobMetrics) -> None:
+@pytest.mark.parametrize("event", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
+def test_metrics_of_a_lost_partition_are_removed(event: Event, metrics: Metrics, listener: JobMetrics) -> None:
     for partition in ("events/0", "events/1"):
         listener.event(ClaimWon(partition=partition, token=3))
     listener.event(rules("events/0", "events/1"))
-    listener.event(gone)
+    listener.event(event)
     assert partitions(metrics) == {"events/1"}
     assert value(metrics, "penstock_claims_held") == 1
     listener.event(rules("events/1"))
