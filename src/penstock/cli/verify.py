@@ -38,7 +38,7 @@ def verify(
         bool, typer.Option("--published", help="Also compare the rows with the topic of `publish`.")
     ] = False,
 ) -> None:
-    """Prove that every record of the log is in the table once.
+    """Compare log and table: prove that every record is there once.
 
     Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
     report states what, and how to prove it.
