@@ -17,7 +17,7 @@ CHAOS_SECONDS ?= 600
 # files that have the most tests.
 TESTS_AT_ONCE ?= -n 8 --dist loadfile --no-loadscope-reorder
 
-# The files of tests live for seconds: in memory, where there is room for a few GB of them.
+# Tests need their files for seconds: they are in memory, if it has a few GB free.
 MEMORY_FOLDER := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY_FOLDER),TMPDIR=$(MEMORY_FOLDER))
 
@@ -28,7 +28,7 @@ LOCKED := $(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 PACKAGES := $(VENV)/.packages-$(LOCKED)
 STAMP := $(VENV)/.set-up-$(LOCKED)
 
-# $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
+# $(call retry,COMMAND): package registries fail now and then; finished downloads are kept.
 define retry
 	@for pause in 2 5 10 20 0; do \
 		$(1) && exit 0; \
@@ -39,7 +39,7 @@ endef
 .DEFAULT_GOAL := help
 .PHONY: help setup test check lint types compiled tests demo docs bench hdfs soak simulate chaos fmt lock clean require-python require-java
 
-# Tests start many processes: what they import is compiled once, also where the environment says otherwise.
+# Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
@@ -97,11 +97,11 @@ docs: $(PACKAGES) ## write the pages that are generated: docs/job-file.md and do
 	$(BIN)/python -m docs.job_file.generate
 	$(BIN)/python -c "from penstock.watch.metrics import page; print(page(), end='')" > docs/metrics.md
 
-fmt: $(PACKAGES) ## rewrite the format and what lint can mend
+fmt: $(PACKAGES) ## rewrite the format and what lint can fix
 	$(BIN)/ruff format src tests benchmarks docs
 	$(BIN)/ruff check --fix src tests benchmarks docs
 
-lock: $(PACKAGES) ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+lock: $(PACKAGES) ## regenerate requirements.lock from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \
 		--group dev --quiet -o requirements.lock pyproject.toml
 

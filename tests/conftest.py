@@ -49,14 +49,14 @@ FRUGAL = {
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
 }
 """For the processes that run tests. Arrow, Polars and the clients of storage have little to do at a time: more threads
-would only wake each other up, and memory that is freed is wanted again at once."""
+would only wake each other up, and memory that is freed is allocated again at once."""
 
 TESTS = Path(__file__).parent
 BUSY = {TESTS / "fault", TESTS / "integration"}
 WAITING = TESTS / "integration" / "claims"
 UNIT = TESTS / "unit"
 
-# Brokers and Sparks of tests live for seconds: a thorough compiler and many collectors would cost more than they gain.
+# Brokers and Sparks of tests run for seconds: a thorough compiler and many collectors would cost more than they gain.
 _SMALL = LIGHT["spark.driver.extraJavaOptions"]
 os.environ.setdefault("JDK_JAVA_OPTIONS", f"{_SMALL} {class_archive.options(class_archive.BROKER)}")
 # Spark's JVM reads both, and takes the archive of the second.
@@ -66,20 +66,20 @@ os.environ[worker_daemon.ADDRESS_NAME] = f"penstock-tests-{os.getpid()}"
 os.environ.update(FRUGAL)
 # Processes of tests find the tests, wherever they run.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
-# How long an example takes says more of the machine than of the code.
+# The duration of an example depends more on the machine than on the code.
 settings.register_profile("penstock", deadline=None, max_examples=tries(50))
 settings.load_profile("penstock")
 
 
 def pytest_configure() -> None:
-    """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
+    """On SIGTERM a run tears its fixtures down, since brokers run in sessions of their own."""
     signal.signal(signal.SIGTERM, _end)
     if not _is_worker():
         os.environ[BROKER_FOLDER_NAME] = tempfile.mkdtemp(prefix="penstock-tests-")
 
 
 def pytest_unconfigure() -> None:
-    """All workers have ended: nobody needs the broker any more."""
+    """Stop the broker: all workers have ended."""
     if not _is_worker():
         folder = Path(os.environ.pop(BROKER_FOLDER_NAME))
         running = Cluster.open(folder)
@@ -98,7 +98,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that mostly wait for heartbeats stand among those that keep every core busy, and run beside them.
+    """Spread files that mostly wait for heartbeats among those that keep every core busy.
 
     Of the unit tests the largest files come first, so that the processes end at about the same time.
     """
@@ -116,11 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
-    """One broker that all tests of the run share, whichever process needs it first; tests that hurt one have theirs."""
+    """The broker of all tests of the run, started on first use; tests that damage a broker start their own."""
     folder = Path(os.environ[BROKER_FOLDER_NAME])
     with exclusive(folder / "starting", wait_seconds_max=BROKER_SECONDS_MAX):
         existing = Cluster.open(folder)
-        # One that failed to start for another process is tried again, and not waited for by every test.
+        # One that failed to start for another process is started again here, or every test would wait for it.
         running = existing is not None and existing.pid is not None
         return existing if existing is not None and running else Cluster.start(folder, settings=BROKER_SETTINGS)
 

@@ -1,8 +1,8 @@
 """Ends a run of the suite: `python -m tests.run_again EXIT_CODE` runs tests that failed in it once more, each alone.
 
 Tests with real brokers and killed processes share two cores with each other, and now and then one of their waits is too
-short. What passes alone is named at the end and counted. A test that needs this in two runs in a row is a failure, and
-so are more than a few failures at once.
+short. Tests that pass alone are listed at the end and counted. A test that needs this in two runs in a row is a
+failure, and so are more than a few failures at once.
 """
 
 from __future__ import annotations

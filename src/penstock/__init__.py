@@ -1,6 +1,6 @@
 """Penstock: Kafka topics into tables, every record once, on Spark.
 
-`penstock.read` is imported when it is first asked for: importing the package loads no Spark and starts nothing.
+`penstock.read` is imported when it is first used: importing the package loads no Spark and starts nothing.
 """
 
 from importlib import import_module

@@ -24,12 +24,12 @@ class Environment:
     at_step: AtStep = noop
     listener: Listener = field(default_factory=NullListener)
     failpoint: Failpoint | None = None
-    """Armed for the tasks, which are other processes."""
+    """Also armed in Spark tasks, which are other processes."""
     stopping: Callable[[], bool] = lambda: False
     """Whether a stop was requested: long searches end early."""
 
     def back_off(self, attempt: int, seconds_max: float) -> None:
-        """Wait before another attempt at a commit for which others were faster, with jitter and a bound."""
+        """Wait before a commit that lost a race is tried again, with jitter and a bound."""
         self.sleep(self.rng.uniform(0, min(seconds_max, _BACK_OFF_SECONDS * 2**attempt)))
 
 

@@ -3,9 +3,9 @@
 PenstockError
 ├── UserError             fix the job, the topic or the permissions       exit 2
 │   └── JobFileError      all faults of a job file together
-├── TransientError        try again, with a bound                         exit 75
+├── TransientError        retry, with a bound                             exit 75
 ├── FencedError           another process owns the partition: stop        exit 4
-├── OutcomeUnknownError   the act may have happened: read back first      exit 75
+├── OutcomeUnknownError   the commit may have happened: read it back      exit 75
 └── InvariantError        a bug or a damaged table: crash                 exit 70
 
 Verdicts are not errors: `penstock verify` exits with 1 if an invariant is violated, with 3 if something is not proven.
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 WHAT_TO_DO = (
-    "this is a bug of Penstock or a damaged table, and trying again does not help: stop the job, run "
-    "`penstock verify JOB`, and report this text with its output; committed rows stay as they are"
+    "this is a bug in Penstock or a damaged table, and retrying does not help: stop the job, run "
+    "`penstock verify JOB`, and report this error with its output; committed rows are not changed"
 )
 """The hint of an error that has no better one, with exit code 70."""
 
@@ -69,7 +69,7 @@ class OutcomeUnknownError(PenstockError):
 
 
 class InvariantError(PenstockError):
-    """An invariant is violated: by a bug of ours, or by damage to the table."""
+    """An invariant is violated: by a bug in Penstock, or by damage to the table."""
 
     exit_code = 70
 
@@ -77,12 +77,12 @@ class InvariantError(PenstockError):
         super().__init__(primary, detail=detail, hint=hint or WHAT_TO_DO)
 
 
-def near_words(word: str, known: Iterable[str], count_max: int = 1) -> list[str]:
-    """The known words most like this one, the best first; upper and lower case do not matter."""
-    by_folded = {name.casefold(): name for name in known}
-    return [by_folded[near] for near in difflib.get_close_matches(word.casefold(), by_folded, count_max)]
+def near_words(name: str, candidates: Iterable[str], count_max: int = 1) -> list[str]:
+    """The candidates most similar to a name, the best first; upper and lower case do not matter."""
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    return [by_folded[near] for near in difflib.get_close_matches(name.casefold(), by_folded, count_max)]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known word most like this one, or nothing."""
-    return "".join(f"did you mean {near}?" for near in near_words(word, known))
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """A hint with the candidate most similar to a name, or an empty text."""
+    return "".join(f"did you mean {near}?" for near in near_words(name, candidates))

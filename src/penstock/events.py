@@ -1,4 +1,4 @@
-"""What a running job reports, as typed values for log lines, progress and metrics; kinds of tables add their own."""
+"""The events of a running job, as typed values for log lines, progress and metrics; kinds of tables add their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Level(StrEnum):
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. Its text is constant, the words of its class; its fields carry the facts.
+    """An event of a job. Its text is constant, by default from the class name; its fields carry the facts.
 
     Every subclass is a frozen dataclass.
     """
@@ -32,13 +32,13 @@ class Event:
         dataclass(frozen=True)(cls)
 
     def facts(self) -> dict[str, object]:
-        """The fields by name, without those that do not apply."""
+        """The fields by name, without those that are None."""
         result = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: fact for name, fact in result.items() if fact is not None}
 
 
 class Listener(Protocol):
-    """Receives what happens in a job."""
+    """Receives the events of a job."""
 
     def event(self, event: Event) -> None: ...
 
@@ -91,7 +91,7 @@ class PartitionStarted(Event):
 
 
 class PositionCorrected(Event, level=Level.WARNING):
-    """The table's position was below the one that the claim showed."""
+    """The table's position was below the one in the claim."""
 
     partition: str
     position: int
@@ -128,7 +128,7 @@ class FilesCompacted(Event):
 
 
 class CompactionFailed(Event, level=Level.WARNING):
-    """The job goes on; it is tried again after more commits."""
+    """The job continues, and compacts again after more commits."""
 
     reason: str
     detail: str
@@ -148,7 +148,7 @@ class BatchCommitted(Event):
 
 
 class OfPartition(Event):
-    """Something about one partition, and why."""
+    """An event of one partition, with its reason."""
 
     partition: str
     reason: str
@@ -164,7 +164,7 @@ class MirrorRefused(OfPartition, level=Level.WARNING): ...
 
 
 class Interrupted(Event):
-    """Something that failed for now, and why."""
+    """A failure that does not end the job by itself, with its reason."""
 
     reason: str
     detail: str = ""
@@ -194,7 +194,7 @@ class ReplayCommitted(Event):
 
 
 class RulesMeasured(Event):
-    """What a table's monitoring rules measure, reported every round; `alerts` has, by rule, what does not hold."""
+    """What a table's monitoring rules measure, reported every round; `alerts` has the violations by rule."""
 
     alerts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -235,7 +235,7 @@ class CoordinationInterrupted(Interrupted, level=Level.WARNING): ...
 class WorkHangs(Interrupted, level=Level.ERROR): ...
 
 
-class LeftSilently(Interrupted, level=Level.WARNING): ...
+class LeftSilently(Interrupted, level=Level.WARNING, name="left group without notice"): ...
 
 
 class ConsumerReplaced(Interrupted): ...

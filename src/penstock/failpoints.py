@@ -31,7 +31,7 @@ STEPS = (
     *(BATCH_STEPS + START_STEPS + CLAIM_STEPS),
     *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + DISCARD_STEPS),
 )
-"""Of every job; a kind of table has further ones of its own (`Kind.steps`)."""
+"""The steps of every job; a kind of table adds its own (`Kind.steps`)."""
 
 Action = Literal["kill", "stop", "error"]
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -43,7 +43,7 @@ def noop(step: str) -> None:
 
 @dataclass(slots=True)
 class Failpoint:
-    """One armed step; `driver_pid` is the process that suffers, also when a Spark worker reaches the step."""
+    """One armed step; `driver_pid` is the process that gets the signal, also when a Spark worker reaches the step."""
 
     step: str
     action: Action
@@ -60,7 +60,7 @@ class Failpoint:
         if self.action == "error":
             raise TransientError(f"failpoint {step}")
         if self.driver_pid == os.getpid():
-            # To this thread: a signal to the process may reach another one while this one goes on for a while.
+            # To this thread: a signal to the process may reach another one while this one continues for a while.
             signal.pthread_kill(threading.get_ident(), _SIGNALS[self.action])
         else:
             os.kill(self.driver_pid, _SIGNALS[self.action])
@@ -70,11 +70,11 @@ def armed(environment: str, steps: Collection[str] = STEPS) -> Failpoint | None:
     """Read the text of the environment variable; an empty text arms nothing."""
     if not environment:
         return None
-    step, _, rest = environment.partition(":")
-    action, _, visit = rest.partition(":")
+    step, _, action_and_visit = environment.partition(":")
+    action, _, visit = action_and_visit.partition(":")
     if step not in steps or action not in ("kill", "stop", "error"):
         raise UserError(
-            f"{ENVIRONMENT_NAME}={environment} is not a step with an action",
-            hint=f"steps: {', '.join(steps)}; actions: kill, stop, error",
+            f"invalid failpoint {ENVIRONMENT_NAME}={environment}",
+            hint=f"write STEP:ACTION; steps: {', '.join(steps)}; actions: kill, stop, error",
         )
     return Failpoint(step, "kill" if action == "kill" else "stop" if action == "stop" else "error", int(visit or 1))

@@ -11,13 +11,13 @@ from penstock.logs.log import Batch, Bounds, EpochMark, Partition, Slice
 
 
 class GapError(UserError):
-    """The log no longer has offsets that the table needs, and the job says `on.gap: fail`."""
+    """The log no longer has offsets that the table needs, and the job has `on.gap: fail`."""
 
     def __init__(self, partition: Partition, position: int, first: int) -> None:
         super().__init__(
             f"{partition} lost offsets {position} to {first - 1} before they were read",
             detail=f"the position is {position}, the log now begins at {first}",
-            hint="set `on.gap: record` to count them as a gap and go on, or restore the log",
+            hint="set `on.gap: record` to record them as a gap and continue, or restore the log",
         )
         self.partition = partition
         self.position = position
@@ -25,7 +25,7 @@ class GapError(UserError):
 
 
 class LogCutError(UserError):
-    """The log lost records that were read from it, and not to retention: reading on would mix two histories."""
+    """The log lost records that were already read, and not to retention: continuing would mix two histories."""
 
 
 class BeyondEndError(LogCutError):
@@ -34,7 +34,7 @@ class BeyondEndError(LogCutError):
     def __init__(self, partition: Partition, position: int, end: int) -> None:
         super().__init__(
             f"{partition} ends at {end}, before the table's position {position}",
-            detail="the log was cut or restored from an older state; reading on would mix two histories",
+            detail="the log was truncated or restored from an older backup; continuing would mix two histories",
             hint="restore the log, or write to a new table",
         )
         self.partition = partition
@@ -50,11 +50,11 @@ class LostTailError(LogCutError):
             primary = f"{partition} is not the log that was read up to offset {mark.end}"
             detail = f"its leader does not know leader epoch {mark.epoch}: the topic or its cluster was recreated"
         else:
-            primary = f"{partition} lost its records from offset {end} on, which were read up to {mark.end}"
-            detail = f"leader epoch {mark.epoch} ends at {end}; what is there now was written later and is not read"
+            primary = f"{partition} lost its records from offset {end} on, and the job had read up to {mark.end}"
+            detail = f"leader epoch {mark.epoch} ends at {end}; the records beyond it are new and are not read"
         super().__init__(
             primary,
-            detail=f"{detail}; reading on would mix two histories",
+            detail=f"{detail}; continuing would mix two histories",
             hint="restore the log, or write to a new table; see `unclean.leader.election.enable` of the topic",
         )
         self.partition = partition
@@ -93,7 +93,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """What a plan depends on besides the lanes: policy, record size of earlier commits, and the time."""
+    """What a plan depends on, apart from the lanes: policy, record size of earlier commits, and the time."""
 
     flush: FlushPolicy
     gap: GapPolicy
@@ -106,7 +106,7 @@ class PlanTerms:
 def plan(lanes: tuple[PartitionInput, ...], terms: PlanTerms, batch_id: str) -> Batch | Wait:
     """Return the next batch, or how long to wait for one.
 
-    A batch is due when a lane waited for `allowed_latency`, or when the records at hand fill a file of
+    A batch is due when a lane waited for `allowed_latency`, or when the unread records fill a file of
     `min_bytes_per_file`; it then takes every lane that has records, up to `max_bytes_per_batch` in all.
     """
     for lane in lanes:
@@ -150,11 +150,11 @@ def _due_at(lane: PartitionInput, terms: PlanTerms) -> float:
 def _slices(ready: tuple[PartitionInput, ...], records_max: int) -> tuple[Slice, ...]:
     """Share the batch's records among the lanes: the small ones whole, the large ones evenly."""
     slices = []
-    left = records_max
+    records_left = records_max
     by_size = sorted(ready, key=lambda lane: (lane.bounds.end - lane.read_from, lane.partition))
     for index, lane in enumerate(by_size):
-        share = max(1, left // (len(by_size) - index))
+        share = max(1, records_left // (len(by_size) - index))
         end = min(lane.bounds.end, lane.read_from + share)
-        left = max(0, left - (end - lane.read_from))
+        records_left = max(0, records_left - (end - lane.read_from))
         slices.append(Slice(lane.partition, lane.position, end, lane.read_from))
-    return tuple(sorted(slices, key=lambda piece: piece.partition))
+    return tuple(sorted(slices, key=lambda item: item.partition))

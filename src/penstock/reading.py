@@ -1,4 +1,4 @@
-"""`penstock.read`: what a job wrote, as a data frame of the caller's own Spark session."""
+"""`penstock.read`: what a job wrote, as a data frame in the caller's Spark session."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ def verify(
     """Check a job's table against itself and its log.
 
     `deep` also reads the offsets of the log's records; with `values` records are decoded again and compared.
-    With `published` the topic is compared that the table is published to.
+    `published` also compares the topic that the table is published to.
     """
     if published and getattr(job.table, "publish", None) is None:
         raise UserError(
             f"job {job.name} does not publish its table",
-            hint="--published compares a table with the topic that its `publish` section names; leave it out",
+            hint="--published compares a table with the topic that its `publish` section names; remove it",
         )
     depth = Depth(deep, progress, offsets_per_pass_max, values, published)
     for attempt in range(1, ATTEMPTS_MAX + 1):

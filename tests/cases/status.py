@@ -1,4 +1,4 @@
-"""A job whose records are an hour old, for what `status` says of it."""
+"""A job whose records are an hour old, for tests of `status`."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
         log.show({partition: offsets[partition.number] for partition in log.partitions()})
 
 
-def kinds(found: JobStatus) -> list[StrEnum]:
-    return [alert.kind for alert in found.alerts]
+def kinds(status: JobStatus) -> list[StrEnum]:
+    return [alert.kind for alert in status.alerts]

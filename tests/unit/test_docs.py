@@ -1,4 +1,4 @@
-"""What pages show is right: job files load, commands parse and are run somewhere, links and anchors exist."""
+"""Pages are correct: job files load, commands parse and are run somewhere, links and anchors exist."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WORDS_MAX = {
     "docs/keyed.md": 900, "docs/rollups.md": 1100, "docs/exports.md": 850, "docs/wal.md": 600,
     "docs/claims-library.md": 550, "docs/operations.md": 500, "docs/metrics.md": 600, "docs/glossary.md": 700,
 }  # fmt: skip
-"""Pages that people read from start to end; whoever adds a paragraph looks for one to remove."""
+"""Pages that people read from start to end: to add a paragraph, remove another one."""
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
@@ -82,12 +82,12 @@ def test_commands_on_pages_are_run_with_the_same_options(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_inline_commands_exist_with_their_options(page: Path) -> None:
     for arguments in inline_commands(page.read_text(encoding="utf-8")):
-        command, rest, names = resolve_command(arguments)
+        command, remaining, names = resolve_command(arguments)
         options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        stated = {word.partition("=")[0] for word in rest if word.startswith("-")}
+        stated = {argument.partition("=")[0] for argument in remaining if argument.startswith("-")}
         unknown = stated - options - {"--help"}
         assert not unknown, f"penstock {' '.join(names)} has no option {unknown}"
-        assert not is_group(command) or not rest
+        assert not is_group(command) or not remaining
 
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)

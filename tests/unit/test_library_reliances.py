@@ -82,7 +82,7 @@ def test_deltalake_reports_a_path_without_a_table(tmp_path: Path) -> None:
     assert refused.value.primary == "no table can be at file/below", "lake/delta/library.py reads these texts"
 
 
-def test_this_librdkafka_is_one_whose_messages_are_read_in_one_go() -> None:
+def test_installed_librdkafka_has_a_checked_message_layout() -> None:
     """Any other is read call by call: slower, and right."""
     assert messages.READS_AT_ONCE, "add the version to logs/kafka/native/messages.py once its layout is checked"
 

@@ -46,7 +46,7 @@ def test_a_session_without_delta_gets_an_error_naming_the_packages(text: str) ->
         assert needed in error.hint
 
 
-def test_spark_knows_paths_by_other_names() -> None:
+def test_paths_are_translated_for_spark() -> None:
     assert spark_path("s3://lake/t") == "s3a://lake/t"
     assert spark_path("/lake/t") == "/lake/t"
     assert spark_path("hdfs://name/lake/t") == "hdfs://name/lake/t"

@@ -34,7 +34,7 @@ app.add_typer(wal.app, name="wal")
 
 
 def main() -> None:
-    """Runs the command line; an error of ours ends it with its text and the exit code of its branch."""
+    """Run the command line; a `PenstockError` ends it with its text and its exit code."""
     try:
         app()
     except PenstockError as error:

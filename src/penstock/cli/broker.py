@@ -16,7 +16,7 @@ from penstock.errors import UserError
 
 app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
 
-Folder = Annotated[Path | None, typer.Option(help="Where its data is kept (default: a folder in the user's cache).")]
+Folder = Annotated[Path | None, typer.Option(help="Folder of its data (default: in the user's cache).")]
 
 
 @app.command()
@@ -51,14 +51,14 @@ def send(
 
 @app.command()
 def status(folder: Folder = None, json: Json = False) -> None:
-    """Show whether it is running, and its address."""
+    """Show whether the broker is running, and its address."""
     chosen = folder or default_folder()
     _print(Cluster.open(chosen), chosen, json)
 
 
 @app.command()
 def stop(folder: Folder = None, json: Json = False) -> None:
-    """Stop it; the data is kept."""
+    """Stop the broker; its data is kept."""
     chosen = folder or default_folder()
     cluster = _existing(chosen)
     cluster.stop()

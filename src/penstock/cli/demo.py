@@ -21,7 +21,7 @@ def demo(
     folder: Annotated[Path | None, typer.Option(help="Where to put the broker, the job files and the tables.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """A broker, topics with bad records and metrics, a kill -9 in mid-batch, a restart, and the proof."""
+    """Kill a job in mid-batch, restart it, and prove that every record is there once; uses its own broker."""
     place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -53,4 +53,4 @@ def _print(report: DemoReport, place: Path, console: Console) -> None:
         console.print()
         print_report(verified, console)
     verdict = "every record once" if report.ok else "NOT every record once"
-    console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Look around: {place}")
+    console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Job files and tables: {place}")

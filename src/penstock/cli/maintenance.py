@@ -1,4 +1,4 @@
-"""`penstock load`, `compact`, `vacuum` and `rebuild`: rows of files, and care for the files of a table."""
+"""`penstock load`, `compact`, `vacuum` and `rebuild`: loading and maintenance of a table's files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.tables.registry import failpoint, kind_of, load_job
 
 Job = Annotated[Path, typer.Argument(help="Job file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-EXIT_IN_DOUBT = 1
+EXIT_NOT_RESTORED = 1
 
 
 def load(
@@ -32,11 +32,11 @@ def load(
     mode: Annotated[SaveMode, typer.Option(help="Add rows and replace by key, or replace all rows.")] = SaveMode.APPEND,
     json: Json = False,
 ) -> None:
-    """Load Parquet files; a load that was interrupted goes on, a repeated one does nothing."""
+    """Load Parquet files; an interrupted load is continued, a finished one does nothing."""
     spec = load_job(job)
     kind = kind_of(spec)
     if not isinstance(kind, Loading):
-        raise UserError(f"the table of {spec.name} cannot be loaded", hint="`penstock load` is for keyed tables")
+        raise UserError(f"files cannot be loaded into {spec.name}", hint="`penstock load` is for keyed tables")
     spark = open_spark(spec.spark, name=f"penstock load {spec.name}", light=True)
     try:
         report = kind.load(spec, paths, mode, spark, environment())
@@ -79,15 +79,15 @@ def vacuum(
 def rebuild(job: Job, json: Json = False) -> None:
     """Restore lost logs of an export from its files.
 
-    Stop the processes of the job first. Exit code 0: the logs are restored, or nothing was lost. 1: the files leave
-    doubts, which are listed, and nothing was changed.
+    Stop the processes of the job first. Exit code 0: the logs are restored, or nothing was lost. 1: the files do not
+    determine the logs; the reasons are listed, and nothing was changed.
     """
     spec = load_job(job)
     with closing(open_log(spec)) as log:
         report = kind_of(spec).rebuild(spec, log, environment())
     print_report(spec.name, report, json)
     if not report.ok:
-        raise typer.Exit(EXIT_IN_DOUBT)
+        raise typer.Exit(EXIT_NOT_RESTORED)
 
 
 def environment() -> Environment:

@@ -60,9 +60,7 @@ def show(
     spec = load_job(job)
     match = _PLACE.fullmatch(place)
     if match is None:
-        raise UserError(
-            f"{place} is not the place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234"
-        )
+        raise UserError(f"invalid record {place}", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
     table = _table_of(spec)
     if table is None:
         typer.echo(_nothing(spec), err=json)
@@ -100,7 +98,7 @@ def discard_(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove the job's records from its quarantine for good, in one commit; the table itself is not touched.
+    """Remove the job's records from its quarantine permanently; the table is not changed.
 
     Use it for records that are no longer needed, and to accept the loss of records with a deleted quarantine.
     """
@@ -126,13 +124,13 @@ def _table_of(job: JobSpec) -> DeltaLog | None:
 def _ask(job: JobSpec, report: DiscardReport) -> None:
     if not sys.stdin.isatty():
         raise UserError(
-            f"nothing was discarded of {_discardable(job, report)}", hint="add --yes to remove them for good"
+            f"not confirmed, nothing was discarded: {_discardable(job, report)}", hint="add --yes to discard them"
         )
     typer.confirm(f"discard {_discardable(job, report)}?", abort=True, err=True)
 
 
 def _discardable(job: JobSpec, report: DiscardReport) -> str:
-    missing = ", and listed records that are not there" if report.unappended else ""
+    missing = ", and records that are listed but missing in quarantine" if report.unappended else ""
     return f"{report.rows} quarantined records of {job.name}{missing} ({job.table.path})"
 
 
@@ -157,7 +155,7 @@ def _summary(job: JobSpec, report: ReplayReport) -> str:
         (report.finished, "of an interrupted replay were taken out of quarantine"),
         (report.still_bad, "still do not fit"),
         (report.filtered, "fit, but the job's filter drops them: they stay in quarantine"),
-        (report.left_to_log, "are of types that read them from the log themselves: they stay in quarantine"),
+        (report.left_to_log, "are of types that still read them from the log: they stay in quarantine"),
     )
     first = f"{report.replayed} replayed, {report.remaining} remain in quarantine ({job.name})"
     return "\n".join([first, *(f"{count} {what}" for count, what in others if count)])

@@ -1,4 +1,4 @@
-"""`penstock status`: how jobs stand."""
+"""`penstock status`: positions, lag and alerts of jobs."""
 
 from __future__ import annotations
 

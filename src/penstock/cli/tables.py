@@ -1,4 +1,4 @@
-"""Tables on a terminal, and what stands in their cells."""
+"""Tables on a terminal, and the text of their cells."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rich.text import Text
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)) -> Table:
-    """Columns with these numbers are aligned to the left and folded if need be, all others to the right."""
-    made = Table(box=None, header_style="bold", pad_edge=False)
+    """Columns with these numbers are left-aligned and folded if necessary, all others right-aligned."""
+    result = Table(box=None, header_style="bold", pad_edge=False)
     for number, name in enumerate(headings):
         if number in left:
-            made.add_column(name, overflow="fold")
+            result.add_column(name, overflow="fold")
         else:
-            made.add_column(name, justify="right")
+            result.add_column(name, justify="right")
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def cell(value: object, none: str = "-") -> str:

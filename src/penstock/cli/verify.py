@@ -19,7 +19,7 @@ from penstock.verify import verify as verify_job
 EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: 1, Verdict.NOT_PROVEN: 3}
 STYLES = {Verdict.PROVEN: "bold green", Verdict.VIOLATED: "bold red", Verdict.NOT_PROVEN: "bold yellow"}
 MARKS = {Verdict.PROVEN: "✓", Verdict.VIOLATED: "✗", Verdict.NOT_PROVEN: "?"}
-WORDS = {Verdict.PROVEN: "ok", Verdict.VIOLATED: "failed", Verdict.NOT_PROVEN: "not proven"}
+VERDICT_TEXTS = {Verdict.PROVEN: "ok", Verdict.VIOLATED: "failed", Verdict.NOT_PROVEN: "not proven"}
 PROGRESS_STEPS = 20
 
 
@@ -38,10 +38,10 @@ def verify(
         bool, typer.Option("--published", help="Also compare the rows with the topic of `publish`.")
     ] = False,
 ) -> None:
-    """Compare log and table: every record is there once, and none is missing.
+    """Compare log and table: prove that every record is there once.
 
     Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
-    report names it, and what would prove it.
+    report states what, and how to prove it.
     """
     if every and not values:
         raise UserError("--all needs --values", hint="add --values")
@@ -72,7 +72,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
             console.print(Text(f"    ! {warning}", style="yellow"))
     if report.first_violation is not None:
         console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
-    console.print(Text(WORDS[report.verdict], style=STYLES[report.verdict]))
+    console.print(Text(VERDICT_TEXTS[report.verdict], style=STYLES[report.verdict]))
 
 
 class _ProgressLine:

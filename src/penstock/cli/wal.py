@@ -34,20 +34,18 @@ TokenFile = Annotated[Path | None, typer.Option(help="A file with the token of t
 def serve(
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
-    partition_size: Annotated[str, typer.Option(help="Most bytes of unread records in a partition.")] = "4GiB",
+    partition_size: Annotated[str, typer.Option(help="Maximum bytes of unread records per partition.")] = "4GiB",
     retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
     token_file: Annotated[
         Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
-    without_token: Annotated[
-        bool, typer.Option(help="Let every computer of the network send, read and delete.")
-    ] = False,
-    allow_host: Annotated[list[str] | None, typer.Option(help="A further name of this server.")] = None,
+    without_token: Annotated[bool, typer.Option(help="Let any client send, read and delete without a token.")] = False,
+    allow_host: Annotated[list[str] | None, typer.Option(help="Another host name of this server.")] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="Serve HTTPS with this certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM).")] = None,
     json: Json = False,
 ) -> None:
-    """Serve a folder until SIGTERM or SIGINT; what has arrived by then is answered."""
+    """Serve a folder until SIGTERM or SIGINT; requests that have arrived are answered."""
     limits = WalLimits(
         partition_bytes_max=_parsed("--partition-size", partition_size, parse_size),
         retention_seconds=_parsed("--retention", retention, parse_duration),
@@ -60,12 +58,12 @@ def serve(
         hint = "give --token-file, listen on 127.0.0.1, or give --without-token"
         raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
     if (tls_certificate is None) != (tls_key is None):
-        raise UserError("--tls-certificate and --tls-key belong together")
+        raise UserError("--tls-certificate and --tls-key need each other", hint="give both or neither")
     certificate = None if tls_certificate is None else (str(tls_certificate), str(tls_key))
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
     at_step = failpoint.at_step if failpoint is not None else noop
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn ends at them, and raises them again
+        signal.signal(number, lambda *_: None)  # uvicorn handles them, and raises them again
     with closing(WalStore(folder, limits, at_step=at_step)) as store:
         server = WalServer(store, host.strip("[]"), int(port), at_step, tokens, allow_host or (), certificate)
         _print(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
@@ -76,7 +74,7 @@ def serve(
 def create(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many; cannot be changed later.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; cannot be changed later.")] = 1,
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
@@ -89,7 +87,7 @@ def create(
 
 @app.command()
 def status(url: Url, token_file: TokenFile = None, json: Json = False) -> None:
-    """Show topics, and the jobs that read them with what each has not committed yet."""
+    """Show topics, and the jobs that read them with their lag."""
     with _client(url, token_file) as client:
         states = client.partitions()
     if json:
@@ -108,10 +106,10 @@ def forget(
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
-    """Unregister a job: what only it has not read may then be trimmed."""
+    """Unregister a job; records that only it has not read may then be deleted."""
     with _client(url, token_file) as client:
         client.forget_job(job)
-    _print(json, {"forgotten": job}, f"{job} is forgotten")
+    _print(json, {"forgotten": job}, f"job {job} is unregistered")
 
 
 def _print(json: bool, facts: dict[str, object], text: str) -> None:
@@ -129,7 +127,7 @@ def _tokens(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file: {path} cannot be read", detail=str(error)) from None
     if not tokens or not all(map(is_token, tokens)):
-        raise UserError(f"--token-file: {path} has no token", hint="one per line, without blanks")
+        raise UserError(f"--token-file: {path} is empty or has an invalid token", hint="one per line, no spaces")
     return tokens
 
 

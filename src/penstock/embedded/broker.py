@@ -1,7 +1,7 @@
 """A real Kafka on this machine, from its jars: for development, the demo and the tests.
 
-It has a folder: data, settings, output and a state file. It runs detached: any process that knows the folder can look
-at it, stop it and start it again with its data.
+It has a folder: data, settings, output and a state file. It runs detached: any process that knows the folder can read
+its status, stop it and start it again with its data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class State(msgspec.Struct, frozen=True):
     version: Literal[2]
     cluster_id: str
     bootstrap: str
-    """For people who look into the file."""
+    """For people who read the file."""
     broker: Broker
     process: ProcessId | None
 
@@ -60,7 +60,7 @@ class Cluster:
     def start(cls, folder: Path, settings: Mapping[str, str] | None = None) -> Cluster:
         """Start it, with the data that the folder has, unless it runs; return once it answers.
 
-        `settings` are Kafka's own and override ours. A port that is taken by now is replaced by a free one.
+        `settings` are Kafka's own and override the defaults. A port in use is replaced by a free one.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)

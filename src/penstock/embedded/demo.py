@@ -42,13 +42,13 @@ TOPIC = "web_requests"
 PARTITIONS = 4
 SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
 SMALL_BATCHES = "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB"
-"""Several batches out of a small topic, so that there is a middle to be killed in."""
+"""Several batches out of a small topic, so that the job can be killed between them."""
 METRICS_TOPIC = "telegraf"
 METRICS_PARTITIONS = 2
 METRICS = MetricSample(records=20_000, hosts=100)
 _RUN_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.02
-Say = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class DemoReport:
     rows_by_day: dict[str, int]
     quarantined: int
     points: int
-    """Values in the topic of metrics, without those that only move event time on."""
+    """Values in the topic of metrics, without those that only advance event time."""
     windows: dict[str, int]
     """Closed windows by interval, each of one series."""
     points_in_windows: dict[str, int]
     """By interval: each point is in one window of each."""
     example: str
-    """A closed window, in words."""
+    """A closed window, as text."""
     verified: tuple[VerifyReport, ...]
     """Of the web requests, and of the metrics."""
     seconds: float
@@ -87,33 +87,33 @@ class DemoReport:
         return {"ok": self.ok, **values, "verify": [report.as_json() for report in self.verified]}
 
 
-def run_demo(folder: Path, say: Say) -> DemoReport:
+def run_demo(folder: Path, show: Show) -> DemoReport:
     """Everything on one machine, in `folder`; the broker is stopped at the end, tables and job files stay."""
     began = time.monotonic()
     table, windows_table = folder / "lake" / "web_requests", folder / "lake" / "rollups"
     job_path, rollup_path = folder / "web.yaml", folder / "rollups.yaml"
-    say("starting a Kafka broker")
+    show("starting a Kafka broker")
     with Cluster.start(folder / "kafka") as cluster:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
-        say(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
+        show(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
         produce_values(cluster.bootstrap, TOPIC, web_requests(SAMPLE), PARTITIONS)
         job_path.write_text(job_file(cluster.bootstrap, TOPIC, str(table), SMALL_BATCHES))
-        say(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
+        show(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
-        say(f"killed: {before:,} rows committed, {staged} files staged and invisible")
-        say(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
+        show(f"killed: {before:,} rows committed, {staged} files staged and invisible")
+        show(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
         _produce_metrics(cluster.bootstrap)
-        # The grace is longer than event time moves on, so that every closed window can be computed again.
+        # The grace is longer than event time advances, so that every closed window can be computed again.
         rollup_path.write_text(
             rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d"), encoding="utf-8"
         )
-        say(f"penstock run {job_path.name} {rollup_path.name}: the killed job goes on, and a rollup closes its windows")
+        show(f"penstock run {job_path.name} {rollup_path.name}: the killed job continues, a rollup closes windows")
         _run_to_end(job_path, rollup_path)
-        say("penstock verify, for both")
+        show("penstock verify, for both")
         job = load_job(job_path)
         verified = (verify(job), verify(load_job(rollup_path), values=Compared(None)))
-    say("reading the tables back with Polars and with Spark")
+    show("reading the tables back with Polars and with Spark")
     windows = pl.read_delta(str(windows_table)).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
     by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")
     return DemoReport(
@@ -128,20 +128,20 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         points=METRICS.points,
         windows=dict(by_interval.select("interval", "len").iter_rows()),
         points_in_windows=dict(by_interval.select("interval", "count").iter_rows()),
-        example=_in_words(windows.sort("series", "interval", "window_start").row(0, named=True)),
+        example=_described(windows.sort("series", "interval", "window_start").row(0, named=True)),
         verified=verified,
         seconds=round(time.monotonic() - began, 1),
     )
 
 
 def _produce_metrics(bootstrap: str) -> None:
-    """Send the metrics, and after them records that move event time past their last window."""
+    """Send the metrics, and then records that advance event time past their last window."""
     create_topic(bootstrap, METRICS_TOPIC, METRICS_PARTITIONS)
     produce_keyed(bootstrap, METRICS_TOPIC, metric_records(METRICS))
     produce_values(bootstrap, METRICS_TOPIC, end_markers(METRICS, METRICS_PARTITIONS), METRICS_PARTITIONS)
 
 
-def _in_words(row: dict[str, object]) -> str:
+def _described(row: dict[str, object]) -> str:
     at = f"{row['window_start']:%Y-%m-%d %H:%M}"
     return f"{row['series']}, {row['interval']} from {at}: count {row['count']}, min {row['min']}, max {row['max']}"
 

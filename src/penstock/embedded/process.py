@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them, identified by number and time of start."""
+"""Processes that outlive the one that started them, identified by pid and start time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 
-# Boot time, from which the time of start is worked out, moves when the clock is set.
+# Boot time, from which the start time is computed, moves when the clock is set.
 _STARTED_TOLERANCE_SECONDS = 5.0
 _KILL_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process: numbers are used again, a number with its time of start is not."""
+    """A process: pids are reused, a pid with its start time is not."""
 
     pid: int
     started_at: float
@@ -42,7 +42,7 @@ def spawn(command: Sequence[str], output: Path) -> ProcessId:
 
 
 def is_running(process: ProcessId) -> bool:
-    """Whether this very process still runs; another process with its number does not count."""
+    """Whether this process still runs; another one with the same pid does not count."""
     return _find(process) is not None
 
 

@@ -19,7 +19,7 @@ _FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _FLUSH_SECONDS_MAX = 120.0
 _REQUEST_SECONDS_MAX = 30.0
 _BY_KEY = -1
-"""In the place of a partition: librdkafka chooses it by the hash of the key."""
+"""Instead of a partition number: librdkafka chooses the partition by the hash of the key."""
 
 BAD_VALUES: tuple[tuple[str, bytes], ...] = (
     ("truncated JSON", b'{"method": "GET", "status": 200, "url": "https://shop.exa'),
@@ -71,7 +71,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions: int) -> None:
-    """Send records to a topic, which is created with so many partitions if it is missing."""
+    """Send records to a topic, which is created with that number of partitions if it is missing."""
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
     if topic not in topics:
         create_topic(bootstrap, topic, partitions)
@@ -108,9 +108,9 @@ def _produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, b
                 producer.poll(0.1)
         if number % 10_000 == 0:
             producer.poll(0)
-    left = producer.flush(_FLUSH_SECONDS_MAX)
-    if left:
-        raise TimeoutError(f"{left} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")
+    unsent = producer.flush(_FLUSH_SECONDS_MAX)
+    if unsent:
+        raise TimeoutError(f"{unsent} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")
 
 
 JOB_FILE = """\

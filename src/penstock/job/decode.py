@@ -15,13 +15,7 @@ from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
 from penstock.job.schema import read_schema
 from penstock.job.sections import AnyKindSection
-from penstock.job.spec import (
-    DecodeFormat,
-    DecodeSpec,
-    JobSpec,
-    MessageName,
-    PointsSpec,
-)
+from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
 from penstock.job.values import Read
 
 AT: KeyPath = ("decode",)
@@ -53,9 +47,9 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
     if decode.format not in kind.decoders and reader.has("table", kind.name):
         at = (*AT, "format") if reader.has(*AT, "format") else AT
-        reader.note(at, f"table.{kind.name} does not take {decode.format}", f"it takes {', '.join(kind.decoders)}")
+        reader.note(at, f"table.{kind.name} does not support {decode.format}", f"use {', '.join(kind.decoders)}")
     if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
-        reader.note((*AT, "message"), "required key is missing: the table's rows are of one message")
+        reader.note((*AT, "message"), "required key is missing: all rows of the table are of one message")
     for index in range(len(decode.points.blacklist)):
         if reader.written(*AT, "blacklist", index) in ({}, {"tags": {}}):
             reader.note((*AT, "blacklist", index), "matches every series", "state a name, tags, or both")
@@ -67,7 +61,7 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             return replace(decode, descriptors=b"")
     if decode.header is not None and decode.descriptors:
         read = partial(message_schema, decode.descriptors, decode.header)
-        if schema_of_message(read, decode.header, (*AT, "header"), reader) is None:
+        if schema_of_message(read, (*AT, "header"), reader) is None:
             return replace(decode, descriptors=b"")
     return decode
 
@@ -84,7 +78,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
             if decode.format == "garmadon" or not decode.descriptors or decode.message is None:
                 return None
             read = partial(message_schema, decode.descriptors, decode.message)
-            return schema_of_message(read, decode.message, (*AT, "message"), reader)
+            return schema_of_message(read, (*AT, "message"), reader)
         case "telegraf" | "influx":
             # Refused already, with the decoder.
             return None
@@ -94,9 +88,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     return schema
 
 
-def schema_of_message(
-    read: Callable[[], pa.Schema], message: MessageName, at: KeyPath, reader: SpecReader
-) -> pa.Schema | None:
+def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecReader) -> pa.Schema | None:
     """The schema of a message; None if no table can hold it."""
     try:
         return read()

@@ -65,7 +65,7 @@ class Document:
 
 
 class _Loader(yaml.CSafeLoader):
-    """A safe loader that guesses only what YAML 1.2 does."""
+    """A safe loader that infers types as YAML 1.2 does."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own attribute
 
@@ -155,7 +155,7 @@ class _Converter:
 
     def _key(self, node: Node, at: KeyPath) -> str | None:
         if not isinstance(node, ScalarNode):
-            self._note(at, "a key must be a text", key=node)
+            self._note(at, "a key must be a string", key=node)
             return None
         if "${" in node.value:
             self._note((*at, node.value), "references are allowed in values only", key=node)
@@ -168,7 +168,7 @@ class _Converter:
         # Aliases repeat nodes without end: both bounds hold for the unfolded tree.
         if len(at) > NESTING_MAX or self.nodes_left < 0:
             if len(at) > NESTING_MAX or self.nodes_left == -1:
-                self._note(at, "too large: aliases repeat too much, or it goes too deep")
+                self._note(at, "too large: too many values after aliases, or too many levels")
             return None
         if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
             return self.mapping(node, at)
@@ -178,7 +178,7 @@ class _Converter:
             return kept if len(kept) == len(items) else None
         if isinstance(node, ScalarNode):
             return self._scalar(node, at)
-        self._note(at, f"the YAML tag {node.tag.removeprefix(_TAG)} is not understood", "remove the tag")
+        self._note(at, f"unsupported YAML tag {node.tag.removeprefix(_TAG)}", "remove the tag")
         return None
 
     def _scalar(self, node: ScalarNode, at: KeyPath) -> Value | None:
@@ -192,14 +192,14 @@ class _Converter:
             case "int" | "float" as kind:
                 return self._number(kind, node.value, at)
             case tag:
-                self._note(at, f"the YAML tag {tag} is not understood", "remove the tag")
+                self._note(at, f"unsupported YAML tag {tag}", "remove the tag")
         return None
 
     def _number(self, kind: str, text: str, at: KeyPath) -> int | float | None:
         try:
             number = int(text) if kind == "int" and len(text) <= DIGITS_MAX else float(text)
         except ValueError:
-            self._note(at, "the YAML tag does not fit the value", "remove the tag")
+            self._note(at, "the value does not match its YAML tag", "remove the tag")
             return None
         if isinstance(number, float) and (kind == "int" or not math.isfinite(number)):
             self._note(at, "the number is too large")
@@ -244,11 +244,11 @@ def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
         raise InvalidValueError("a reference begins with ${ and is not closed", _WAYS)
     kind, _, name = (part.strip() for part in body.partition(":"))
     if kind not in ("env", "file") or not name:
-        raise InvalidValueError(f"${{{body}}} is not a reference", _WAYS)
+        raise InvalidValueError(f"invalid reference ${{{body}}}", _WAYS)
     if kind == "file":
         return _file_text(name, folder)
     if name not in env:
-        raise InvalidValueError(f"environment variable {name} is not set", f"set {name} before the start")
+        raise InvalidValueError(f"environment variable {name} is not set", f"set {name} before the job starts")
     return env[name]
 
 

@@ -4,7 +4,7 @@
     path       := name.name...            a name in `backticks` may hold any character
     constant   := 'text' | "text" | 12 | -1.5 | true | false | null
 
-A quote is doubled to stand inside its own text: 'it''s'. `job.sql_text` parses it.
+A quote inside its own text is doubled: 'it''s'. `job.sql_text` parses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FunctionName: TypeAlias = Literal[
 
 KAFKA_NAMES: tuple[KafkaName, ...] = get_args(KafkaName)
 FUNCTION_NAMES: tuple[FunctionName, ...] = get_args(FunctionName)
-WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+KEYWORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class KafkaField:
-    """What the log itself knows of a record."""
+    """Metadata of a record in the log."""
 
     name: KafkaName
 
@@ -87,12 +87,12 @@ def to_text(expression: Expression) -> str:
 
 
 def _written_name(name: str, *, first: bool) -> str:
-    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in WORDS and not (first and name == "kafka")
+    plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in KEYWORDS and not (first and name == "kafka")
     return name if plain else "`" + name.replace("`", "``") + "`"
 
 
 def _written_constant(value: str | float | bool | None) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    word = next((word for word, meaning in WORDS.items() if value is meaning), None)
-    return word or repr(value)
+    keyword = next((keyword for keyword, meaning in KEYWORDS.items() if value is meaning), None)
+    return keyword or repr(value)

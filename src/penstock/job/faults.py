@@ -22,7 +22,7 @@ class Secret(str):
 KeyPath: TypeAlias = tuple[str | int, ...]
 SHOWN_CHARACTERS_MAX = 60
 _KINDS = {bool: "true or false", dict: "a mapping", list: "a list", type(None): "nothing"}
-_KINDS |= dict.fromkeys((str, Secret), "a text") | dict.fromkeys((int, float), "a number")
+_KINDS |= dict.fromkeys((str, Secret), "a string") | dict.fromkeys((int, float), "a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ def key_text(key: KeyPath) -> str:
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known word most like this one, or nothing; secrets are never named."""
-    return did_you_mean(word, (name for name in known if not isinstance(name, Secret)))
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint with the candidate most similar to a name, or an empty text; it never shows a secret."""
+    return did_you_mean(name, (candidate for candidate in candidates if not isinstance(candidate, Secret)))
 
 
 def shown(value: str) -> str:
@@ -114,18 +114,18 @@ def shown(value: str) -> str:
 
 
 def without_secrets(finding: Finding, value: object) -> Finding:
-    """The finding about a value, without the words that references brought into the value."""
-    words = set(_secret_words(value))
-    if not words.isdisjoint(re.findall(r"\w+", finding.message)):
-        return replace(finding, message="is not valid once its references are filled in", hint="")
-    return finding if words.isdisjoint(re.findall(r"\w+", finding.hint)) else replace(finding, hint="")
+    """The finding about a value, without any part of a secret that a reference filled in."""
+    secrets = set(_secret_parts(value))
+    if not secrets.isdisjoint(re.findall(r"\w+", finding.message)):
+        return replace(finding, message="is invalid after its references are filled in", hint="")
+    return finding if secrets.isdisjoint(re.findall(r"\w+", finding.hint)) else replace(finding, hint="")
 
 
-def _secret_words(value: object) -> Iterator[str]:
+def _secret_parts(value: object) -> Iterator[str]:
     if isinstance(value, Secret):
         yield from re.findall(r"\w+", value)
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _secret_words(item)
+        yield from _secret_parts(item)
 
 
 def unless_secret(value: str) -> str:
@@ -134,7 +134,7 @@ def unless_secret(value: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """The kind of a YAML value, in words for a message."""
+    """The kind of a YAML value, for a message."""
     return _KINDS.get(type(value), type(value).__name__)
 
 

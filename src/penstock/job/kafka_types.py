@@ -1,4 +1,4 @@
-"""The types of what Kafka itself knows of a record."""
+"""The types of Kafka's metadata of a record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KAFKA_TYPES: dict[KafkaName, pa.DataType] = {name: RECORD_SCHEMA.field(name).typ
 
 
 def utf8(value: bytes | None) -> str | None:
-    """Bytes of a record as text; None if there are none, or if they are something else."""
+    """Bytes of a record as text; None if there are none, or if they are not UTF-8."""
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:

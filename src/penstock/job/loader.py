@@ -38,7 +38,7 @@ SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)
 
 
 def _read_job(reader: SpecReader, kinds: Kinds, logs: Logs) -> JobSpec:
-    """Everything that the file states; what is wrong with it is noted."""
+    """Read everything that the file states; note what is wrong with it."""
     values = reader.document.values
     kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
     own_keys = [key for other in kinds for key in other.own_keys()]
@@ -105,13 +105,13 @@ def _claims(job: JobSpec, log: AnyLogSection, reader: SpecReader) -> ClaimsSpec 
     if claims is not None and claims.mode == "static":
         claims = None
     if claims is not None and not log.shared:
-        message = f"log.{log.name} cannot be shared: the processes of a job meet in a topic of Kafka"
+        message = f"log.{log.name} cannot be shared: processes share partitions through a Kafka topic"
         reader.note(("claims",), message, "remove claims, and run one process for the job", on_key=True)
     return claims
 
 
 def _policies(job: JobSpec, reader: SpecReader) -> Any:
-    """A projection states the columns, so a new field of the source is none of them."""
+    """A projection states the columns, so a new field of the source is not one of them."""
     if not reader.has("sql", "select"):
         return job.on
     if reader.states("on", "new_column") and job.on.new_column is NewColumnPolicy.ADD:

@@ -102,7 +102,7 @@ def garmadon_schema(descriptors: bytes, header: MessageName, body: MessageName) 
 
 
 def is_heap(body: Descriptor) -> bool:
-    """Whether a body is a JVM's statistics, of which a row holds the section `heap`."""
+    """Whether a body is a JVM's statistics; its rows hold the section `heap`."""
     section = _repeated_message(body, "section")
     settings = _repeated_message(section, "property") if section else None
     texts = [section and section.fields_by_name.get("name")]
@@ -126,7 +126,7 @@ def map_entry(field: FieldDescriptor) -> Descriptor | None:
 
 @lru_cache(maxsize=_SETS_KEPT_MAX)
 def files_of(descriptors: bytes) -> Mapping[str, FileDescriptorProto]:
-    """The files of a descriptor set by name. Raises `UserError` if the bytes are none."""
+    """The files of a descriptor set by name. Raises `UserError` if the bytes are not a descriptor set."""
     try:
         files = list(FileDescriptorSet.FromString(descriptors).file)
     except DecodeError:
@@ -153,7 +153,7 @@ def _message_names(file: FileDescriptorProto) -> Iterator[str]:
         if not message.options.map_entry:
             name = f"{scope}.{message.name}" if scope else message.name
             yield name
-            waiting += [(name, each) for each in message.nested_type]
+            waiting += [(name, nested) for nested in message.nested_type]
 
 
 def _add(pool: DescriptorPool, name: str, files: Mapping[str, FileDescriptorProto], added: set[str]) -> None:

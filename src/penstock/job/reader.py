@@ -174,8 +174,8 @@ def keys_of(spec: Any) -> tuple[FileKey, ...]:
 
 def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
     notes = list(_types_and_annotations(hint))
-    # A closed set of words needs no annotation.
-    reads = [one_of(note) for note in notes if _is_words(note)]
+    # Literals and enums need no annotation.
+    reads = [one_of(note) for note in notes if _is_closed_set(note)]
     reads += [note for note in notes if isinstance(note, Parsed | Read) or note in (Part.SECTION, Part.INLINE)]
     if not reads:
         return
@@ -187,7 +187,7 @@ def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
     yield FileKey(item.name, name, reads[-1], spec, Part.TOP in notes, required, otherwise)
 
 
-def _is_words(kind: Any) -> bool:
+def _is_closed_set(kind: Any) -> bool:
     return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
 
 

@@ -101,10 +101,10 @@ def _without_dropped(
     for index, name in enumerate(reader.written("drop")):
         if schema is not None and name not in schema.names:
             reader.note(("drop", index), f"the schema has no field {name}", nearest(str(name), schema.names))
-    left = {name: kind for name, kind in before.types.items() if name not in job.drop}
-    if not left and before.complete:
+    kept = {name: kind for name, kind in before.types.items() if name not in job.drop}
+    if not kept and before.complete:
         reader.note(("drop",), "leaves no column", on_key=True)
-    return replace(before, types=left)
+    return replace(before, types=kept)
 
 
 # computed columns
@@ -170,12 +170,12 @@ def _path_fault(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, str] | N
         before = ".".join(path[:depth])
         if not pa.types.is_struct(inside):
             return f"{before} is not a struct: it has no field {name}", ""
-        known = [inside.field(index).name for index in range(inside.num_fields)]
-        if name not in known:
-            whole = [".".join((*path[:depth], other)) for other in known]
+        names = [inside.field(index).name for index in range(inside.num_fields)]
+        if name not in names:
+            whole = [".".join((*path[:depth], other)) for other in names]
             text = ".".join(path[: depth + 1])
             return f"the schema has no field {text}", nearest(text, whole) or f"there are: {', '.join(whole[:20])}"
-        inside = inside.field(known.index(name)).type
+        inside = inside.field(names.index(name)).type
     return None
 
 

@@ -70,36 +70,36 @@ def name_fault(name: str) -> str:
     if not name:
         return "a column name cannot be empty"
     if name.casefold().startswith(RESERVED_PREFIX):
-        return f"names that begin with {RESERVED_PREFIX} are Penstock's own"
+        return f"names that begin with {RESERVED_PREFIX} are reserved"
     characters = sorted({character for character in name if character in _FORBIDDEN})
     if characters:
         return f"a Delta column name cannot hold {' '.join(repr(character) for character in characters)}"
     if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
-        return "a column name cannot hold half of a pair of surrogates"
+        return "a column name cannot hold an unpaired surrogate"
     return ""
 
 
 def parse_type(text: str, depth: int = 1) -> pa.DataType:
     """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `InvalidValueError`."""
-    word = text.strip()
+    type_text = text.strip()
     if depth > NESTING_MAX:
         raise InvalidValueError(f"more than {NESTING_MAX} levels of nested types")
-    if word in _PRIMITIVES:
-        return _PRIMITIVES[word]
-    if match := _DECIMAL.fullmatch(word):
+    if type_text in _PRIMITIVES:
+        return _PRIMITIVES[type_text]
+    if match := _DECIMAL.fullmatch(type_text):
         precision, scale = int(match[1]), int(match[2])
         if not 1 <= precision <= 38 or scale > precision:
-            hint = "1 to 38 digits, of them 0 to all after the point"
+            hint = "precision is 1 to 38, scale is 0 to precision"
             raise InvalidValueError(f"decimal({precision},{scale}) is out of range", hint)
         return pa.decimal128(precision, scale)
-    if match := _LIST.fullmatch(word):
+    if match := _LIST.fullmatch(type_text):
         return pa.list_(parse_type(match[1], depth + 1))
-    if match := _MAP.fullmatch(word):
+    if match := _MAP.fullmatch(type_text):
         if match[1].strip() != "string":
             raise InvalidValueError("the keys of a map are strings", "write map<string,...>")
         return pa.map_(pa.string(), parse_type(match[2], depth + 1))
     types = f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
-    raise InvalidValueError(f"unknown type {shown(text)}", nearest(word, _PRIMITIVES) or types)
+    raise InvalidValueError(f"unknown type {shown(text)}", nearest(type_text, _PRIMITIVES) or types)
 
 
 def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
@@ -114,7 +114,7 @@ def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
 
 
 def job_type_name(kind: pa.DataType) -> str:
-    """The type as a job file spells it; Arrow's word for one that no job file has."""
+    """The type as a job file spells it; Arrow's name for one that no job file has."""
     if pa.types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
         return f"{{{', '.join(f'{field.name}: {job_type_name(field.type)}' for field in fields)}}}"

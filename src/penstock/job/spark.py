@@ -33,9 +33,9 @@ def check_spark(job: JobSpec, reader: SpecReader) -> None:
         if not name.startswith("spark."):
             reader.note(at, "is not a Spark setting", f"did you mean spark.{name}?", on_key=True)
         elif name in _OTHER_KEYS:
-            reader.note(at, "is set by Penstock", "for the master there is spark.master", on_key=True)
+            reader.note(at, "is set by Penstock", "remove it; the key spark.master sets the master", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):
-            reader.note(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
+            reader.note(at, f"must be {SET_BY_PENSTOCK[name]}: Penstock relies on it", "remove it")
     if master is not None and reader.states("table", job.table.kind, "path"):
         try:
             refuse_unshared(job, master)
@@ -44,13 +44,13 @@ def check_spark(job: JobSpec, reader: SpecReader) -> None:
 
 
 def refuse_unshared(job: JobSpec, master: str | None) -> None:
-    """Raise `UserError` for a local path that executors of the master would write to disks of their own.
+    """Raise `UserError` for a local path that executors of the master would write to their own disks.
 
     A path written as file:/// is a folder that all of them share.
     """
     if master is not None and not is_local(master) and "://" not in job.table.path:
         raise UserError(
-            f"job {unless_secret(job.name)}: a local path, but executors of a cluster write to disks of their own",
+            f"job {unless_secret(job.name)}: a local path, but executors of a cluster write to their own disks",
             detail=f"the master is {unless_secret(master)}",
             hint="write to s3://, hdfs:// or the like; if all see this folder, as with NFS, write it as file:///",
         )
@@ -68,7 +68,7 @@ def merged_spark(jobs: Sequence[JobSpec]) -> SparkSpec:
                 other = unless_secret(merged[name])
                 raise UserError(
                     f"{name} is {unless_secret(value)} in job {unless_secret(job.name)}, and {other} in another job",
-                    detail="the jobs of one process share one Spark",
-                    hint="state the same, or run the jobs in processes of their own",
+                    detail="the jobs of one process share one Spark session",
+                    hint="state the same value, or run the jobs in separate processes",
                 )
     return SparkSpec(merged.pop("spark.master", None), merged)

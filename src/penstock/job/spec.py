@@ -132,7 +132,7 @@ class KafkaSecurity:
 
 
 def _start(value: object) -> object:
-    """A word, or offsets by partition, which are checked with the topics."""
+    """A name, or offsets by partition, which are checked with the topics."""
     return value if isinstance(value, dict) else one_of(StartAt).read(value)
 
 
@@ -141,7 +141,7 @@ Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characte
 
 
 class LogSpec(Protocol):
-    """What the spec of every log says; each log adds what it states in a class of its own."""
+    """The fields that the spec of every log has; each log adds its own in its class."""
 
     @property
     def topics(self) -> tuple[str, ...]: ...
@@ -154,7 +154,7 @@ class LogSpec(Protocol):
 
     @property
     def group(self) -> str:
-        """Under which name the log keeps the positions of the job for others to see."""
+        """The name under which the log shows the positions of the job to other tools."""
 
     @property
     def transactional(self) -> bool:
@@ -185,7 +185,7 @@ _HEARTBEAT = within(
 )
 _WORK_TIMEOUT = within(
     duration,
-    "a batch may take longer without being stuck",
+    "too short: a batch may take longer without being stuck",
     "at least 60 s, and longer than the longest Spark task",
     least=60,
 )
@@ -203,7 +203,7 @@ class ClaimsSpec:
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
-    """A process whose work makes no progress for so long leaves the group, and others take its partitions."""
+    """A process whose work makes no progress for this time leaves the group, and others take its partitions."""
     mode: ClaimsMode = "group"
     """With `static` the job has no claims."""
 
@@ -247,7 +247,7 @@ class DecodeSpec:
     header: Message | None = None
     """Of `garmadon`: the message of the envelope's header."""
     defaults: Defaults = "null"
-    """What a field without presence becomes that stands at its default: on the wire it equals an absent one."""
+    """What a field without presence becomes if it has its default: on the wire it equals an absent one."""
     uri_names: Settings = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
     payload_bytes_max: int = Wrapping().bytes_max
@@ -270,7 +270,7 @@ class SqlSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Where a table lies. Each kind of table adds what it states in a class of its own."""
+    """Where a table is stored. Each kind of table adds its own fields in its class."""
 
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
@@ -281,7 +281,7 @@ class TableSpec:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Where its tables lie: no other table may."""
+        """Where its tables are stored; no other table may be there."""
         return (self.path,)
 
 
@@ -310,9 +310,9 @@ class DaysSpec:
     early_seconds_max: Annotated[Duration, Key("early")] = 86_400.0
     """Event time ahead of the clock of the process."""
     complete_after_seconds: Annotated[Duration, Key("complete_after")] = 7_200.0
-    """A day is complete once the watermark is so far past its end."""
+    """A day is complete once the watermark is past its end by this."""
     idle_seconds: Annotated[Duration, Key("idle")] = 300.0
-    """A partition that was read to its end so long ago does not hold the watermark back."""
+    """A partition that has been at its end for this time does not hold the watermark back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class SparkSpec:
     master: Text | None = None
-    """None: the one that Spark is started with, or `local[*,4]`."""
+    """None: the one of Spark's own configuration, or `local[*,4]`."""
     conf: Settings = field(default_factory=dict)
 
 
@@ -379,7 +379,7 @@ class JobSpec(Generic[TableT_co]):
     table: TableT_co
     place: PlaceColumns = "columns"
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
-    """Decoded fields that columns are computed from, and that are no columns of the table themselves."""
+    """Decoded fields that columns are computed from, and that are not columns of the table themselves."""
     sql: Annotated[SqlSpec | None, Part.SECTION] = None
     claims: Annotated[ClaimsSpec | None, Part.SECTION] = None
     """None: static, this process owns every partition."""
@@ -393,12 +393,12 @@ class JobSpec(Generic[TableT_co]):
 def job_of(job: JobSpec, table: type[TableT]) -> JobSpec[TableT]:
     """The same job, known to have a table of this kind."""
     if not isinstance(job.table, table):
-        raise InvariantError(f"the table of {job.name} is of another kind than {table.__name__}")
+        raise InvariantError(f"job {job.name} has a table of kind {job.table.kind}, expected {table.__name__}")
     return cast("JobSpec[TableT]", job)
 
 
 def kafka_of(job: JobSpec) -> KafkaLogSpec:
-    """The Kafka that the job reads; claims need one, because the processes of a group meet in a topic."""
+    """The Kafka that the job reads; claims need one, because the processes of a group coordinate through a topic."""
     if not isinstance(job.log, KafkaLogSpec):
         raise UserError(f"job {job.name} does not read Kafka, so it has no claims")
     return job.log

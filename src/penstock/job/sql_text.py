@@ -19,7 +19,7 @@ from sqlglot.dialects.dialect import DialectType
 from penstock.job.expressions import (
     FUNCTION_NAMES,
     KAFKA_NAMES,
-    WORDS,
+    KEYWORDS,
     Call,
     Constant,
     Expression,
@@ -113,9 +113,9 @@ def _reason(node: exp.Expr) -> str:
         case exp.Any() if not isinstance(node.parent, exp.Like | exp.ILike):
             return "any() is an aggregate: it makes one row of many"
         case exp.Star():
-            return "* is only an entry of its own: write - '*', or name the columns"
+            return "* cannot be part of an expression: write - '*', or name the columns"
         case exp.Identifier() if node.name.lower().startswith("_penstock"):
-            return "columns that begin with _penstock are Penstock's own"
+            return "names that begin with _penstock are reserved"
         case _:
             return ""
 
@@ -176,8 +176,8 @@ def _number(text: str) -> Constant:
 def _field(parts: Sequence[exp.Expr]) -> Expression:
     names = tuple(part.name for part in parts)
     first = None if parts[0].args.get("quoted") else names[0]
-    if len(names) == 1 and first in WORDS:
-        return Constant(WORDS[first])
+    if len(names) == 1 and first in KEYWORDS:
+        return Constant(KEYWORDS[first])
     if first != "kafka" or len(names) == 1:
         return Field(names)
     for name in KAFKA_NAMES:
@@ -189,7 +189,7 @@ def _field(parts: Sequence[exp.Expr]) -> Expression:
 
 
 def _call(name: str, args: Sequence[Expression]) -> Call:
-    function = next((known for known in FUNCTION_NAMES if known == name), None)
+    function = next((candidate for candidate in FUNCTION_NAMES if candidate == name), None)
     if function is None:
         hint = nearest(name, FUNCTION_NAMES) or f"known functions: {', '.join(FUNCTION_NAMES)}"
         raise InvalidValueError(f"unknown function {name}", hint)
@@ -197,8 +197,8 @@ def _call(name: str, args: Sequence[Expression]) -> Call:
     if not least <= len(args) <= most:
         expected = f"{least}" if most == least else f"at least {least}"
         raise InvalidValueError(f"{function} takes {expected} argument(s), not {len(args)}")
-    # Fixed bounds let the whole batch be cut by one Arrow kernel.
+    # Fixed bounds let one Arrow kernel cut the whole batch.
     for bound, least in zip(args[1:], (1, 0), strict=True) if function == "substr" else ():
         if not isinstance(bound, Constant) or type(bound.value) is not int or bound.value < least:
-            raise InvalidValueError("start and length of substr are whole numbers, from 1 and from 0 on")
+            raise InvalidValueError("substr takes whole numbers: a start from 1, a length from 0")
     return Call(function, tuple(args))

@@ -31,9 +31,9 @@ _ROUTES = "write field(path.to.field), header(name), key or envelope"
 JOB_NAME = matching(
     "[a-z0-9][a-z0-9._-]{0,63}",
     "invalid job name {}",
-    "a-z, 0-9, . _ - up to 64 characters, of which the first is a letter or a digit",
+    "use up to 64 of a-z, 0-9, . _ -, beginning with a letter or a digit",
 )
-TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "letters, digits, . _ - up to 249")
+TOPIC_NAME = matching(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "invalid topic name {}", "up to 249 letters, digits, . _ -")
 
 
 def servers(value: object) -> str:
@@ -41,7 +41,7 @@ def servers(value: object) -> str:
     for server in text(value).split(","):
         match = _SERVER.fullmatch(server.strip())
         if match is None or not 1 <= int(match[1]) <= 65535:
-            raise InvalidValueError("expected host:port, several with commas between", "as in kafka-1:9092")
+            raise InvalidValueError("expected host:port, separated by commas", "as in kafka-1:9092,kafka-2:9092")
     return text(value)
 
 
@@ -93,7 +93,7 @@ def message_name(value: object) -> MessageName:
 
 
 def read_descriptors(value: object, at: KeyPath, reader: SpecReader) -> object:
-    """The bytes of a descriptor set. What is refused never names the file: it may be a secret."""
+    """The bytes of a descriptor set. An error never names the file: it may be a secret."""
     name = reader.parsed(text, value, at)
     if name is LOST:
         return LOST
@@ -133,15 +133,15 @@ def route_path(value: object) -> tuple[str, ...]:
 
 
 def _route(value: object) -> tuple[str, tuple[str, ...]]:
-    word = text(value).strip()
-    if word in ("key", "envelope"):
-        return word, ()
-    match = _ROUTE.fullmatch(word)
+    route = text(value).strip()
+    if route in ("key", "envelope"):
+        return route, ()
+    match = _ROUTE.fullmatch(route)
     if match is None:
-        raise InvalidValueError(f"{shown(text(value))} is not a route", nearest(word, ("key", "envelope")) or _ROUTES)
+        raise InvalidValueError(f"invalid route {shown(text(value))}", nearest(route, ("key", "envelope")) or _ROUTES)
     inside = match[2].strip()
     if not inside:
-        raise InvalidValueError(f"{match[1]}() names nothing", _ROUTES)
+        raise InvalidValueError(f"{match[1]}() is empty", _ROUTES)
     return match[1], (inside,) if match[1] == "header" else _field_path(inside)
 
 
@@ -173,17 +173,17 @@ def read_table_path(value: object, at: KeyPath, reader: SpecReader) -> object:
 def _checked_path(value: object) -> str:
     path = text(value)
     if not path.isprintable():
-        raise InvalidValueError("a path holds only printable characters")
+        raise InvalidValueError("a path can have only printable characters")
     match = _SCHEME.fullmatch(path.strip())
     if match is None:
         if path.strip().rstrip("/") in ("", "."):
             raise InvalidValueError("the table needs a folder of its own")
         return path
-    scheme, rest = match[1], match[2]
-    bucket, _, key = rest.partition("/")
+    scheme, location = match[1], match[2]
+    bucket, _, key = location.partition("/")
     if scheme not in SCHEMES:
         raise InvalidValueError(
-            f"unknown storage {shown(scheme + '://')}", f"a local path or {', '.join(f'{item}://' for item in SCHEMES)}"
+            f"unknown storage {shown(scheme + '://')}", f"use a path, {', '.join(f'{item}://' for item in SCHEMES)}"
         )
     if scheme == "file" and bucket:
         raise InvalidValueError("a file:// path begins with three slashes", "file:///folder/table")

@@ -3,8 +3,8 @@
     lateness_seconds: Annotated[Duration, Key("lateness")] = 60.0
 
 A field of a spec that has such a type is a key of the job file. `Parsed` reads a value alone and raises
-`InvalidValueError`; `Read` also gets its key path and the `SpecReader`, and notes what is wrong itself. Nothing here is
-needed inside tasks.
+`InvalidValueError`; `Read` also gets its key path and the `SpecReader`, and notes what is wrong itself. Tasks need
+nothing of this module.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NumberT = TypeVar("NumberT", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Reads a value by itself."""
+    """Reads a value without its context."""
 
     read: Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Reads a value that has parts with faults of their own, or that needs more than itself; `LOST` if it cannot."""
+    """Reads a value that has parts with faults of their own, or that needs its context; `LOST` if it cannot."""
 
     read: Callable[[Any, KeyPath, SpecReader], object]
 
@@ -113,7 +113,7 @@ def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tup
 def text(value: object) -> str:
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else ""
-        raise InvalidValueError(f"expected a text, found {kind_of(value)}", hint)
+        raise InvalidValueError(f"expected a string, found {kind_of(value)}", hint)
     if not value.strip():
         raise InvalidValueError("cannot be empty")
     return value
@@ -193,7 +193,7 @@ def setting(value: object) -> str:
         case str():
             return value
         case _:
-            raise InvalidValueError(f"expected a text, a number, true or false, found {kind_of(value)}")
+            raise InvalidValueError(f"expected a string, a number, true or false, found {kind_of(value)}")
 
 
 def regular_expression(value: str) -> str:
@@ -216,16 +216,16 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
 
 
 def one_of(choices: Any) -> Parsed:
-    """One word of an enumeration or a `Literal`, with the closest match as the hint."""
+    """One value of an enumeration or a `Literal`, with the closest match as the hint."""
     is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)
-    words: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
+    names: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
     convert: Callable[[str], str] = choices if is_enum else str
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
-            raise InvalidValueError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
-        if value not in words:
-            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(words)}", nearest(value, words))
+            raise InvalidValueError(f"expected one of {', '.join(names)}, found {kind_of(value)}")
+        if value not in names:
+            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names))
         return convert(value)
 
     return Parsed(choose)

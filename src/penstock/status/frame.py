@@ -1,4 +1,4 @@
-"""The part of a status that is the same for every kind of table: the state in the table, next to the log."""
+"""The part of a status that is the same for every kind of table: the state in the table, compared with the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def job_status(
     incarnations: TopicIncarnations,
     states: States,
     log: LogView,
-    further: Callable[[PartitionStatus], PartitionStatus] = lambda it: it,
+    further: Callable[[PartitionStatus], PartitionStatus] = lambda status: status,
 ) -> JobStatus:
     """The status of a job; `further` adds to a partition what only this kind of table reports."""
     totals = [state.totals for state in states.values()]
@@ -85,7 +85,7 @@ def read_log_view(
 def alerts(
     partitions: Iterable[PartitionStatus], fingerprints: Mapping[str, int], view: LogView, quarantine_rows: int
 ) -> Iterator[Alert]:
-    """What a person should look at, the most serious first."""
+    """Alerts, the most serious first."""
     if view.error is not None:
         yield Alert(AlertKind.LOG_UNREACHABLE, view.error.primary)
     if view.facts is not None:
@@ -117,6 +117,6 @@ def _partition_alerts(status: PartitionStatus) -> Iterator[Alert]:
         )
     # Before its first slice a job mirrors nothing.
     if status.totals.offsets and (status.mirrored or 0) < lowest:
-        group = "none" if status.mirrored is None else str(status.mirrored)
-        text = f"{status.partition}: the consumer group shows {group}, the position is {lowest}"
+        group = "no offset" if status.mirrored is None else f"offset {status.mirrored}"
+        text = f"{status.partition}: the consumer group shows {group}, the job's position is {lowest}"
         yield Alert(AlertKind.MIRROR_LAGGING, text)

@@ -48,7 +48,7 @@ class Section:
     key: str
     values: Any
     headings: tuple[str, ...] = ()
-    """Of its table, if it has one; the first column is to the left, all others to the right."""
+    """Of its table, if it has one; the first column is left-aligned, all others right-aligned."""
     rows: tuple[tuple[str, ...], ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class PartitionColumn:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition; what only the log knows is None while it is not reachable."""
+    """One partition; the fields of the log are None while it is not reachable."""
 
     partition: Partition
     position: int | None
@@ -74,7 +74,7 @@ class PartitionStatus:
     first: int | None = None
     end: int | None = None
     lag_seconds: float | None = None
-    """The age of the oldest unread record; None if there is none, or if it did not come in time."""
+    """The age of the oldest unread record; None if there is none, or if it could not be read in time."""
     mirrored: int | None = None
     """The offset that the job's consumer group shows."""
     shown_position: int | None = None
@@ -143,7 +143,7 @@ class JobStatus:
     alerts: tuple[Alert, ...] = ()
     log_error: str | None = None
     exit_code: int = 0
-    """Of the error that kept the log's side away; 0 otherwise."""
+    """Of the error of the log; 0 if the log answered."""
     sections: tuple[Section, ...] = ()
 
     @property

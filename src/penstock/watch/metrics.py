@@ -1,4 +1,4 @@
-"""The metrics of every job and how they follow from events; the server that shows them; and their reference page."""
+"""The metrics of every job and how events change them; the server that shows them; and their reference page."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Metrics:
 
     @contextmanager
     def served(self, port: int) -> Iterator[None]:
-        """Answer `/metrics` on this machine's own address while the block runs."""
+        """Answer `/metrics` on the loopback address while the block runs."""
         try:
             server, thread = start_http_server(port, addr=HOST, registry=self.registry)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The command line as a person and a script meet it: error texts, exit codes, JSON, and a quiet import."""
+"""The command line for people and scripts: error texts, exit codes, JSON, and a quiet import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ table:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
-    """The real `main` with one verb more, which raises what the list holds."""
+    """The real `main` with an additional command that raises the error in the list."""
     raised: list[BaseException] = []
 
     def fail() -> None:
@@ -59,13 +59,13 @@ def exit_code() -> object:
     ("kind", "code"),
     [(UserError, 2), (FencedError, 4), (InvariantError, 70), (TransientError, 75), (OutcomeUnknownError, 75)],
 )
-def test_an_error_ends_the_command_with_the_code_of_its_branch_and_three_lines_to_act_on(
+def test_an_error_ends_the_command_with_its_exit_code_detail_and_hint(
     kind: type[PenstockError], code: int, failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing.append(kind("the topic is gone", detail="web has no id", hint="create it"))
+    failing.append(kind("the topic was deleted", detail="web has no id", hint="create it"))
     assert exit_code() == code
     printed = capsys.readouterr()
-    assert printed.err == "the topic is gone\n  detail: web has no id\n  hint: create it\n"
+    assert printed.err == "the topic was deleted\n  detail: web has no id\n  hint: create it\n"
     assert printed.out == ""
 
 
@@ -77,7 +77,7 @@ def test_exit_code_70_always_comes_with_a_hint(
     assert "penstock verify" in capsys.readouterr().err
 
 
-def test_a_more_special_error_has_the_code_of_its_branch(failing: list[BaseException]) -> None:
+def test_a_subclass_of_an_error_has_the_exit_code_of_its_base(failing: list[BaseException]) -> None:
     class SpecialError(TransientError):
         """Some module's own."""
 
@@ -120,9 +120,9 @@ def test_every_command_reports_the_faults_of_a_broken_job_file_with_exit_code_2(
     monkeypatch.setattr(sys, "argv", ["penstock", *command, str(file)])
     assert exit_code() == 2
     printed = capsys.readouterr()
-    told = printed.out + printed.err
-    assert "job.yaml:1:6 job: invalid job name 'Web'" in told
-    assert "job.yaml:5:14 schema.id: unknown type 'lng'; did you mean long?" in told
+    output = printed.out + printed.err
+    assert "job.yaml:1:6 job: invalid job name 'Web'" in output
+    assert "job.yaml:5:14 schema.id: unknown type 'lng'; did you mean long?" in output
 
 
 def test_check_prints_its_faults_as_json(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_check_prints_its_faults_as_json(tmp_path: Path) -> None:
     file.write_text(BROKEN)
     result = CliRunner().invoke(app, ["check", str(file), "--json"])
     assert result.exit_code == 2
-    [told] = json.loads(result.stdout)
-    assert (told["ok"], [fault["key"] for fault in told["faults"]]) == (False, ["job", "schema.id"])
+    [output] = json.loads(result.stdout)
+    assert (output["ok"], [fault["key"] for fault in output["faults"]]) == (False, ["job", "schema.id"])
 
 
 def test_every_verb_has_a_sentence_of_help_and_json() -> None:
@@ -167,7 +167,7 @@ import penstock.claims, penstock.cli, penstock.engine.process, penstock.verify, 
 ours = sorted(name for name in environment.read if name.startswith(("PENSTOCK", "SPARK", "KAFKA", "JAVA", "XDG")))
 print(json.dumps({
     "heavy": sorted(heavy),
-    "threads": [each.name for each in threading.enumerate()],
+    "threads": [thread.name for thread in threading.enumerate()],
     "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),
     "read": ours,
     "session": "pyspark" in sys.modules and sys.modules["pyspark"].SparkContext._active_spark_context is not None,

@@ -1,4 +1,4 @@
-"""`penstock load` as a person meets it, before Spark is started."""
+"""`penstock load` before Spark is started."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ table: {delta: {path: ./table}}
 """
 
 
-def test_a_table_without_keys_takes_no_loads(tmp_path: Path) -> None:
+def test_load_is_refused_for_a_table_without_keys(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JOB)
     done = CliRunner().invoke(app, ["load", str(job), "in"])
     assert isinstance(done.exception, UserError)
-    assert "cannot be loaded" in str(done.exception)
+    assert "cannot be loaded into devices" in str(done.exception)

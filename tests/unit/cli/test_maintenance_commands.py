@@ -31,8 +31,8 @@ def test_compact_prints_a_report(local: Lake, tmp_path: Path) -> None:
     local.append(table, ZERO, 10, 20)
     job = local.job_file(tmp_path)
     assert CliRunner().invoke(app, ["compact", job, "--target-size", "1B"]).stdout == "nothing to compact\n"
-    told = json.loads(CliRunner().invoke(app, ["compact", job, "--json"]).stdout)
-    assert (told["job"], told["files_removed"], told["files_added"], told["rows"]) == (JOB, 2, 1, 20)
+    report = json.loads(CliRunner().invoke(app, ["compact", job, "--json"]).stdout)
+    assert (report["job"], report["files_removed"], report["files_added"], report["rows"]) == (JOB, 2, 1, 20)
     assert local.rows() == offsets(ZERO, 0, 20)
 
 
@@ -54,12 +54,12 @@ def test_vacuum_reports_deleted_and_kept_files(local: Lake, tmp_path: Path) -> N
     dry = CliRunner().invoke(app, ["vacuum", job, "--dry-run"]).stdout
     assert "2 files would go" in dry
     assert table.storage().exists(orphan.files[0].path)
-    told = json.loads(CliRunner().invoke(app, ["vacuum", job, "--json"]).stdout)
-    assert [(item["table"], item["path"]) for item in told["deleted"]] == [
+    report = json.loads(CliRunner().invoke(app, ["vacuum", job, "--json"]).stdout)
+    assert [(item["table"], item["path"]) for item in report["deleted"]] == [
         (local.path, orphan.files[0].path),
         (local.quarantine(), bad_orphan.quarantine_files[0].path),
     ]
-    assert told["kept"] == {"active": 1}
+    assert report["kept"] == {"active": 1}
     assert not table.storage().exists(orphan.files[0].path)
     assert sorted(pl.read_delta(local.quarantine())["offset"]) == list(range(10))
 

@@ -1,4 +1,4 @@
-"""`penstock wal` as a person meets it."""
+"""The `penstock wal` commands."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def test_a_server_with_a_token_is_used_with_a_token_file(tmp_path: Path) -> None
     file = tmp_path / "token"
     file.write_text("secret-1\n")
     with served(tmp_path / "wal", tokens=["secret-1"]) as server:
-        known = ("--token-file", str(file))
-        wal("create", server.url, TOPIC, *known)
+        with_token = ("--token-file", str(file))
+        wal("create", server.url, TOPIC, *with_token)
         with WalClient(server.url, "secret-1") as client:
             client.append(TOPIC, [b'{"id": 1}'])
-        assert "[0, 1)" in wal("status", server.url, *known).stdout
+        assert "[0, 1)" in wal("status", server.url, *with_token).stdout
         with pytest.raises(WalRefusedError, match="token"):
             wal("status", server.url)
-        file.write_text("two words\n")
-        with pytest.raises(UserError, match="no token"):
-            wal("status", server.url, *known)
+        file.write_text("two tokens\n")
+        with pytest.raises(UserError, match="invalid token"):
+            wal("status", server.url, *with_token)
         with pytest.raises(UserError, match="cannot be read"):
             wal("serve", "--folder", str(tmp_path / "other"), "--token-file", str(tmp_path / "nowhere"))
 
 
-def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None:
+def test_topics_jobs_and_lags_are_shown_and_a_job_is_unregistered(url: str) -> None:
     assert "has 3 partitions" in wal("create", url, "others", "--partitions", "3").stdout
     with WalClient(url) as client:
         client.append(TOPIC, [b"a", b"b", b"c"])
@@ -63,7 +63,7 @@ def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None
         wal("forget", url, "shop")
 
 
-def test_faults_of_a_section_are_reported(url: str, tmp_path: Path) -> None:
+def test_invalid_wal_arguments_are_refused(url: str, tmp_path: Path) -> None:
     for arguments in (
         ("create", "localhost", TOPIC),
         ("serve", "--folder", str(tmp_path / "other"), "--listen", "7070"),

@@ -1,4 +1,4 @@
-"""The metrics of a sample are what Telegraf would write, as many as asked for, and the same every time."""
+"""The metrics of a sample are what Telegraf would write, as many as requested, and the same every time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def values(sample: MetricSample) -> list[bytes]:
     return [value for _, value in metric_records(sample)]
 
 
-def test_there_are_exactly_so_many_series_and_points() -> None:
+def test_a_sample_has_the_stated_number_of_series_and_points() -> None:
     sample = MetricSample(25, hosts=10)
     records = [json.loads(value) for value in values(sample)]
     series = {(record["tags"]["host"], field) for record in records for field in record["fields"]}
@@ -34,7 +34,7 @@ def test_the_key_is_the_host() -> None:
         assert json.loads(text)["tags"]["host"] == key.decode()
 
 
-def test_hosts_report_in_turn_and_time_goes_on_with_each_turn() -> None:
+def test_hosts_report_in_turn_and_time_advances_with_each_turn() -> None:
     sample = MetricSample(7, hosts=3, start=1_000)
     times = [json.loads(text)["timestamp"] for text in values(sample)]
     assert [(at, len(list(same))) for at, same in groupby(times)] == [(1_000, 3), (1_010, 3), (1_020, 1)]
@@ -47,7 +47,7 @@ def test_values_are_exact_in_binary() -> None:
             assert 0 <= value < 100
 
 
-def test_a_seed_gives_the_same_records_again_and_another_seed_others() -> None:
+def test_equal_seeds_give_equal_records_and_other_seeds_others() -> None:
     sample = MetricSample(50, hosts=10)
     assert values(sample) == values(sample)
     assert values(sample) != values(MetricSample(50, hosts=10, seed=1))
@@ -62,7 +62,7 @@ def test_end_markers_are_later_than_any_window_of_the_sample_and_its_lateness() 
     assert all(marker["timestamp"] > last_end + 3600 for marker in markers)
 
 
-def test_the_windows_that_tests_expect_are_right_for_a_case_done_by_hand() -> None:
+def test_expected_windows_match_a_case_computed_by_hand() -> None:
     lines = [
         b'{"fields":{"a":1.5,"b":7},"name":"cpu","tags":{"host":"x"},"timestamp":119}',
         b'{"fields":{"a":-0.5},"name":"cpu","tags":{"host":"x"},"timestamp":60}',

@@ -1,4 +1,4 @@
-"""A valid job file to bend, and a way to load a text as one."""
+"""A valid job file for tests to modify, and fixtures that load a text as one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load(tmp_path: Path) -> Load:
 
 @pytest.fixture
 def descriptors(tmp_path: Path) -> None:
-    """A descriptor set beside the job file."""
+    """A descriptor set in the folder of the job file."""
     (tmp_path / "garmadon.desc").write_bytes(GARMADON)
 
 

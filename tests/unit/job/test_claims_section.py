@@ -17,19 +17,19 @@ log:
 decode: raw
 table:
   delta: {{path: table}}
-{rest}
+{claims}
 """
 
 
-def load(folder: Path, kafka: str = "", rest: str = "") -> JobSpec:
+def load(folder: Path, kafka: str = "", claims: str = "") -> JobSpec:
     path = folder / "job.yaml"
-    path.write_text(JOB.format(kafka=f", {kafka}" if kafka else "", rest=rest), encoding="utf-8")
+    path.write_text(JOB.format(kafka=f", {kafka}" if kafka else "", claims=claims), encoding="utf-8")
     return load_job(path, {})
 
 
-def faults(folder: Path, kafka: str = "", rest: str = "") -> list[str]:
+def faults(folder: Path, kafka: str = "", claims: str = "") -> list[str]:
     with pytest.raises(JobFileError) as caught:
-        load(folder, kafka, rest)
+        load(folder, kafka, claims)
     return [fault.key for fault in caught.value.faults]
 
 
@@ -42,13 +42,13 @@ def test_a_job_without_a_group_owns_every_partition(tmp_path: Path) -> None:
 
 
 def test_claims_can_be_set_to_static_or_group(tmp_path: Path) -> None:
-    assert load(tmp_path, kafka="group: readers", rest="claims: static").claims is None
-    assert load(tmp_path, rest="claims: group").claims == ClaimsSpec()
+    assert load(tmp_path, kafka="group: readers", claims="claims: static").claims is None
+    assert load(tmp_path, claims="claims: group").claims == ClaimsSpec()
 
 
-def test_every_option_arrives(tmp_path: Path) -> None:
+def test_every_claims_option_is_read(tmp_path: Path) -> None:
     stated = "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, work_timeout: 30m}"
-    assert load(tmp_path, rest=stated).claims == ClaimsSpec(
+    assert load(tmp_path, claims=stated).claims == ClaimsSpec(
         client_id="w-1",
         heartbeat_seconds=2.0,
         topic="coordination",
@@ -71,4 +71,4 @@ def test_every_option_arrives(tmp_path: Path) -> None:
     ],
 )
 def test_contradictions_are_reported_at_their_location(tmp_path: Path, stated: str, key: str) -> None:
-    assert faults(tmp_path, rest=stated) == [key]
+    assert faults(tmp_path, claims=stated) == [key]

@@ -11,16 +11,16 @@ pytestmark = pytest.mark.usefixtures("descriptors")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "key", "said"),
+    ("old", "new", "line", "key", "message"),
     [
         # Folders that the jobs of a root share.
         ("job: shop", "job: ..", 1, "job", "letter or a digit"),
         # The route.
         ("route: {by: field(meta.type)}\n", "", 1, "route", "required key is missing"),
         ("{by: field(meta.type)}", "{}", 5, "route.by", "required key is missing"),
-        ("field(meta.type)", "fields(x)", 5, "route.by", "not a route"),
+        ("field(meta.type)", "fields(x)", 5, "route.by", "invalid route"),
         ("field(meta.type)", "kye", 5, "route.by", "did you mean key?"),
-        ("field(meta.type)", "field()", 5, "route.by", "names nothing"),
+        ("field(meta.type)", "field()", 5, "route.by", "is empty"),
         ("field(meta.type)", "field(kafka.key)", 5, "route.by", "path of a decoded field"),
         ("field(meta.type)", "field(upper(x))", 5, "route.by", "path of a decoded field"),
         ("field(meta.type)", "envelope", 5, "route.by", "needs decode garmadon"),
@@ -72,7 +72,7 @@ pytestmark = pytest.mark.usefixtures("descriptors")
             "types.click.event_time",
             "in type click",
         ),
-        # Where it lies.
+        # Where it is stored.
         ("s3://lake/shop", "ftp://lake/shop", 11, "table.export.path", "unknown storage"),
         ("path: s3://lake/shop", "format: parquet", 11, "table.export.path", "required key is missing"),
         ("s3://lake/shop", "s3://l/s, quarantine: s3://l/bad", 11, "table.export.quarantine", "unknown key"),
@@ -85,16 +85,16 @@ pytestmark = pytest.mark.usefixtures("descriptors")
     ],
 )
 def test_a_wrong_value_of_an_export_is_reported_at_its_location(
-    faults: Faults, old: str, new: str, line: int, key: str, said: str
+    faults: Faults, old: str, new: str, line: int, key: str, message: str
 ) -> None:
     assert old in JSON
     [(found_line, found_key, text)] = faults(JSON.replace(old, new))
     assert (found_line, found_key) == (line, key)
-    assert said in text
+    assert message in text
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "said"),
+    ("section", "key", "message"),
     [
         ("schema: {a: int}", "schema", "has no meaning for table.export"),
         ("sql: {where: price > 1}", "sql", "has no meaning for table.export"),
@@ -114,14 +114,14 @@ def test_a_wrong_value_of_an_export_is_reported_at_its_location(
         ("columns: {kafka_offset: price}", "columns.kafka_offset", "columns: {another_name: kafka.offset}"),
     ],
 )
-def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, key: str, said: str) -> None:
+def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, key: str, message: str) -> None:
     [(line, found_key, text)] = faults(f"{JSON}{section}\n")
     assert (line, found_key) == (12, key)
-    assert said in text
+    assert message in text
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "key", "said"),
+    ("old", "new", "line", "key", "message"),
     [
         ("garmadon.desc", "missing.desc", 4, "decode.descriptors", "No such file"),
         ("garmadon.desc", ".", 4, "decode.descriptors", "cannot be read"),
@@ -149,19 +149,19 @@ def test_a_wrong_section_of_an_export_is_reported(faults: Faults, section: str, 
     ],
 )
 def test_a_wrong_value_of_a_garmadon_export_is_reported_at_its_location(
-    faults: Faults, tmp_path: Path, old: str, new: str, line: int, key: str, said: str
+    faults: Faults, tmp_path: Path, old: str, new: str, line: int, key: str, message: str
 ) -> None:
     (tmp_path / "empty.desc").write_bytes(b"")
     assert old in GARMADON_JOB
     [(found_line, found_key, text)] = faults(GARMADON_JOB.replace(old, new))
     assert (found_line, found_key) == (line, key)
-    assert said in text
+    assert message in text
 
 
 @pytest.mark.parametrize("key", ["route: {by: key}", "types: {a: {}}", "event_time: x", "days: {}", "alerts: {}"])
 def test_keys_of_an_export_are_faults_in_other_kinds(faults: Faults, key: str) -> None:
-    [(line, found, text)] = faults(f"{BASE}{key}\n")
-    assert (line, found) == (8, key.partition(":")[0])
+    [(line, found_key, text)] = faults(f"{BASE}{key}\n")
+    assert (line, found_key) == (8, key.partition(":")[0])
     assert "without table.export" in text
 
 
@@ -174,8 +174,8 @@ def test_keys_of_an_export_are_faults_in_other_kinds(faults: Faults, key: str) -
     ],
 )
 def test_keys_of_other_decoders_are_faults(faults: Faults, decode: str, key: str) -> None:
-    [(line, found, text)] = faults(BASE.replace("decode: json", f"decode: {decode}"))
-    assert (line, found) == (4, key)
+    [(line, found_key, text)] = faults(BASE.replace("decode: json", f"decode: {decode}"))
+    assert (line, found_key) == (4, key)
     assert "no meaning with decode json" in text
 
 
@@ -186,9 +186,9 @@ def test_a_single_table_of_messages_needs_one_message_and_no_schema(faults: Faul
 
 def test_garmadon_needs_an_export(faults: Faults) -> None:
     text = BASE.replace("decode: json", "decode: {format: garmadon, descriptors: garmadon.desc, header: g.Header}")
-    [(line, key, said)] = faults(text.replace(BASE.splitlines()[4] + "\n", ""))
+    [(line, key, message)] = faults(text.replace(BASE.splitlines()[4] + "\n", ""))
     assert (line, key) == (4, "decode.format")
-    assert "table.delta does not take garmadon" in said
+    assert "table.delta does not support garmadon" in message
 
 
 def test_a_table_is_of_one_kind(faults: Faults) -> None:
@@ -211,9 +211,9 @@ def test_a_raw_export_has_no_fields_to_read(faults: Faults) -> None:
 
 def test_only_the_types_without_a_time_are_named(faults: Faults) -> None:
     text = JSON.replace("event_time: meta.at\n", "")
-    [(_, key, said)] = faults(text.replace("{schema: infer}", "{schema: infer, event_time: kafka.timestamp}"))
+    [(_, key, message)] = faults(text.replace("{schema: infer}", "{schema: infer, event_time: kafka.timestamp}"))
     assert key == "event_time"
-    assert "type order has none" in said
+    assert "type order has none" in message
 
 
 def test_an_export_without_types_names_what_is_missing(faults: Faults) -> None:
@@ -226,9 +226,9 @@ def test_an_export_without_types_names_what_is_missing(faults: Faults) -> None:
 def test_a_fault_shared_by_many_types_is_reported_once(faults: Faults) -> None:
     types = "".join(f"  t{number}: {{schema: {{a: int}}}}\n" for number in range(7))
     text = JSON[: JSON.index("  order:")] + types + JSON[JSON.index("table:") :]
-    [(line, key, said)] = faults(text)
+    [(line, key, message)] = faults(text)
     assert (line, key) == (6, "event_time")
-    assert said.startswith("in types t0, t1, t2, t3, t4 and 2 more: the schema has no field meta")
+    assert message.startswith("in types t0, t1, t2, t3, t4 and 2 more: the schema has no field meta")
 
 
 def test_all_faults_of_an_export_are_reported_at_once(faults: Faults) -> None:

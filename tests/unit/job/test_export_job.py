@@ -151,7 +151,7 @@ def test_a_spec_can_be_pickled(load: Load) -> None:
         ("key", "json", RouteSpec("key")),
         ("header(event-type)", "json", RouteSpec("header", ("event-type",))),
         ("header( a.b )", "json", RouteSpec("header", ("a.b",))),
-        ("field(`odd name`.x)", "json", RouteSpec("field", ("odd name", "x"))),
+        ("field(`user name`.x)", "json", RouteSpec("field", ("user name", "x"))),
         ("field(type)", "json", RouteSpec("field", ("type",))),
     ],
 )

@@ -34,7 +34,7 @@ from penstock.job.sql_text import parse_expression as parse
         ("`kafka`.offset", Field(("kafka", "offset"))),
         ("kafka", Field(("kafka",))),
         ("'it''s'", Constant("it's")),
-        ('"say ""hi"""', Constant('say "hi"')),
+        ('"so ""hi"""', Constant('so "hi"')),
         ("''", Constant("")),
         ("12", Constant(12)),
         ("-9223372036854775808", Constant(-(2**63))),

@@ -155,7 +155,7 @@ def test_a_computed_partition_column_must_be_primitive_too(faults: Faults, colum
     assert [key for _, key, _ in faults(text)] == ["table.delta.partition_by[0]"]
 
 
-def test_partition_columns_are_looked_for_in_what_the_projection_gives(faults: Faults, load: Load) -> None:
+def test_partition_columns_are_columns_of_the_projection(faults: Faults, load: Load) -> None:
     text = BASE.replace("s3://lake/web", "x, partition_by: [day]")
     load(text + 'sql: {select: [status, "substr(meta.at, 1, 10) as day"]}\n')
     load(text + 'sql: {select: [status, "substr(meta.at, 1, 10) day"]}\n')
@@ -167,7 +167,7 @@ def test_partition_columns_are_looked_for_in_what_the_projection_gives(faults: F
     ]
 
 
-def test_a_table_needs_a_column_besides_its_partition_columns(faults: Faults) -> None:
+def test_a_table_needs_a_column_that_is_not_a_partition_column(faults: Faults) -> None:
     text = BASE.replace("s3://lake/web", "x, partition_by: [status]") + "place: none\nsql: {select: [status]}\n"
     assert faults(text) == [
         (7, "table.delta.partition_by", "every column is a partition column: the files would be empty")
@@ -254,12 +254,12 @@ def test_a_file_that_cannot_be_read_is_reported_with_the_reason(tmp_path: Path) 
     ],
 )
 def test_a_file_that_is_not_a_job_file_is_reported_as_such(faults: Faults, text: str, line: int, message: str) -> None:
-    [(found_line, key, found)] = faults(text)
+    [(found_line, key, fault)] = faults(text)
     assert (found_line, key) == (line, "")
-    assert found.startswith(message)
+    assert fault.startswith(message)
 
 
-def test_odd_characters_in_keys_do_not_break_the_line(load: Load) -> None:
+def test_unprintable_characters_in_keys_do_not_break_the_line(load: Load) -> None:
     with pytest.raises(JobFileError) as caught:
         load(BASE + '"a\\nb\\e[31m": 1\n')
     assert "\n" not in str(caught.value)

@@ -37,7 +37,7 @@ class ToySection(KindSection[ToySpec]):
 
     def complete(self, job: JobSpec[ToySpec], reader: SpecReader) -> JobSpec[ToySpec]:
         if job.table.colour == "grey":
-            reader.note(("table", "toy", "colour"), "is no colour")
+            reader.note(("table", "toy", "colour"), "is not a colour")
         return complete_rows(job, reader)[0]
 
 
@@ -62,8 +62,8 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (TOY.replace("red", "grey"), (7, "table.toy.colour", "is no colour")),
-        (TOY.replace("red", "[red]"), (7, "table.toy.colour", "expected a text, found a list")),
+        (TOY.replace("red", "grey"), (7, "table.toy.colour", "is not a colour")),
+        (TOY.replace("red", "[red]"), (7, "table.toy.colour", "expected a string, found a list")),
         (TOY.replace(", colour: red", ""), (7, "table.toy.colour", "required key is missing")),
         (TOY.replace("colour", "color"), (7, "table.toy.color", "unknown key; did you mean colour?")),
         (TOY + "parkin: {wheels: 3}\n", (8, "parkin", "unknown key; did you mean parking?")),
@@ -78,7 +78,7 @@ def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path
         (TOY.replace("path: toys", "path: ftp://toys/a"), (7, "table.toy.path", "unknown storage 'ftp://'")),
     ],
 )
-def test_its_faults_are_reported_with_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
+def test_faults_of_a_kind_are_reported_with_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
     line, key, message = fault
     assert [(at, where) for at, where, text in faults(text) if message in text] == [(line, key)]
 

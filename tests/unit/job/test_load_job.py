@@ -50,7 +50,7 @@ log:
     bootstrap: "kafka-1:9092,[::1]:9093"
     topics: [a]
     start: {0: 5, 1: 0}
-    group: mine
+    group: readers
     transactional: true
     security:
       protocol: SASL_SSL
@@ -109,7 +109,7 @@ def test_a_short_file_gets_every_default_of_the_spec(load: Load, tmp_path: Path)
 def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     spec = load(EVERYTHING)
     assert spec.log.start == {"a": {0: 5, 1: 0}}
-    assert (spec.log.group, spec.log.transactional) == ("mine", True)
+    assert (spec.log.group, spec.log.transactional) == ("readers", True)
     assert kafka_of(spec).security.protocol == "SASL_SSL"
     assert kafka_of(spec).security.sasl_mechanism == "SCRAM-SHA-512"
     assert kafka_of(spec).security.sasl_password == "hunter2"

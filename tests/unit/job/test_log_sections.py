@@ -28,8 +28,8 @@ def test_a_job_reads_a_wal(load: Load) -> None:
 
 
 def test_a_group_of_a_wal_is_a_name_and_turns_no_claims_on(load: Load) -> None:
-    job = load(WAL.replace("[orders]", "[orders], group: mine"))
-    assert re.fullmatch(r"mine\.[0-9a-f]{16}", job.log.group) and job.claims is None
+    job = load(WAL.replace("[orders]", "[orders], group: readers"))
+    assert re.fullmatch(r"readers\.[0-9a-f]{16}", job.log.group) and job.claims is None
     with pytest.raises(UserError):
         kafka_of(job)
 
@@ -63,8 +63,8 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
     ],
 )
 def test_its_faults_are_reported(faults: Faults, text: str, key: str, message: str) -> None:
-    result = [(where, told) for _, where, told in faults(text)]
-    assert [where for where, told in result if message in told] == [key], result
+    result = [(where, fault) for _, where, fault in faults(text)]
+    assert [where for where, fault in result if message in fault] == [key], result
 
 
 def test_static_claims_are_fine(load: Load, tmp_path: Path) -> None:

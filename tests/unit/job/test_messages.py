@@ -87,7 +87,7 @@ def test_a_set_whose_parts_do_not_fit_is_refused() -> None:
         message_schema(descriptor_set([shop(".shop.Nowhere at 1")]), MessageName("shop.Order"))
 
 
-def test_scalars_keep_their_width_and_unsigned_ones_find_a_signed_column() -> None:
+def test_scalars_keep_their_width_and_unsigned_ones_become_signed() -> None:
     kinds = "double float int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool string bytes"
     schema = schema_of(*(f"{kind} f_{kind} {number}" for number, kind in enumerate(kinds.split(), 1)))
     assert [(field.name[2:], str(field.type)) for field in schema] == [

@@ -80,7 +80,7 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "said"),
+    ("file", "key", "message"),
     [
         (BASE.replace("status", "KAFKA_OFFSET"), "schema.KAFKA_OFFSET", "{another_name: kafka.offset}"),
         (
@@ -101,10 +101,10 @@ def test_a_table_can_be_partitioned_by_a_column_of_the_place(load: Load) -> None
         (ROLLUP + "place: none\n", "place", "has no meaning for table.rollup"),
     ],
 )
-def test_a_wrong_place_section_is_reported(faults: Faults, file: str, key: str, said: str) -> None:
+def test_a_wrong_place_section_is_reported(faults: Faults, file: str, key: str, message: str) -> None:
     [(_, found_key, text)] = faults(file)
     assert found_key == key
-    assert said in text
+    assert message in text
 
 
 def test_keyed_tables_and_rollups_get_no_column(load: Load) -> None:

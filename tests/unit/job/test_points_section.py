@@ -85,8 +85,8 @@ def test_every_option_is_read(load: Load) -> None:
         ),
         (job("{format: influx, non_numeric: parse}"), (3, "decode.non_numeric", "unknown key")),
         (job("{format: influx, non_finite: skip}"), (3, "decode.non_finite", "unknown key")),
-        (job("{format: influx, blacklist: x}"), (3, "decode.blacklist", "expected a list, found a text")),
-        (job("{format: influx, blacklist: [x]}"), (3, "decode.blacklist[0]", "expected a mapping, found a text")),
+        (job("{format: influx, blacklist: x}"), (3, "decode.blacklist", "expected a list, found a string")),
+        (job("{format: influx, blacklist: [x]}"), (3, "decode.blacklist[0]", "expected a mapping, found a string")),
         (job("{format: influx, blacklist: [{}]}"), (3, "decode.blacklist[0]", "matches every series")),
         (job("{format: influx, blacklist: [{nme: x}]}"), (3, "decode.blacklist[0].nme", "did you mean name?")),
         (
@@ -102,8 +102,8 @@ def test_every_option_is_read(load: Load) -> None:
             (3, "decode.blacklist[0].tags.a", "'*' is not a regular"),
         ),
         (job("{format: influx, header: x.Y}"), (3, "decode.header", "has no meaning with decode influx; remove it")),
-        (job("json"), (3, "decode", "table.gauge does not take json; it takes telegraf, influx")),
-        (job("{format: raw}"), (3, "decode.format", "table.gauge does not take raw")),
+        (job("json"), (3, "decode", "table.gauge does not support json; use telegraf, influx")),
+        (job("{format: raw}"), (3, "decode.format", "table.gauge does not support raw")),
         (job("telegraf", "schema: {a: int}\n"), (5, "schema", "has no meaning for table.gauge; remove it")),
         (job("telegraf", "columns: {a: kafka.offset}\n"), (5, "columns", "has no meaning for table.gauge")),
         (job("telegraf", "sql: {where: a}\n"), (5, "sql", "has no meaning for table.gauge")),
@@ -119,10 +119,10 @@ def test_faults_are_reported(faults: Faults, text: str, fault: tuple[int, str, s
 @pytest.mark.parametrize("format_stated", ["telegraf", "influx"])
 def test_tables_of_rows_refuse_metrics(faults: Faults, format_stated: str) -> None:
     text = BASE.replace("decode: json", f"decode: {format_stated}")
-    message = f"table.delta does not take {format_stated}; it takes json, raw, protobuf"
+    message = f"table.delta does not support {format_stated}; use json, raw, protobuf"
     assert faults(text) == [(4, "decode", message)]
     export = EXPORT.replace("decode: json", f"decode: {format_stated}")
-    message = f"table.export does not take {format_stated}; it takes json, raw, protobuf, garmadon"
+    message = f"table.export does not support {format_stated}; use json, raw, protobuf, garmadon"
     assert message in [what for _, where, what in faults(export) if where == "decode"]
 
 

@@ -39,6 +39,6 @@ def test_values_come_from_the_model() -> None:
     assert rows["job file.route"].type == "section"
 
 
-@pytest.mark.parametrize("word", [*FUNCTION_NAMES, *(f"kafka.{name}" for name in KAFKA_NAMES), *get_args(DecodeFormat)])
-def test_every_function_kafka_field_and_decoder_is_on_the_page(word: str) -> None:
-    assert re.search(rf"`{re.escape(word)}[`(]", TEXT)
+@pytest.mark.parametrize("name", [*FUNCTION_NAMES, *(f"kafka.{name}" for name in KAFKA_NAMES), *get_args(DecodeFormat)])
+def test_every_function_kafka_field_and_decoder_is_on_the_page(name: str) -> None:
+    assert re.search(rf"`{re.escape(name)}[`(]", TEXT)

@@ -27,7 +27,7 @@ def test_a_referenced_file_is_read_relative_to_the_job_file_without_its_last_new
     assert resolve(f"${{file:{tmp_path}/pw.txt}}", ENV, Path("/nowhere"))[0] == "s3cr3t"
 
 
-def test_an_empty_variable_is_set() -> None:
+def test_an_empty_environment_variable_counts_as_set() -> None:
     assert resolve("a${env:EMPTY}b", ENV, Path()) == ("ab", [])
 
 
@@ -47,8 +47,8 @@ def test_each_missing_reference_is_a_fault_that_names_it_and_not_the_others(tmp_
     messages = [fault.message for fault in resolve(text, ENV, tmp_path)[1]]
     assert messages[0] == "environment variable NOPE is not set"
     assert messages[1] == "file nope.txt cannot be read: No such file or directory"
-    assert messages[2] == "${vault:x} is not a reference"
-    assert messages[3] == "${env:} is not a reference"
+    assert messages[2] == "invalid reference ${vault:x}"
+    assert messages[3] == "invalid reference ${env:}"
     assert messages[4] == "file bin is not UTF-8"
     assert messages[5] == "file . cannot be read: Is a directory"
     assert messages[6] == "a reference begins with ${ and is not closed"

@@ -1,4 +1,4 @@
-"""`table.rollup` in a job file: mistakes are answered at their key, once, in words that help."""
+"""`table.rollup` in a job file: each mistake is reported once, at its key, with a hint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job(stated: str = "lateness: 2m", more: str = "", topics: str = "topics: [te
     return JOB.replace("TOPICS", topics).replace("STATED", stated).replace("MORE", more)
 
 
-def test_a_path_is_a_valid_table(load: Load) -> None:
+def test_a_rollup_needs_only_a_path(load: Load) -> None:
     spec = job_of(load(job()), RollupSpec).table
     assert spec.windows == (
         Window("1m", 60_000),
@@ -35,7 +35,7 @@ def test_a_path_is_a_valid_table(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "told"),
+    ("text", "key", "message"),
     [
         (job("lateness: 120"), "lateness", "expected a duration, found a number; write the unit too"),
         (job("lateness: -5m"), "lateness", "'-5m' is not a duration"),
@@ -50,7 +50,7 @@ def test_a_path_is_a_valid_table(load: Load) -> None:
         (job("aggregates: [frist]"), "aggregates[0]", "did you mean first?"),
         (job("not_before: 2020-13-01"), "not_before", "is not a date"),
         (job("partials: s3://lake/rollups/p"), "partials", "unknown key"),
-        (job("publish: rollups"), "publish", "expected a mapping, found a text; write {topic: ...}"),
+        (job("publish: rollups"), "publish", "expected a mapping, found a string; write {topic: ...}"),
         (job("publish: {topic: telegraf}"), "publish.topic", "it would read what it publishes"),
         (
             job("publish: {topic: tele.out}", topics='topic_pattern: "tele.*"'),
@@ -59,10 +59,10 @@ def test_a_path_is_a_valid_table(load: Load) -> None:
         ),
     ],
 )
-def test_a_mistake_is_reported_once_and_at_its_key(faults: Faults, text: str, key: str, told: str) -> None:
-    ((_, found_key, found),) = faults(text)
+def test_a_mistake_is_reported_once_and_at_its_key(faults: Faults, text: str, key: str, message: str) -> None:
+    ((_, found_key, fault),) = faults(text)
     assert found_key == f"table.rollup.{key}"
-    assert told in found
+    assert message in fault
 
 
 def test_a_topic_of_the_same_name_in_another_cluster_is_another_topic(load: Load) -> None:
@@ -77,8 +77,8 @@ def test_keys_of_row_tables_are_refused_once(faults: Faults, more: str) -> None:
 
 
 def test_a_kind_that_is_misspelled_is_the_only_fault(faults: Faults) -> None:
-    ((_, _, found),) = faults(job().replace("rollup:", "rolup:"))
-    assert "did you mean rollup?" in found
+    ((_, _, fault),) = faults(job().replace("rollup:", "rolup:"))
+    assert "did you mean rollup?" in fault
 
 
 def test_a_tombstone_is_not_a_row_of_a_rollup(faults: Faults) -> None:

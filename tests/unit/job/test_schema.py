@@ -52,8 +52,8 @@ def test_every_type_name_has_its_arrow_type(text: str, expected: pa.DataType) ->
         ("STRING", "did you mean string?"),
         ("integer", "did you mean int?"),
         ("map<int,string>", "write map<string,...>"),
-        ("decimal(39,2)", "1 to 38 digits, of them 0 to all after the point"),
-        ("decimal(3,4)", "1 to 38 digits, of them 0 to all after the point"),
+        ("decimal(39,2)", "precision is 1 to 38, scale is 0 to precision"),
+        ("decimal(3,4)", "precision is 1 to 38, scale is 0 to precision"),
         ("list<flot>", "did you mean float?"),
     ],
 )

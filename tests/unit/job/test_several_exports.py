@@ -1,4 +1,4 @@
-"""Exports and other jobs given to one command: those that would get in each other's way are refused together."""
+"""Exports and other jobs of one command: jobs that conflict are refused together."""
 
 from __future__ import annotations
 

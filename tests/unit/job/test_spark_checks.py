@@ -1,4 +1,4 @@
-"""One Spark per process: a master that there is, settings that hold, jobs that agree, paths that executors share."""
+"""One Spark per process: its master, its settings, jobs that disagree, and paths that executors share."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_a_local_path_on_a_cluster_is_refused_unless_it_is_written_as_a_url(load
     cluster = "spark: {master: 'spark://one:7077'}"
     [(key, message)] = faults(load, text.format(name="web", table=table, spark=cluster))
     assert key == f"table.{kind}.path"
-    assert "disks of their own" in message
+    assert "their own disks" in message
     assert load(text.format(name="web", table="file:///lake/web", spark=cluster))
     assert load(text.format(name="web", table=table, spark=""))
 
 
-def test_the_master_that_runs_counts_whichever_job_stated_it(load: Load) -> None:
+def test_a_local_path_is_checked_against_the_running_master(load: Load) -> None:
     job = load(job_text())
     refuse_unshared(job, "local[*,4]")
     with pytest.raises(UserError) as raised:
@@ -90,12 +90,12 @@ def test_the_master_that_runs_counts_whichever_job_stated_it(load: Load) -> None
         ("driver.memory", "1g"),
     ],
 )
-def test_settings_that_could_not_hold_are_refused(load: Load, setting: str, value: str) -> None:
+def test_spark_settings_that_penstock_sets_are_refused(load: Load, setting: str, value: str) -> None:
     [(key, _)] = faults(load, job_text(f'{{conf: {{{setting}: "{value}"}}}}'))
     assert key == f"spark.conf.{setting}"
 
 
-def test_settings_that_hold_are_obeyed(load: Load) -> None:
+def test_other_spark_settings_are_used(load: Load) -> None:
     conf = '{spark.speculation: "true", spark.python.worker.reuse: "false", spark.sql.session.timeZone: UTC}'
     assert load(job_text(f"{{conf: {conf}}}")).spark.conf["spark.speculation"] == "true"
 
@@ -108,7 +108,7 @@ def jobs_of(folder: Path, first: str, second: str, table: str = "s3://lake") -> 
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "message"),
     [
         ("{master: 'local[2]'}", "{master: yarn}", "spark.master is yarn in job b, and local[2] in another job"),
         (
@@ -124,26 +124,26 @@ def jobs_of(folder: Path, first: str, second: str, table: str = "s3://lake") -> 
     ],
 )
 def test_jobs_of_one_process_that_contradict_each_other_are_refused(
-    tmp_path: Path, first: str, second: str, said: str
+    tmp_path: Path, first: str, second: str, message: str
 ) -> None:
     specs = [job.spec for job in check_jobs(jobs_of(tmp_path, first, second)) if job.spec is not None]
     with pytest.raises(UserError) as raised:
         merged_spark(specs)
-    assert raised.value.primary == said
+    assert raised.value.primary == message
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [("", ""), ("{master: yarn}", ""), ("", "{master: yarn}"), ("{master: yarn}", "{master: yarn}")],
 )
-def test_jobs_that_agree_or_are_silent_share_what_is_stated(tmp_path: Path, first: str, second: str) -> None:
+def test_jobs_with_equal_or_no_settings_share_one_spark(tmp_path: Path, first: str, second: str) -> None:
     checked = check_jobs(jobs_of(tmp_path, first, second))
     assert not any(item.faults for item in checked)
-    specs: list[JobSpec] = [each.spec for each in checked if each.spec is not None]
+    specs: list[JobSpec] = [file.spec for file in checked if file.spec is not None]
     assert merged_spark(specs).master == ("yarn" if first or second else None)
 
 
-def test_settings_of_all_jobs_hold(tmp_path: Path) -> None:
+def test_spark_settings_of_all_jobs_are_merged(tmp_path: Path) -> None:
     first, second = "{conf: {spark.driver.memory: 1g}}", "{conf: {spark.executor.memory: 2g}}"
     specs = [job.spec for job in check_jobs(jobs_of(tmp_path, first, second)) if job.spec is not None]
     assert merged_spark(specs).conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}

@@ -11,7 +11,7 @@ from penstock.job.sql_text import SelectItem, check_where, read_select
     [
         ("status", SelectItem("status", ("status",))),
         ("meta.Producer.at", SelectItem("at", ("meta", "Producer", "at"))),
-        ("`odd name`", SelectItem("odd name", ("odd name",))),
+        ("`user name`", SelectItem("user name", ("user name",))),
         ("status as Code", SelectItem("Code", ("status",))),
         ("status AS `my code`", SelectItem("my code", ("status",))),
         ("upper(method) as method", SelectItem("method", None)),
@@ -34,7 +34,7 @@ from penstock.job.sql_text import SelectItem, check_where, read_select
         ("`from` as source", SelectItem("source", ("from",))),
     ],
 )
-def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expected: SelectItem) -> None:
+def test_an_expression_over_one_row_is_accepted_with_its_name(text: str, expected: SelectItem) -> None:
     assert read_select(text) == expected
 
 
@@ -57,7 +57,7 @@ def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expect
         ("a; b", "more than one"),
         ("'open", "not an SQL expression"),
         ("_penstock_offset as o", "_penstock"),
-        ("t.*", "entry of its own"),
+        ("t.*", "cannot be part of an expression"),
         ("upper(a)", "no name"),
         ("a + b", "no name"),
         ("true", "no name"),
@@ -90,7 +90,7 @@ def test_further_sql_clauses_are_refused_with_the_reason(text: str, reason: str)
         "a = 1 and (b = 2 or c in (3, 4))",
     ],
 )
-def test_a_condition_over_one_row_is_taken(text: str) -> None:
+def test_a_condition_over_one_row_is_accepted(text: str) -> None:
     check_where(text)
 
 

@@ -1,4 +1,4 @@
-"""The planner: when a batch is due, what it holds, and the laws that hold for every plan."""
+"""The planner: when a batch is due, what it holds, and properties of every plan."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_records_that_were_there_before_the_process_are_due_at_once() -> None:
     assert slices(plan((lane(0, 0, 0, 5, waiting_since=None),), terms(), "b")) == [(0, 0, 0, 5)]
 
 
-def test_the_oldest_stream_decides_and_every_stream_follows() -> None:
+def test_the_oldest_partition_is_due_and_the_others_join_its_batch() -> None:
     lanes = (lane(0, 0, 0, 5, waiting_since=0.0), lane(1, 3, 0, 4, waiting_since=59.0), lane(2, 9, 0, 9))
     assert slices(plan(lanes, terms(now=60.0), "b")) == [(0, 0, 0, 5), (1, 3, 3, 4)]
 
@@ -84,7 +84,7 @@ def test_catching_up_takes_large_batches_and_shares_them_evenly() -> None:
 
 
 def test_a_backlog_is_bounded_by_bytes_and_not_by_max_messages_per_batch() -> None:
-    """As the reference page says: that many records are a unit, and the bytes of a batch its bound."""
+    """As on the reference page: `max_messages_per_batch` is a unit, and `max_bytes_per_batch` the bound."""
     few = FlushPolicy(min_bytes_per_file=1, max_messages_per_batch=2_500, max_bytes_per_batch=100_000)
     assert records_per_batch_max(few, 10.0) == 10_000
     assert records_per_batch_max(replace(few, max_bytes_per_batch=1), 10.0) == 2_500
@@ -119,30 +119,30 @@ def test_a_position_beyond_the_end_stops_the_job() -> None:
 
 @st.composite
 def lanes_strategy(draw: st.DrawFn) -> tuple[PartitionInput, ...]:
-    made = []
+    lanes = []
     for number in range(draw(st.integers(0, 6))):
         first = draw(st.integers(0, 1000))
         end = first + draw(st.integers(0, 100_000))
         position = draw(st.integers(0, end))
-        made.append(lane(number, position, first, end, draw(st.none() | st.floats(0, 1000))))
-    return tuple(made)
+        lanes.append(lane(number, position, first, end, draw(st.none() | st.floats(0, 1000))))
+    return tuple(lanes)
 
 
 @given(lanes_strategy(), st.floats(0, 2000), st.floats(0.1, 5000), st.booleans())
-def test_every_plan_keeps_the_laws(
-    made: tuple[PartitionInput, ...], now: float, record_bytes: float, flush_now: bool
+def test_every_plan_takes_all_partitions_in_order_and_within_bounds(
+    lanes: tuple[PartitionInput, ...], now: float, record_bytes: float, flush_now: bool
 ) -> None:
-    planned = plan(made, terms(now, record_bytes, GapPolicy.RECORD, flush_now), "b")
-    unread = {item.partition: item for item in made if item.unread}
+    planned = plan(lanes, terms(now, record_bytes, GapPolicy.RECORD, flush_now), "b")
+    unread = {item.partition: item for item in lanes if item.unread}
     if isinstance(planned, Wait):
         assert not unread or (planned.until is not None and planned.until > now and not flush_now)
         return
-    assert {each.partition for each in planned.slices} == set(unread)
-    for each in planned.slices:
-        source = unread[each.partition]
-        assert each.start == source.position < each.end <= source.bounds.end
-        assert each.read_from == max(source.position, source.bounds.first)
-    read = sum(each.end - each.read_from for each in planned.slices)
+    assert {piece.partition for piece in planned.slices} == set(unread)
+    for piece in planned.slices:
+        source = unread[piece.partition]
+        assert piece.start == source.position < piece.end <= source.bounds.end
+        assert piece.read_from == max(source.position, source.bounds.first)
+    read = sum(piece.end - piece.read_from for piece in planned.slices)
     assert read <= max(records_per_batch_max(FLUSH, record_bytes), len(planned.slices))
 
 

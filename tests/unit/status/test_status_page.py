@@ -1,4 +1,4 @@
-"""What only one kind of table tells is shown by `status` without a word about that kind anywhere else."""
+"""`status` shows what only one kind of table reports, without code about that kind."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Leak(StrEnum):
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> JobStatus:
-    """A kind of table with a level in every partition, as a test makes it up."""
+def status(tmp_path: Path) -> JobStatus:
+    """A kind of table for this test, with a level in every partition."""
     state = DeltaPartition(position=8, token=3, origin=0, totals=Totals(read=8, written=8))
     incarnations = TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")})
     log = LogView(LogFacts({"orders": "id"}, {ZERO: Bounds(5, 10)}), mirrored={ZERO: 8})
 
-    def leveled(each: PartitionStatus) -> PartitionStatus:
+    def leveled(partition: PartitionStatus) -> PartitionStatus:
         level = PartitionColumn("level", "level", "position", 4)
-        return replace(each, further=(level,), shown_position=4)
+        return replace(partition, further=(level,), shown_position=4)
 
     job = small_job("127.0.0.1:1", "orders", tmp_path)
     common = job_status(job, 7, incarnations, {ZERO: state}, log, leveled)
@@ -43,27 +43,27 @@ def found(tmp_path: Path) -> JobStatus:
     return replace(common, sections=(tanks,), alerts=(*common.alerts, Alert(Leak.TANK_LEAKS, "north leaks")))
 
 
-def lines_of(found: JobStatus) -> list[list[str]]:
+def lines_of(status: JobStatus) -> list[list[str]]:
     printed = io.StringIO()
-    print_status(found, Console(file=printed, width=200))
+    print_status(status, Console(file=printed, width=200))
     return [line.split() for line in printed.getvalue().splitlines()]
 
 
-def test_columns_of_a_kind_are_in_place_and_its_section_follows_the_partitions(found: JobStatus) -> None:
-    lines = lines_of(found)
+def test_columns_of_a_kind_are_in_place_and_its_section_follows_the_partitions(status: JobStatus) -> None:
+    lines = lines_of(status)
     assert lines[1][:5] == ["partition", "position", "level", "end", "lag"]
     assert lines[2][:5] == ["orders/0", "8", "4", "10", "2"]
     assert lines[3:6] == [["tank", "litres"], ["north", "12"], ["a", "tank", "leaks"]]
     assert lines[-1] == ["!", "north", "leaks"]
 
 
-def test_its_values_have_keys_of_their_own(found: JobStatus) -> None:
-    told = found.as_json()
-    assert told["tanks"] == [{"tank": "north"}]
-    assert told["partitions"][0]["level"] == 4
-    assert told["alerts"][-1] == {"kind": "tank_leaks", "text": "north leaks"}
+def test_values_of_a_kind_have_their_own_json_keys(status: JobStatus) -> None:
+    content = status.as_json()
+    assert content["tanks"] == [{"tank": "north"}]
+    assert content["partitions"][0]["level"] == 4
+    assert content["alerts"][-1] == {"kind": "tank_leaks", "text": "north leaks"}
 
 
-def test_a_gap_is_measured_from_the_lowest_needed_offset(found: JobStatus) -> None:
-    assert [alert.kind for alert in found.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
-    assert found.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"
+def test_a_gap_is_measured_from_the_lowest_needed_offset(status: JobStatus) -> None:
+    assert [alert.kind for alert in status.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
+    assert status.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"

@@ -1,4 +1,4 @@
-"""Small healthy tables of every kind that `verify` tells apart, each made once and copied for every damage."""
+"""Small healthy tables of every kind that `verify` distinguishes, each made once and copied for every damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.quarantine_url import quarantine_of
 from tests.support.small_table import Load, SmallTable, small_job, without_offsets
 
 TOPIC = "orders"
-OLD, NEW = "oldlife", "newlife"
+OLD, NEW = "old-id", "new-id"
 BAD = b"bad"
 
 
@@ -33,12 +33,12 @@ class Kind:
     recreated: bool
 
     def __str__(self) -> str:
-        words = ("places" if self.places else "no places", "compacted" if self.compacted else "as written")
-        return ", ".join((*words, "recreated" if self.recreated else "one life"))
+        properties = ("places" if self.places else "no places", "compacted" if self.compacted else "as written")
+        return ", ".join((*properties, "recreated" if self.recreated else "not recreated"))
 
     @property
     def mixed(self) -> bool:
-        """Rows of two incarnations that nothing tells apart."""
+        """Rows of two incarnations that cannot be distinguished."""
         return self.compacted and self.recreated
 
 

@@ -1,4 +1,4 @@
-"""Every damage to a table is found or called not proven, never ok; and what is healthy is proved."""
+"""Every damage to a table is found or not proven, never ok; a healthy table is proven."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Lake]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A damage, and at which depth it must be seen."""
+    """A damage, and at which depth it must be found."""
 
     name: str
     damage: Damage
@@ -38,7 +38,7 @@ class Case:
     surely: bool = False
     """Found in every kind of table, not only called not proven."""
     foreign: bool = False
-    """Leaves files of another writer, of which nothing tells what life of a topic their rows are of."""
+    """Leaves files of another writer, whose rows do not show the incarnation of their topic."""
 
 
 def in_file(change: Callable[[Rows], Rows]) -> Damage:
@@ -55,7 +55,7 @@ def truncate_file(lake: Lake) -> None:
 
 
 def flip_a_byte(lake: Lake) -> None:
-    """In the data pages, where no footer tells of it."""
+    """In the data pages, which no footer describes."""
     path = lake.files()[0]
     body = bytearray(path.read_bytes())
     column = pq.read_metadata(path).row_group(0).column(0)
@@ -74,10 +74,10 @@ def alter_value(rows: Rows) -> Rows:
 
 def exchange_values(rows: Rows) -> Rows:
     """The values of two rows change places: every sum of a column stays."""
-    one, other, *rest = rows
+    one, other, *others = rows
     if "offset" not in one:
-        return [{"id": one["id"] + 1}, {"id": other["id"] - 1}, *rest]
-    return [{**one, "id": other["id"]}, {**other, "id": one["id"]}, *rest]
+        return [{"id": one["id"] + 1}, {"id": other["id"] - 1}, *others]
+    return [{**one, "id": other["id"]}, {**other, "id": one["id"]}, *others]
 
 
 def swap_a_file(lake: Lake) -> None:
@@ -146,7 +146,7 @@ def double_quarantine_file(lake: Lake) -> None:
 
 
 def swap_quarantine_rows(lake: Lake) -> None:
-    """One record of the quarantine stands for another."""
+    """One record of the quarantine replaces another."""
     rewritten(lake.quarantine_files()[0], lambda rows: [{**row, "offset": 3} for row in rows])
 
 
@@ -233,16 +233,16 @@ def crossed(kinds: list[Kind]) -> list[object]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], kind: Kind) -> None:
-    """Without places only rows are counted; two incarnations in one compacted file cannot be told apart."""
+    """Without places only rows are counted; two incarnations in one compacted file cannot be distinguished."""
     plain, values = lakes[kind].verify(), lakes[kind].verify(values=True)
     not_proven = [item.name for item in plain.checks if item.verdict is not Verdict.PROVEN]
     assert not_proven == ([] if kind.places and not kind.mixed else ["offsets"])
     assert Verdict.VIOLATED not in (plain.verdict, values.verdict)
-    not_proven = [each.name for each in values.checks if each.verdict is not Verdict.PROVEN]
+    not_proven = [check.name for check in values.checks if check.verdict is not Verdict.PROVEN]
     if not kind.places or kind.mixed:
         assert not_proven == ["offsets", "values"]
     else:
-        # The records of the earlier incarnation are gone with their topic.
+        # The records of the earlier incarnation were deleted with their topic.
         assert not_proven == (["values"] if kind.recreated else [])
     for check in (*plain.checks, *values.checks):
         assert (check.verdict is Verdict.NOT_PROVEN) == bool(check.unproven)
@@ -287,9 +287,7 @@ def test_a_single_missing_row_is_named_by_its_offset_and_not_by_its_slice(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.places and not kind.recreated], ids=str)
-def test_files_that_another_writer_put_together_are_still_proved(
-    lakes: dict[Kind, Lake], kind: Kind, tmp_path: Path
-) -> None:
+def test_files_merged_by_another_writer_are_still_proven(lakes: dict[Kind, Lake], kind: Kind, tmp_path: Path) -> None:
     lake = lakes[kind].copied(tmp_path)
     DeltaTable(str(lake.table)).update({"id": "id"})
     assert lake.verify(values=True).verdict is Verdict.PROVEN

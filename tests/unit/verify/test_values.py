@@ -29,7 +29,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 
-ONLY = Partition("orders", "life", 0)
+ONLY = Partition("orders", "topic-id", 0)
 JOB = """\
 job: orders
 log:
@@ -109,7 +109,7 @@ def test_partition_values_nested_values_and_bad_records_are_as_the_log_gives_the
     assert verdicts(lake.verify()) == {}
 
 
-def test_a_column_that_is_younger_than_a_file_is_not_compared_in_it(lake: Lake) -> None:
+def test_a_column_added_after_a_file_is_not_compared_in_it(lake: Lake) -> None:
     lake.table.add_columns(pa.schema([("colour", pa.string())]))
     lake.write({20: record(20, colour="red"), 21: record(21)})
     assert verdicts(lake.verify()) == {}
@@ -230,8 +230,8 @@ def test_a_sample_is_drawn_from_all_partitions_and_is_the_same_for_one_seed() ->
     sample = sampled(ranges, Sample(2_000, seed=1))
     assert sample == sampled(ranges, Sample(2_000, seed=1)) != sampled(ranges, Sample(2_000, seed=2))
     assert sum(hi - lo for item in sample.values() for lo, hi in item) <= 2_000
-    for partition, found in sample.items():
-        assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in found)
+    for partition, offsets in sample.items():
+        assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in offsets)
 
 
 def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_path: Path) -> None:

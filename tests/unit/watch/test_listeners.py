@@ -16,27 +16,27 @@ from penstock.tables.export.monitoring import (
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 
 
-class Ear:
+class Recorder:
     def __init__(self) -> None:
-        self.heard: list[tuple[str, dict[str, object]]] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
 
     def event(self, event: Event) -> None:
-        self.heard.append((event.name, event.facts()))
+        self.events.append((event.name, event.facts()))
 
 
 def test_every_listener_gets_every_event() -> None:
-    one, other = Ear(), Ear()
+    one, other = Recorder(), Recorder()
     Listeners(one, other).event(AlertEnded("lag"))
-    assert one.heard == other.heard == [("alert ended", {"rule": "lag"})]
+    assert one.events == other.events == [("alert ended", {"rule": "lag"})]
 
 
 def test_an_alert_is_logged_when_it_begins_and_ends_but_not_every_measurement() -> None:
-    ear = Ear()
-    spoken = AlertChanges(ear)
+    recorder = Recorder()
+    changes = AlertChanges(recorder)
     for texts in ([], ["events/0 is far"], ["events/0 is further"], [], []):
-        spoken.event(RulesMeasured(alerts={"lag": texts}))
-    spoken.event(TypeWrittenAgain("fs"))
-    assert ear.heard == [
+        changes.event(RulesMeasured(alerts={"lag": texts}))
+    changes.event(TypeWrittenAgain("fs"))
+    assert recorder.events == [
         ("alert raised", {"rule": "lag", "reason": "events/0 is far"}),
         ("alert ended", {"rule": "lag"}),
         ("type written again", {"type": "fs"}),
@@ -53,20 +53,20 @@ def test_an_alert_is_logged_when_it_begins_and_ends_but_not_every_measurement() 
         (TypeWrittenAgain("fs"), "type written again", "info"),
         (DayComplete("fs", "2026-01-01"), "day complete", "info"),
         (CatchUpPlanned(["fs"], 1), "catch-up planned", "info"),
-        (FieldsLeftOut(["a"], "odd"), "fields left out", "warning"),
+        (FieldsLeftOut(["a"], "name"), "fields left out", "warning"),
         (SliceRefused("events/0", "old"), "slice refused", "warning"),
     ],
 )
-def test_an_event_has_the_weight_of_what_a_person_has_to_do(event: Event, name: str, level: str) -> None:
+def test_an_event_is_logged_with_its_level_and_facts(event: Event, name: str, level: str) -> None:
     stream = io.StringIO()
     LogLines("fan", stream).event(event)
-    told = json.loads(stream.getvalue())
-    assert (told["event"], told["level"], told["job"]) == (name, level, "fan")
-    assert event.facts().items() <= told.items()
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["level"], line["job"]) == (name, level, "fan")
+    assert event.facts().items() <= line.items()
 
 
 def test_a_line_for_a_terminal_names_the_job_the_event_and_its_facts() -> None:
     stream = io.StringIO()
     LogLines("fan", stream, text=True).event(SliceRefused("events/0", "old"))
     [line] = stream.getvalue().splitlines()
-    assert all(word in line for word in ("fan", "slice refused", "events/0", "old", "warning"))
+    assert all(part in line for part in ("fan", "slice refused", "events/0", "old", "warning"))

@@ -1,4 +1,4 @@
-"""Events become metrics, and what a process no longer holds is no longer shown."""
+"""Events become metrics, and partitions that a process no longer holds are removed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def ear(metrics: Metrics) -> JobMetrics:
+def listener(metrics: Metrics) -> JobMetrics:
     return metrics.listener("fan", KINDS["export"])
 
 
@@ -63,8 +63,8 @@ def partitions(metrics: Metrics) -> set[str]:
 
 
 def rules(*places: str) -> ExportRules:
-    each = dict.fromkeys(places, 7)
-    return ExportRules(lag_records=each, discrepancy_records=each, position=each)
+    values = dict.fromkeys(places, 7)
+    return ExportRules(lag_records=values, discrepancy_records=values, position=values)
 
 
 def test_the_metrics_page_matches_the_code() -> None:
@@ -74,17 +74,19 @@ def test_the_metrics_page_matches_the_code() -> None:
 def test_every_metric_name_is_unique_and_has_the_suffix_of_its_kind() -> None:
     names = [item.name for item in EVERY]
     assert len(names) == len(set(names))
-    assert all(each.name.startswith("penstock_") for each in EVERY)
-    assert all((each.kind == "counter") == each.name.endswith("_total") for each in EVERY)
+    assert all(metric.name.startswith("penstock_") for metric in EVERY)
+    assert all((metric.kind == "counter") == metric.name.endswith("_total") for metric in EVERY)
 
 
-def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(BatchCommitted("x", 4, False, 10, 7, 2, 1, 3, 500, 1.5))
-    ear.event(BatchCommitted("y", 5, True, 10, 7, 2, 1, 3, 500, 1.5))
+def test_batch_counters_add_up(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(BatchCommitted("x", 4, False, 10, 7, 2, 1, 3, 500, 1.5))
+    listener.event(BatchCommitted("y", 5, True, 10, 7, 2, 1, 3, 500, 1.5))
     assert value(metrics, "penstock_batches_total", kind="new") == 1
     assert value(metrics, "penstock_batches_total", kind="catch_up") == 1
-    told = [value(metrics, f"penstock_records_{name}_total") for name in ("read", "written", "quarantined", "filtered")]
-    assert told == [20, 14, 4, 2]
+    counts = [
+        value(metrics, f"penstock_records_{name}_total") for name in ("read", "written", "quarantined", "filtered")
+    ]
+    assert counts == [20, 14, 4, 2]
     assert value(metrics, "penstock_files_written_total") == 6
     assert value(metrics, "penstock_bytes_written_total") == 1000
     assert value(metrics, "penstock_batch_seconds_sum") == 3.0
@@ -92,47 +94,47 @@ def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
     assert value(metrics, "penstock_last_commit_timestamp_seconds") == 1_700_000_000.0
 
 
-def test_error_counters_start_at_zero(metrics: Metrics, ear: JobMetrics) -> None:
+def test_error_counters_start_at_zero(metrics: Metrics, listener: JobMetrics) -> None:
     assert value(metrics, "penstock_retries_total") == 0
     refused, dropped = SliceRefused("events/0", "old"), SliceDropped("events/0", "lost")
     for event in (AWAY, AWAY, refused, dropped, MirrorFailed("away"), JobFailed("UserError", "so it is", "")):
-        ear.event(event)
+        listener.event(event)
     counted = ("retries", "slices_refused", "slices_dropped", "mirror_failures", "job_failures")
     assert [value(metrics, f"penstock_{name}_total") for name in counted] == [2, 1, 1, 1, 1]
 
 
-def test_a_job_runs_until_it_stops_or_fails(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(JobStarted(once=False))
+def test_job_running_is_1_until_the_job_stops_or_fails(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(JobStarted(once=False))
     assert value(metrics, "penstock_job_running") == 1
-    ear.event(JobCrashed(error="ZeroDivisionError", reason=""))
+    listener.event(JobCrashed(error="ZeroDivisionError", reason=""))
     assert value(metrics, "penstock_job_running") == 0
 
 
-def test_jobs_are_distinguished(metrics: Metrics, ear: JobMetrics) -> None:
+def test_jobs_are_distinguished(metrics: Metrics, listener: JobMetrics) -> None:
     metrics.listener("other", KINDS["delta"]).event(AWAY)
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
     assert value(metrics, "penstock_days_completed_total", job="other", type="fs") is None
 
 
-def test_a_type_fails_until_it_is_written_again(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(TypeCannotBeWritten(type="fs", reason="no permission"))
-    ear.event(TypeCannotBeWritten(type="fs", reason="disk full"))
+def test_a_type_fails_until_it_is_written_again(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(TypeCannotBeWritten(type="fs", reason="no permission"))
+    listener.event(TypeCannotBeWritten(type="fs", reason="disk full"))
     assert value(metrics, "penstock_type_failing", type="fs") == 1
-    ear.event(TypeWrittenAgain(type="fs"))
+    listener.event(TypeWrittenAgain(type="fs"))
     assert value(metrics, "penstock_type_failing", type="fs") == 0
 
 
-def test_a_day_counts_each_time_it_changes(metrics: Metrics, ear: JobMetrics) -> None:
+def test_a_day_counts_each_time_it_changes(metrics: Metrics, listener: JobMetrics) -> None:
     for kind in (DayComplete, DayOpenedAgain, DayComplete):
-        ear.event(kind("fs", "2026-03-01"))
-    ear.event(DayComplete(type="fs", day="2026-03-02"))
+        listener.event(kind("fs", "2026-03-01"))
+    listener.event(DayComplete(type="fs", day="2026-03-02"))
     assert value(metrics, "penstock_days_completed_total", type="fs") == 3
     assert value(metrics, "penstock_days_reopened_total", type="fs") == 1
 
 
-def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(
+def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(
         ExportRules(
             failed_writes_percent={"a": 50.0, "b": 0.0},
             lag_records={"events/0": 30},
@@ -153,33 +155,33 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetr
     assert value(metrics, "penstock_alert", rule="failed_writes") is None
 
 
-def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(ExportRules(alerts={"lag": ["too far"]}))
-    ear.event(ExportRules(alerts={"lag": []}))
+def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(ExportRules(alerts={"lag": ["too far"]}))
+    listener.event(ExportRules(alerts={"lag": []}))
     assert value(metrics, "penstock_alert", rule="lag") == 0
 
 
-def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(rules("events/0", "events/1"))
+def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(rules("events/0", "events/1"))
     assert partitions(metrics) == {"events/0", "events/1"}
-    ear.event(rules("events/1"))
+    listener.event(rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
-@pytest.mark.parametrize("gone", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
-def test_metrics_of_a_lost_partition_are_removed(gone: Event, metrics: Metrics, ear: JobMetrics) -> None:
+@pytest.mark.parametrize("event", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
+def test_metrics_of_a_lost_partition_are_removed(event: Event, metrics: Metrics, listener: JobMetrics) -> None:
     for partition in ("events/0", "events/1"):
-        ear.event(ClaimWon(partition=partition, token=3))
-    ear.event(rules("events/0", "events/1"))
-    ear.event(gone)
+        listener.event(ClaimWon(partition=partition, token=3))
+    listener.event(rules("events/0", "events/1"))
+    listener.event(event)
     assert partitions(metrics) == {"events/1"}
     assert value(metrics, "penstock_claims_held") == 1
-    ear.event(rules("events/1"))
+    listener.event(rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
-def test_a_claim_of_a_partition_that_was_never_shown_may_go(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(ClaimReleased(partition="events/9", reason=""))
+def test_releasing_a_partition_without_metrics_changes_nothing(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(ClaimReleased(partition="events/9", reason=""))
     assert partitions(metrics) == set()
 
 
@@ -190,8 +192,8 @@ def free_port() -> int:
         return port
 
 
-def test_the_endpoint_serves_prometheus_text(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event(AWAY)
+def test_the_endpoint_serves_prometheus_text(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(AWAY)
     port = free_port()
     with metrics.served(port):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
@@ -212,7 +214,7 @@ class Spill(Event):
 
 
 class TankKind(DeltaKind):
-    """A kind of table with metrics of its own, as a test makes it up."""
+    """A kind of table for this test, with its own metrics."""
 
     name = "tank"
     metrics = (LEVEL, SPILLS)
@@ -221,13 +223,13 @@ class TankKind(DeltaKind):
         return lambda event: [PutAll(LEVEL, event.litres), Add(SPILLS)] if isinstance(event, Spill) else []
 
 
-def test_a_kind_of_table_brings_its_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_of_table_adds_its_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "tank", TankKind())
     metrics = Metrics()
-    ear = metrics.listener("fan", KINDS["tank"])
+    listener = metrics.listener("fan", KINDS["tank"])
     assert value(metrics, "penstock_spills_total") == 0
-    ear.event(Spill({"north": 12, "south": 3}))
-    ear.event(Spill({"north": 11}))
+    listener.event(Spill({"north": 12, "south": 3}))
+    listener.event(Spill({"north": 11}))
     assert value(metrics, "penstock_spills_total") == 2
     assert value(metrics, "penstock_level_litres", tank="north") == 11
     assert value(metrics, "penstock_level_litres", tank="south") is None

@@ -196,7 +196,7 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
     read = partial(message_schema, decode.descriptors, spec.message)
     if decode.header is not None:
         read = partial(garmadon_schema, decode.descriptors, decode.header, spec.message)
-    return schema_of_message(read, spec.message, message_at, reader)
+    return schema_of_message(read, message_at, reader)
 
 
 # columns

@@ -1,4 +1,4 @@
-"""Only `tables/registry.py` and the room of a kind know that the kind exists; everything else asks a `Kind`."""
+"""Only `tables/registry.py` and the package of a kind name the kind; all other code uses a `Kind`."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from penstock.tables.registry import KINDS
 
 SOURCE = Path(__file__).parents[2] / "src"
 REGISTRY = "penstock.tables.registry"
-ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.items()}
+PACKAGES = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.items()}
 
 NOT_THE_KIND = {
     "penstock.spark.jars": "the jars of the Delta format",
 }
-"""Where the word is something else, as the format in `spark.read.format("delta")`."""
+"""Modules in which the name has another meaning, as the format in `spark.read.format("delta")`."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module outside the rooms and the registry."""
+    """Every module outside the packages of kinds and the registry."""
     for path in sorted(SOURCE.rglob("*.py")):
         name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        if name != REGISTRY and not any(f"{name}.".startswith(f"{room}.") for room in ROOMS.values()):
+        if name != REGISTRY and not any(f"{name}.".startswith(f"{package}.") for package in PACKAGES.values()):
             yield name, path
 
 
 def namings(tree: ast.Module) -> Iterator[str]:
-    """Every place of a module that imports a room, or names a kind in code or in a text for people."""
-    formats = {id(word) for node in ast.walk(tree) for word in _format_words(node)}
+    """Every line of a module that imports the package of a kind, or names a kind in code or in a text for people."""
+    formats = {id(name) for node in ast.walk(tree) for name in _format_arguments(node)}
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) in formats or id(node) in docstrings:
             continue
-        for word in _words(node):
-            for kind, room in ROOMS.items():
-                if word == kind or f"{word}.".startswith(f"{room}.") or re.search(rf"\btable\.{kind}\b", word):
-                    yield f"{getattr(node, 'lineno', '?')}: {word}"
+        for name in _names(node):
+            for kind, package in PACKAGES.items():
+                if name == kind or f"{name}.".startswith(f"{package}.") or re.search(rf"\btable\.{kind}\b", name):
+                    yield f"{getattr(node, 'lineno', '?')}: {name}"
 
 
-def _format_words(node: ast.AST) -> list[ast.expr]:
-    """What tells Spark in which format a table is."""
+def _format_arguments(node: ast.AST) -> list[ast.expr]:
+    """The arguments of `format`, which are the format of a table."""
     match node:
         case ast.Call(func=ast.Attribute(attr="format"), args=args):
             return args
@@ -51,18 +51,18 @@ def _format_words(node: ast.AST) -> list[ast.expr]:
             return []
 
 
-def _words(node: ast.AST) -> list[str]:
+def _names(node: ast.AST) -> list[str]:
     match node:
         case ast.Constant(value=str() as text):
             return [text]
         case ast.Import(names=names):
             return [item.name for item in names]
         case ast.ImportFrom(module=str() as module, names=names):
-            return [module, *(f"{module}.{each.name}" for each in names)]
-        case ast.Attribute(attr=word) | ast.Name(id=word) | ast.arg(arg=word) | ast.keyword(arg=str() as word):
-            return [word]
-        case ast.ClassDef(name=word) | ast.FunctionDef(name=word):
-            return [word]
+            return [module, *(f"{module}.{item.name}" for item in names)]
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=str() as name):
+            return [name]
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+            return [name]
         case _:
             return []
 
