@@ -1,7 +1,7 @@
 """Names of metrics and tags as they are stored.
 
-A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not take are
-deleted, in tags too. Nothing is mixed up by that: what becomes equal or empty is a misfit of the record.
+A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not accept are
+deleted, in tags too. Series are never mixed up: a record whose names become equal or empty is a misfit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def name_part(text: str, names: NameStyle) -> str:
 
 
 def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
-    """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
+    """JSON with sorted keys; tags with an empty key or value are dropped. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
     texts = "".join([*tags, *tags.values()])

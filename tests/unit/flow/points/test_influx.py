@@ -144,7 +144,7 @@ def test_times_have_the_unit_that_the_job_states(time: str, unit: str | None, at
         (b"m f=1 x", "expected the end of the line"),
         (b"m f=1 1.5", "expected the end of the line"),
         (b"m f=1 -1", "timestamp: -1 is before 1970"),
-        (b"m f=1 999999999999999999999", "timestamp: 999999999999999999999 is no instant from 1970 to 9999"),
+        (b"m f=1 999999999999999999999", "timestamp: 999999999999999999999 is not an instant from 1970 to 9999"),
         (b"m f=NaN 1", 'fields.f: "NaN" is not a value of line protocol'),
         (b"m f=inf 1", 'fields.f: "inf" is not a value of line protocol'),
         (b"m f=1.5i 1", 'fields.f: "1.5i" is not a value of line protocol'),
