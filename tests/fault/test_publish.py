@@ -23,7 +23,7 @@ TRIES_MAX = 5
 def test_publishers_killed_at_every_step_in_turn_publish_each_row_once_and_in_order(
     bootstrap: str, topic: Topics
 ) -> None:
-    """Each step kills one process, the second time that it is reached; the next one has to live with what it left."""
+    """Each step kills one process when it is reached for the second time; the next one recovers from its state."""
     places = (bootstrap, topic(), f"positions-{uuid.uuid4().hex[:8]}")
     for step in PUBLISH_STEPS:
         process = Forked("tests.fault.publisher", [*places, f"{step}:kill:2"])

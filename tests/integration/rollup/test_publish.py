@@ -90,7 +90,7 @@ def test_a_missing_topic_is_a_user_error(bootstrap: str, positions: str) -> None
 def test_keys_find_the_partitions_that_kafkas_java_client_gives_them(
     bootstrap: str, output: KafkaOutput, spec: PublishSpec
 ) -> None:
-    # Murmur2 of these keys as the tests of Kafka itself state it; the sign bit is cleared.
+    # Murmur2 of these keys from Kafka's own tests; the sign bit is cleared.
     hashes = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "abc": 479470107}
     output.open()
     output.publish([OutputRecord(key.encode(), b"x") for key in hashes], PublishPosition(1, "1"))
@@ -105,7 +105,7 @@ def test_keys_find_the_partitions_that_kafkas_java_client_gives_them(
 def test_another_buckets_open_transaction_is_waited_for_and_then_given_up(
     bootstrap: str, output: KafkaOutput, spec: PublishSpec
 ) -> None:
-    """Buckets of other jobs share the partition: what is after their open transactions cannot be read yet."""
+    """Buckets of other jobs share the partition: records after their open transactions cannot be read yet."""
     output.open()
     other = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"other-{uuid.uuid4().hex}"})
     other.init_transactions(SECONDS_MAX)

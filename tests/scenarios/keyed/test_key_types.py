@@ -78,12 +78,12 @@ def test_texts_of_any_kind_are_one_row_each(tmp_path_factory: pytest.TempPathFac
         schema="id: string, value: long",
         columns="head: 'substr(id, 1, 2)'",
     )
-    wanted = {}
+    expected = {}
     for number, text in enumerate(texts):
         table.put({"id": text, "value": number})
-        wanted[text] = number
+        expected[text] = number
         if number % 3 == 2:
             table.run()
     table.run()
-    assert dict(pl.read_delta(table.path).select("id", "value").rows()) == wanted
+    assert dict(pl.read_delta(table.path).select("id", "value").rows()) == expected
     assert table.verified().ok

@@ -104,10 +104,10 @@ def test_nulls_of_a_merge_keep_the_values_that_are_there(tmp_path: Path) -> None
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, partial_updates: merge")
     table.put(row(1, 10, note="a"), row(2, 20))
     table.run()
-    table.put(row(1, None, note="b"), row(2, None, gone=True), row(2, None, note="anew"))
+    table.put(row(1, None, note="b"), row(2, None, gone=True), row(2, None, note="new"))
     table.run()
     result = {item["number"]: (item["value"], item["note"]) for item in table.rows()}
-    assert result == {1: (10, "b"), 2: (None, "anew")}
+    assert result == {1: (10, "b"), 2: (None, "new")}
 
 
 def test_nested_values_are_merged_as_a_whole(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_late_partial_update_fills_in_what_newer_ones_left_out(tmp_path: Path,
         if runs > 1:
             table.run()
     table.run()
-    [found] = table.rows()
-    assert (found["value"], found["note"], found["color"], found["seq"]) == (10, "new", "red", 5)
+    [stored] = table.rows()
+    assert (stored["value"], stored["note"], stored["color"], stored["seq"]) == (10, "new", "red", 5)
     assert table.verified().ok
 
 
@@ -150,8 +150,8 @@ def test_a_late_delete_takes_the_values_that_are_older(tmp_path: Path, runs: int
         if runs > 1:
             table.run()
     table.run()
-    [found] = table.rows()
-    assert (found["value"], found["note"], found["seq"]) == (None, "n", 5)
+    [stored] = table.rows()
+    assert (stored["value"], stored["note"], stored["seq"]) == (None, "n", 5)
     assert table.verified().ok
 
 
@@ -181,13 +181,13 @@ def test_an_older_sequence_changes_nothing(tmp_path: Path) -> None:
 
 @dataclass(slots=True)
 class Oracle:
-    """A dictionary: of each key the operation with the greatest order."""
+    """A dictionary of the operation with the greatest order, by key."""
 
     operations: dict[tuple[str, int], tuple[Any, int | None]]
 
     def apply(self, key: tuple[str, int], order: Any, value: int | None) -> None:
-        known = self.operations.get(key)
-        if known is None or order > known[0]:
+        newest = self.operations.get(key)
+        if newest is None or order > newest[0]:
             self.operations[key] = (order, value)
 
     @property
@@ -267,24 +267,24 @@ def test_merged_rows_equal_a_dictionary_of_the_records(
 ) -> None:
     keyed = "row_keys: [number], delete: gone, partial_updates: merge, buckets: 2, chunk_rows: 3"
     table = Keyed(fresh_folder(tmp_path), keyed)
-    wanted: dict[int, tuple[int | None, str | None]] = {}
+    expected: dict[int, tuple[int | None, str | None]] = {}
     for turn, (number, value, note, gone) in enumerate(records):
         table.put(row(number, value, note=note, gone=True if gone else None))
         if gone:
-            wanted.pop(number, None)
+            expected.pop(number, None)
         else:
-            before = wanted.get(number, (None, None))
-            wanted[number] = (before[0] if value is None else value, before[1] if note is None else note)
+            before = expected.get(number, (None, None))
+            expected[number] = (before[0] if value is None else value, before[1] if note is None else note)
         if turn % cuts[0] == 0:
             table.run()
     table.run()
-    assert {item["number"]: (item["value"], item["note"]) for item in table.rows()} == wanted
+    assert {item["number"]: (item["value"], item["note"]) for item in table.rows()} == expected
     assert table.verified().ok
 
 
 @pytest.mark.parametrize("mode", ["replace", "merge"])
 def test_a_batch_read_twice_changes_nothing(tmp_path: Path, mode: str) -> None:
-    """Another job reads the same topic into the same table: every record is there already."""
+    """Another job reads the same topic into the same table, which has every record already."""
     keyed = f"row_keys: [number], delete: gone, partial_updates: {mode}"
     table = Keyed(tmp_path, keyed)
     table.put(*(row(number % 7, number, gone=number == 5) for number in range(20)))

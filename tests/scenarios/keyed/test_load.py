@@ -1,4 +1,4 @@
-"""Batch loads: each file once, save modes as their names say, overwrites that are one commit."""
+"""Batch loads: each file once, each save mode as documented, overwrites in one commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_file_of_another_format_is_refused_and_not_skipped(tmp_path: Path, nam
 
 
 def test_delta_tables_and_folders_with_values_are_refused(tmp_path: Path) -> None:
-    """Their files alone have not all rows and values, or have too many."""
+    """Their files alone lack rows and values, or have too many."""
     table = Keyed(tmp_path, KEYED)
     frame(row(1, 1)).write_delta(str(tmp_path / "delta"))
     with pytest.raises(UserError, match="Delta table"):
@@ -121,7 +121,7 @@ def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path
 
 
 def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
-    """Their chunks have other names now: nothing is skipped unread, and nothing changes."""
+    """Their chunks have other names now: every row is compared, and nothing changes."""
     table = Keyed(tmp_path, KEYED)
     parts = [frame(*(row(number, number) for number in range(first, first + 5))) for first in (0, 5)]
     for number, part in enumerate(parts):
@@ -203,7 +203,7 @@ def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_column_of_another_type_is_reported_with_its_file(tmp_path: Path) -> None:
-    """A number that is no whole one has no place in a column of whole numbers, and is not rounded."""
+    """A fraction is refused in a column of integers, and not rounded."""
     table = Keyed(tmp_path, KEYED)
     rows = pl.DataFrame({"device": ["a"], "number": [1], "value": [1.5]})
     with pytest.raises(UserError, match="do not fit") as refused:
@@ -293,7 +293,7 @@ def test_a_key_that_an_overwrite_restored_is_replaced_by_later_loads(tmp_path: P
 
 
 def test_an_update_older_than_the_delete_does_not_replace_a_restored_row(tmp_path: Path) -> None:
-    """RULES K2 holds for the log, whatever loads do."""
+    """Loads do not break RULES K2 for the log."""
     table = Keyed(tmp_path, KEYED + ", delete: gone, sequence: seq")
     table.put(row(1, 1, seq=1), row(1, None, seq=10, gone=True))
     table.run()

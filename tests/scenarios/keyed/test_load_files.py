@@ -1,4 +1,4 @@
-"""What files bring: values as the table types them, computed columns as records have them."""
+"""Rows of loaded files: values in the types of the table, computed columns as for records."""
 
 from __future__ import annotations
 

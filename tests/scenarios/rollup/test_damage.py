@@ -1,4 +1,4 @@
-"""`verify` finds what was done to the files and numbers of a rollup, or says that it could not prove them."""
+"""`verify` finds damage to the files and numbers of a rollup, or reports what it could not prove."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
         rollup.run()
         rollup.clock += 3600
     for number, host in enumerate("ab"):
-        rollup.send(number, *(point(rollup.clock + each, each % 5, host) for each in range(0, 200, 10)))
+        rollup.send(number, *(point(rollup.clock + second, second % 5, host) for second in range(0, 200, 10)))
     rollup.clock += 200
     rollup.run()
     assert rollup.late() == {"1m": 1, "10m": 0}
@@ -214,7 +214,7 @@ def rollup_is_proven(rollup: Rollup) -> bool:
     "alter", ["count", "mean", "metric", "tags", "close", "bucket", "revision", "missing", "sum", "max", "last"]
 )
 def test_damage_is_found_where_some_partials_were_deleted(alter: str, row: int, old: Rollup) -> None:
-    """Of windows whose partials are gone only what contradicts the rest of the row, or the sums over all rows."""
+    """Without partials only values that contradict the row itself, or the sums over all rows, are found."""
     changes: dict[str, Callable[[Any], object]] = {
         "metric": lambda _: "cpu.idle",
         "tags": lambda _: [("host", "c")],
@@ -239,7 +239,7 @@ def test_damage_is_found_where_some_partials_were_deleted(alter: str, row: int, 
 
 @pytest.mark.parametrize("column", ["sum", "min", "max", "first", "last", "metric"])
 def test_altered_open_partials_are_found_in_the_log(column: str, old: Rollup) -> None:
-    """Both tables tell the same: only the records of the log know better, also where earlier partials are removed."""
+    """Both tables agree: only the records of the log reveal it, also where earlier partials are removed."""
     newest = max(
         files(old, PARTIALS), key=lambda path: pq.ParquetFile(path).read(["window_start"])["window_start"][0].as_py()
     )

@@ -93,7 +93,7 @@ def test_a_record_that_is_there_twice_is_found(rollup: Rollup) -> None:
 
 
 def test_an_altered_record_is_found(rollup: Rollup) -> None:
-    """In place of its row, or beside it."""
+    """In place of its row, or alongside it."""
     *others, last = TOPICS[rollup.folder]
     altered = OutputRecord(last.key, last.value[:-1] + bytes([last.value[-1] ^ 1]))
     assert check(rollup, [*others, altered]).verdict.value == "violated"

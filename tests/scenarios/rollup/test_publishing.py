@@ -1,4 +1,4 @@
-"""Closed windows in a topic: each once, whatever is switched on, off, lost or broken on the way."""
+"""Closed windows in a topic: each once, also after settings change, or a topic or process is lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_switched_off_for_a_while_nothing_is_left_out(tmp_path: Path, cluster: M
 def test_switched_off_inside_a_close_whose_rows_are_updated_every_row_is_published_once(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The update takes away a row that was published: the others of its close have other numbers, and the same keys."""
+    """The update removes a published row: the others of its close get other numbers, and keep their keys."""
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", 2)
     rollup = Rollup(tmp_path, UPDATE + PUBLISH.replace("4", "1"))
     fill(rollup, 0, 3)
@@ -276,7 +276,7 @@ def test_a_bounded_run_whose_topic_stays_away_reads_and_closes_everything_and_th
 
 
 class Hurried(threading.Event):
-    """A stop that nobody asks for, and pauses that take no time."""
+    """A stop that is never requested, and pauses that take no time."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The record of a published position: every released byte stays readable, and a bad one stops whoever reads it."""
+"""The record of a published position: released versions stay readable, and a bad record stops the reader."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ from penstock.tables.rollup.schema import EPOCH, PARTIALS_GROUP_ROWS_MAX, SORTED
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """The pause between checks of tables and log while nothing is due."""
 TASK_ROWS_MIN = 200_000
 """Of partials: fewer are not worth the start of another task."""
@@ -98,7 +98,7 @@ class Closing:
         self._leads = bool(partitions) and partitions[0] in view.tokens
         due = self._due(view.now, flush_late=view.flush_now and view.idle) if self._leads else None
         # A batch may be run instead of the chore: then this is called again.
-        self._check_at = view.now + LOOK_SECONDS if due is None else 0.0
+        self._check_at = view.now + CHECK_SECONDS if due is None else 0.0
         return () if due is None else (due,)
 
     def lags(self) -> bool:

@@ -37,7 +37,7 @@ from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
 """Rows that are published before the next batch may run."""
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """The pause between checks of the table for new closes, while no rows wait."""
 FENCED_SECONDS = 30.0
 """How long a fenced bucket is not opened. A producer that has lost its claim knows that by then."""
@@ -105,7 +105,7 @@ class Publishing:
         self._open_output = open_output
         self._lanes: dict[int, _Bucket] = {}
         self._page: Page | None = None
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._pause_seconds = 0.0
         """At most, after the last failure."""
         self._retry_at = 0.0
@@ -114,10 +114,10 @@ class Publishing:
 
     def chores(self, view: View) -> Sequence[Publish]:
         self._follow_claims(view)
-        if self._lanes and (view.flush_now or view.now >= self._look_at):
+        if self._lanes and (view.flush_now or view.now >= self._check_at):
             # Closes may come from another process.
             self._windows.refresh()
-            self._look_at = view.now + LOOK_SECONDS
+            self._check_at = view.now + CHECK_SECONDS
         self._last_work = view.flush_now and view.idle
         waits = view.now < self._retry_at and not self._last_work
         return [Publish()] if not waits and self._due() else []

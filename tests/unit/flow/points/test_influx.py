@@ -24,7 +24,7 @@ def test_every_field_is_a_point_of_its_own_series() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"),
+    ("text", "value"),
     [
         ("1", 1.0),
         ("-1.5", -1.5),
@@ -42,16 +42,16 @@ def test_every_field_is_a_point_of_its_own_series() -> None:
         ("18446744073709551615u", 18446744073709551616.0),
     ],
 )
-def test_numbers_are_points(word: str, value: float) -> None:
-    outcome = decode("influx", [f"m f={word},g=1 1".encode()])
+def test_numbers_are_points(text: str, value: float) -> None:
+    outcome = decode("influx", [f"m f={text},g=1 1".encode()])
     assert outcome.values == {"m.f": value, "m.g": 1.0}
 
 
 @pytest.mark.parametrize(
-    "word", ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE", '"x"', '"1"', '""']
+    "text", ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE", '"x"', '"1"', '""']
 )
-def test_booleans_and_texts_are_counted(word: str) -> None:
-    outcome = decode("influx", [f"m f={word},g=1 1".encode()])
+def test_booleans_and_texts_are_counted(text: str) -> None:
+    outcome = decode("influx", [f"m f={text},g=1 1".encode()])
     assert (outcome.values, outcome.counts) == ({"m.g": 1.0}, PointCounts(points=1, non_numeric=1))
 
 

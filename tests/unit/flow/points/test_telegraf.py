@@ -88,15 +88,15 @@ def test_numbers_beyond_a_double_are_not_finite_and_counted(number: str) -> None
     ],
 )
 def test_tags_are_stored_as_sorted_json(tags: str, stored: str) -> None:
-    [(_, _, found, _, _)] = decode("telegraf", [record('{"f":1}', tags=tags)]).points
-    assert found == stored
+    [(_, _, actual, _, _)] = decode("telegraf", [record('{"f":1}', tags=tags)]).points
+    assert actual == stored
 
 
 def test_raw_tags_are_stored_as_they_are() -> None:
     tags = '{"b":"ü \\n\\"","a b":"x=,y"}'
-    [(_, metric, found, _, _)] = decode("telegraf", [record('{"F":1}', name='"Ü x"', tags=tags)], RAW).points
+    [(_, metric, stored, _, _)] = decode("telegraf", [record('{"F":1}', name='"Ü x"', tags=tags)], RAW).points
     assert metric == "Ü x.F"
-    assert found == '{"a b":"x=,y","b":"ü \\n\\""}'
+    assert stored == '{"a b":"x=,y","b":"ü \\n\\""}'
 
 
 def test_a_metric_without_tags_has_none() -> None:
@@ -132,8 +132,8 @@ def test_a_metric_without_tags_has_none() -> None:
 )
 def test_times_are_milliseconds_rounded_down(timestamp: str, unit: str | None, at_ms: int) -> None:
     spec = PointsSpec(timestamps=unit)  # type: ignore[arg-type]
-    [(_, _, _, found, _)] = decode("telegraf", [record('{"f":1}', timestamp=timestamp)], spec).points
-    assert found == at_ms
+    [(_, _, _, actual, _)] = decode("telegraf", [record('{"f":1}', timestamp=timestamp)], spec).points
+    assert actual == at_ms
 
 
 @pytest.mark.parametrize(

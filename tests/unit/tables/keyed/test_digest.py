@@ -1,4 +1,4 @@
-"""Digests of chunks: equal for equal rows, whatever they lie in; different for any other."""
+"""Digests of chunks: equal for equal rows in any memory layout; different for any other."""
 
 from __future__ import annotations
 

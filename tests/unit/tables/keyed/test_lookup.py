@@ -1,4 +1,4 @@
-"""Where a lookup by key has to look: never too little, and with the whole partition key in one bucket."""
+"""Buckets of a lookup by key: none is missed, and a whole partition key needs only one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_values_are_taken_as_the_column_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"devise": "a"}, "device"),
         ({"number": "x"}, "not a value"),
@@ -91,10 +91,10 @@ def test_values_are_taken_as_the_column_has_them() -> None:
         ({"day": 1}, "day"),
     ],
 )
-def test_nonsensical_settings_are_reported(keys: dict[str, object], words: str) -> None:
+def test_nonsensical_settings_are_reported(keys: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as caught:
         requested_values(LAYOUTS[0], KINDS, keys)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

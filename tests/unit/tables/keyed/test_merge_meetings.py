@@ -1,4 +1,4 @@
-"""What a merge of one bucket does with rows that are there: newer ones win, loads replace loads, overwrites replace."""
+"""The merge of one bucket with existing rows: newer ones win, loads replace loads, overwrites replace all."""
 
 from __future__ import annotations
 

@@ -145,11 +145,11 @@ def test_w4_event_time_and_watermark_never_fall_also_for_another_process(tmp_pat
     lake.log.delete("metrics")
     lake.log.append(partition(0), b"")
     lake.log.append(partition(1), b"")
-    assert lake.another_process().watermark(0.0).at_ms == 600_000, "a partition that nobody knows holds it where it is"
+    assert lake.another_process().watermark(0.0).at_ms == 600_000, "an unknown partition holds it where it is"
 
 
 def test_partials_are_cleaned_although_a_close_is_always_due(tmp_path: Path) -> None:
-    """Before every look a point arrives that passes the end of another window."""
+    """Before every check a point arrives that passes the end of another window."""
     lake = RollupLake(tmp_path)
     done: list[str] = []
     for minute in range(30):
@@ -161,14 +161,14 @@ def test_partials_are_cleaned_although_a_close_is_always_due(tmp_path: Path) -> 
     assert lake.number("points_removed") > 5
 
 
-@pytest.mark.parametrize("mine", [(), (1,)])
-def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, mine: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("own", [(), (1,)])
+def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, own: tuple[int, ...]) -> None:
     lake = RollupLake(tmp_path, partitions=2)
     for number in range(2):
         lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)], number)
-    assert lake.due(mine=[partition(item) for item in mine]) is None
+    assert lake.due(own=[partition(item) for item in own]) is None
     assert not lake.closing.lags()
-    assert isinstance(lake.due(mine=[partition(0)]), BeginClose)
+    assert isinstance(lake.due(own=[partition(0)]), BeginClose)
     assert lake.closing.lags()
 
 

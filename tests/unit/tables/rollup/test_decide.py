@@ -27,7 +27,7 @@ from penstock.tables.rollup.numbers import CloseState, refuse_apart
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 MINUTE, SEVEN, TEN = Window("1m", 60), Window("7m", 420), Window("10m", 600)
-"""In the length of seconds, so that numbers are easy to read."""
+"""With lengths of seconds, so that numbers are easy to read."""
 SPEC = RollupSpec("rollups", windows=(MINUTE, TEN), lateness_ms=0)
 
 

@@ -45,7 +45,7 @@ class Publishers:
 
     def process(self, output: type[MemoryOutput] = MemoryOutput) -> Publishing:
         lake = self.lake
-        environment = Environment(now=lake.clock.now, listener=lake.heard)
+        environment = Environment(now=lake.clock.now, listener=lake.recorded)
         return Publishing(
             replace(lake.job, claims=ClaimsSpec()),
             self.spec,
@@ -61,8 +61,8 @@ class Publishers:
         self.lake.land([Point("clock", at_ms + 60_000, 0.0)], 1)
         self.lake.work()
 
-    def view(self, mine: Iterable[Partition], **stated: Any) -> View:
-        return self.lake.view(mine=tuple(mine), **stated)
+    def view(self, own: Iterable[Partition], **stated: Any) -> View:
+        return self.lake.view(own=tuple(own), **stated)
 
     def work(self, process: Publishing, view: View) -> None:
         for _ in process.chores(view):
@@ -118,7 +118,7 @@ def test_closes_that_are_published_are_not_read_again_by_a_new_process(
 
 
 def compacted(publishers: Publishers, closes: int) -> list[str]:
-    """The few files that hold the rows of many closes, which nobody has published."""
+    """A few files with the rows of many closes, none of them published."""
     for minute in range(closes):
         publishers.close(minute * 60_000)
     RollupKind().compact(publishers.lake.job, CompactRequest(), publishers.lake.environment, None)
@@ -231,8 +231,8 @@ def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer
         clock.at += 0.25
     pauses = [later - earlier for earlier, later in pairwise(tried_at)]
     assert pauses[0] <= 1.25 and max(pauses) <= 60.25 and min(pauses[7:]) >= 30
-    told = [event for event in publishers.lake.heard.events if isinstance(event, Retrying)]
-    assert [event.reason for event in told] == ["the broker is away"] * len(tried_at)
+    retries = [event for event in publishers.lake.recorded.events if isinstance(event, Retrying)]
+    assert [event.reason for event in retries] == ["the broker is away"] * len(tried_at)
     assert process.lags(), "the rows still wait"
     for _ in range(2_000):
         clock.at += 61
@@ -244,7 +244,7 @@ def test_the_last_work_of_a_bounded_run_is_tried_at_once_and_fails(publishers: P
     publishers.close(0)
     process, ours = publishers.process(Away), publishers.lake.log.partitions()
     for _ in range(3):
-        assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "whoever runs it makes the pauses"
+        assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "the caller makes the pauses"
         with pytest.raises(TransientError, match="away"):
             process.perform()
     assert process.chores(publishers.view(ours, flush_now=True)) == [], "there are batches to go on with"

@@ -147,7 +147,7 @@ def test_the_watermark_never_passes_what_a_partition_with_unread_records_has_see
 ) -> None:
     unread = [item for item in times.values() if item.unread and not item.idle(now_ms, IDLE_MS)]
     result = watermark(times, None, IDLE_MS, now_ms).at_ms
-    if any(each.event_ms is None for each in unread):
+    if any(time.event_ms is None for time in unread):
         assert result is None
     elif unread:
-        assert result is None or result <= min(each.event_ms for each in unread if each.event_ms is not None)
+        assert result is None or result <= min(time.event_ms for time in unread if time.event_ms is not None)
