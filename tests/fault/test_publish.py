@@ -32,7 +32,7 @@ def test_publishers_killed_at_every_step_in_turn_publish_each_row_once_and_in_or
     assert published(bootstrap, places[1]) == list(range(ROWS))
 
 
-def test_a_broker_that_dies_and_comes_back_costs_and_doubles_no_row(tmp_path: Path) -> None:
+def test_a_broker_restart_loses_and_duplicates_no_row(tmp_path: Path) -> None:
     """At each step in turn."""
     with Cluster.start(tmp_path / "kafka") as cluster:
         for step in PUBLISH_STEPS:

@@ -83,7 +83,7 @@ def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sle
     assert_proven(rollup, rollup.job(), "--values", "--all")
 
 
-def test_a_broker_killed_between_a_transactions_records_and_its_commit_costs_and_doubles_no_window(
+def test_a_broker_killed_between_a_transactions_records_and_its_commit_loses_and_duplicates_no_window(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     with Cluster.start(tmp_path / "kafka") as cluster:

@@ -30,7 +30,7 @@ def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[ob
     rows = frame.where("tags['host'] <> 'clock'").selectExpr("*", "unix_millis(window_start) at", "tags['host'] host")
     result = [(item["interval"], item["host"], item["at"]) for item in rows.collect()]
     assert len(set(result)) == len(result)
-    return {key: tuple(each[name] for name in columns) for key, each in zip(result, rows.collect(), strict=True)}
+    return {key: tuple(row[name] for name in columns) for key, row in zip(result, rows.collect(), strict=True)}
 
 
 def threads_of_workers(spark: SparkSession) -> int:
@@ -102,7 +102,7 @@ def test_a_session_without_delta_gets_an_error_with_the_setting_to_add(tmp_path:
     assert ran.stdout.startswith("this Spark session does not know Delta | start Spark with"), ran.stderr
 
 
-def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_a_task_keeps_its_type_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     """A file of partials is damaged: no close may complete without it."""
     lake = RollupLake(tmp_path, spark=spark)
     lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
@@ -113,9 +113,7 @@ def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession
     assert lake.number("closed") == 0
 
 
-def test_a_disk_that_is_full_during_a_close_or_at_its_commit_costs_no_window(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_full_disk_during_a_close_or_its_commit_loses_no_window(spark: SparkSession, tmp_path: Path) -> None:
     lake = RollupLake(tmp_path, spark=spark)
     lake.land([Point(host, 0, 1.0) for host in HOSTS])
     lake.land([Point("clock", 60_000, 0.0)])

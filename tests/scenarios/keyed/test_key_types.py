@@ -70,7 +70,7 @@ def test_a_key_is_found_again_in_its_file(tmp_path: Path, kind: str) -> None:
         st.text(st.characters(codec="utf-8"), max_size=40) | st.text(string.printable, min_size=30), max_size=12
     )
 )
-def test_texts_of_any_kind_are_one_row_each(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+def test_distinct_texts_are_distinct_keys(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     folder = tmp_path_factory.mktemp("texts")
     table = Keyed(
         folder,

@@ -273,7 +273,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
-def test_a_healthy_table_is_proved_but_for_values_that_no_record_gives(table: Keyed, request: Any) -> None:
+def test_a_healthy_table_is_proven_except_values_without_a_record(table: Keyed, request: Any) -> None:
     kind: Kind = request.node.callspec.params["table"]
     assert table.verified(values=False).ok
     report = table.verified()
@@ -371,9 +371,7 @@ def test_a_forged_delete_is_found_or_not_proven(table: Keyed, request: Any) -> N
 
 @pytest.mark.parametrize("table", [KINDS[-1]], ids=str, indirect=True)
 @pytest.mark.parametrize("damage", [without_tombstones, other_tombstones])
-def test_a_job_whose_tombstone_table_is_missing_is_refused_until_their_retention_has_passed(
-    table: Keyed, damage: Damage
-) -> None:
+def test_a_missing_tombstone_table_stops_the_job_until_the_retention_has_passed(table: Keyed, damage: Damage) -> None:
     damage(table)
     with pytest.raises(UserError, match="deleted keys"):
         table.run()

@@ -25,7 +25,7 @@ from tests.support.quarantine_url import quarantine_of
 # scenarios of FiloDB (research: memtable, reprojector and column store)
 
 
-def test_rows_out_of_order_lie_in_the_order_of_their_keys(tmp_path: Path) -> None:
+def test_rows_are_stored_in_the_order_of_their_keys(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     table.put(*(row(number, number, device) for number in (3, 1, 2) for device in "ba"))
     table.run()
@@ -113,7 +113,7 @@ def test_rows_beyond_the_memory_of_a_task_go_to_several_runs(tmp_path: Path, mon
     assert table.values() == expected and table.verified().ok
 
 
-def test_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+def test_a_run_without_new_records_makes_no_commit(tmp_path: Path) -> None:
     table = Keyed(tmp_path)
     table.put(row(1, 1))
     table.run()
@@ -142,7 +142,7 @@ def test_vacuum_deletes_only_files_of_failed_attempts(tmp_path: Path) -> None:
     assert table.values() == {("a", 1): 10} and table.verified().ok
 
 
-def test_many_small_files_of_a_bucket_are_put_together(tmp_path: Path) -> None:
+def test_small_files_of_a_bucket_are_compacted(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     for number in range(30):
         table.put(row(number, number))
@@ -153,7 +153,7 @@ def test_many_small_files_of_a_bucket_are_put_together(tmp_path: Path) -> None:
     assert table.verified().ok
 
 
-def test_versions_of_the_table_show_what_was_there(tmp_path: Path) -> None:
+def test_earlier_versions_of_the_table_can_be_read(tmp_path: Path) -> None:
     table = Keyed(tmp_path)
     table.put(row(1, 10))
     table.run()

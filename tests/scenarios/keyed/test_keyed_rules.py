@@ -110,7 +110,7 @@ def raced(table: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds[Any], l
     return rival, merged_buckets
 
 
-def test_k1_a_race_for_buckets_costs_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k1_a_lost_race_repeats_the_merge_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [kafka_partition, number], buckets: 4")
     _, merged_buckets = raced(table, monkeypatch)
     assert len(merged_buckets) == 3 and merged_buckets[2] == merged_buckets[1]
@@ -120,7 +120,7 @@ def test_k1_a_race_for_buckets_costs_a_merge(tmp_path: Path, monkeypatch: pytest
 # K2
 
 
-def test_k2_an_older_update_does_not_bring_a_deleted_row_back(tmp_path: Path) -> None:
+def test_k2_an_older_update_does_not_restore_a_deleted_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone")
     table.put(row(1, 10, seq=1), row(1, None, gone=True, seq=5))
     table.run()
@@ -133,7 +133,7 @@ def test_k2_an_older_update_does_not_bring_a_deleted_row_back(tmp_path: Path) ->
     assert table.values() == {("a", 1): 12}
 
 
-def test_k2_tombstones_are_there_before_the_delete_is(tmp_path: Path) -> None:
+def test_k2_tombstones_are_committed_before_the_delete(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone")
     table.put(row(1, 10))
     table.run()
@@ -173,7 +173,7 @@ def test_k2_records_of_a_recreated_topic_are_newer_than_all_before(tmp_path: Pat
     assert pl.read_delta(table.path)["_sequence"].to_list() == [1 << OFFSET_BITS]
 
 
-def test_k2_records_of_new_partitions_are_newer_than_what_was_in_the_old_ones(tmp_path: Path) -> None:
+def test_k2_records_of_new_partitions_are_newer_than_earlier_ones_of_old_partitions(tmp_path: Path) -> None:
     """A key moves when partitions are added: unread records in its old partition are older, whatever their offsets."""
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(9, 0))
@@ -188,7 +188,7 @@ def test_k2_records_of_new_partitions_are_newer_than_what_was_in_the_old_ones(tm
     assert table.verified().ok
 
 
-def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
+def test_k2_a_tombstone_is_removed_after_its_retention(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, tombstone_retention: 1h")
     table.put(row(1, None, gone=True))
     table.run()
@@ -203,7 +203,7 @@ def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
 
 
-def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Path) -> None:
+def test_k2_tombstones_still_apply_after_a_compaction(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     for number in range(30):
         table.put(row(number % 25, None, gone=True, seq=10 + number), row(100, number, seq=number))
@@ -221,7 +221,7 @@ def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Pat
     assert table.verified().ok
 
 
-def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path) -> None:
+def test_k2_a_crash_after_the_compaction_of_tombstones_loses_none(tmp_path: Path) -> None:
     """The process dies between the commit of the tombstones and that of the deletes; the next one does both again."""
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     table.put(row(8, 1, seq=1))
@@ -239,7 +239,7 @@ def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path)
     assert table.values() == {} and table.verified().ok
 
 
-def test_k2_two_processes_that_put_the_same_tombstones_together_lose_none(tmp_path: Path) -> None:
+def test_k2_two_processes_that_compact_the_same_tombstones_lose_none(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     for number in range(8):
         table.put(row(number, None, gone=True, seq=5))
@@ -257,7 +257,7 @@ def test_k2_two_processes_that_put_the_same_tombstones_together_lose_none(tmp_pa
 # K3
 
 
-def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_k3_a_compaction_between_merge_and_commit_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
     for number in range(4):
         table.put(row(number, number))
@@ -269,7 +269,7 @@ def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_
     assert table.verified().ok
 
 
-def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Path) -> None:
+def test_k3_a_compaction_drops_groups_that_a_batch_has_changed(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
     for number in range(3):
         table.put(row(number, number))
@@ -285,7 +285,7 @@ def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Pa
 # K4
 
 
-def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k4_existing_chunks_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
     table.put(*(row(number, number) for number in range(60)))
     table.run()
@@ -298,7 +298,7 @@ def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch
     assert again.totals() == (60, 0, 0, 60)
 
 
-def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_path: Path) -> None:
+def test_k4_a_chunk_with_another_value_or_sequence_is_merged_row_by_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, buckets: 1")
     table.put(*(row(number, number, seq=1) for number in range(10)), to=ONE)
     table.run()
@@ -308,7 +308,7 @@ def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_p
     assert table.totals() == (10, 1, 0, 9)
 
 
-def test_k4_a_replay_in_other_batches_is_looked_at_row_by_row(tmp_path: Path) -> None:
+def test_k4_a_replay_in_other_batches_is_merged_row_by_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
     table.put(*(row(number % 40, number) for number in range(60)))
     table.run()

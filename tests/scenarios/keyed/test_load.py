@@ -101,7 +101,7 @@ def test_delta_tables_and_folders_with_values_are_refused(tmp_path: Path) -> Non
             load(table, path)
 
 
-def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
+def test_a_repeated_load_does_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     folder = files(tmp_path / "in", frame(*(row(number, number) for number in range(50))), frame(row(99, 9)))
     load(table, folder)
@@ -110,7 +110,7 @@ def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
     assert table.table().version == version
 
 
-def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path: Path) -> None:
+def test_a_rewritten_file_with_the_same_rows_is_recognized_by_its_chunks(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     rows = frame(*(row(number, number) for number in range(50)))
     load(table, files(tmp_path / "in", rows))
@@ -134,7 +134,7 @@ def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["runs_staged", "tombstones_written", "committed"])
-def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_load_continues(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.tables.keyed.loading.load.FILES_PER_COMMIT_MAX", 1)
     table = Keyed(tmp_path, KEYED)
     folder = files(tmp_path / "in", *(frame(row(number, number)) for number in range(4)))

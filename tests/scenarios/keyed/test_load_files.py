@@ -66,7 +66,7 @@ def test_computed_columns_have_the_values_that_records_have(tmp_path: Path) -> N
     assert table.verified(values=False).ok
 
 
-def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_there(tmp_path: Path) -> None:
+def test_a_computed_value_in_a_file_is_kept_if_its_fields_are_missing(tmp_path: Path) -> None:
     """A file may be a copy of the table."""
     table = Keyed(tmp_path, **COMPUTED)
     at = {"id": 5, "at": datetime(2026, 3, 2, tzinfo=UTC)}

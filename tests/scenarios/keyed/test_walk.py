@@ -27,7 +27,7 @@ KEPT = WalLimits(reserve_bytes=1024)
 TRIM_STEPS = ("wal_trimmed", "wal_committed")
 
 
-def test_processes_loads_and_compactions_that_die_leave_what_a_dictionary_would_hold(tmp_path: Path) -> None:
+def test_a_keyed_table_with_killed_processes_loads_and_compactions_equals_a_dictionary(tmp_path: Path) -> None:
     died_at: set[str] = set()
     decks = Decks(random.Random(7))
     for seed in range(SEEDS):

@@ -134,7 +134,7 @@ def test_an_altered_window_is_found(alter: Alter, interval: str, rollup: Rollup)
     assert rollup.verdicts()["windows"] == "violated"
 
 
-def test_a_window_that_is_there_twice_is_found(rollup: Rollup) -> None:
+def test_a_duplicate_window_is_found(rollup: Rollup) -> None:
     rewrite(files(rollup, WINDOWS, "1m")[0], lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
     assert rollup.verdicts()["windows"] == "violated"
 
@@ -253,7 +253,7 @@ def test_altered_open_partials_are_found_in_the_log(column: str, old: Rollup) ->
     ("column", "by", "verdict"),
     [("count", -1, "violated"), ("max", -1, "violated"), ("sum", 1, "not proven"), ("first", 1, "not proven")],
 )
-def test_partials_of_which_the_log_lost_records_are_at_least_what_it_still_has(
+def test_partials_whose_records_the_log_lost_have_at_least_the_retained_points(
     column: str, by: int, verdict: str, tmp_path: Path
 ) -> None:
     rollup = Rollup(tmp_path, "aggregates: [first, last]\n")

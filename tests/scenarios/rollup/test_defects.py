@@ -45,10 +45,10 @@ def test_1_a_restart_counts_no_record_again(rollup: Rollup) -> None:
     assert rollup.windows() == expected(points, ("1m", "10m"))
 
 
-def test_2_event_time_does_not_go_back_to_a_partition_that_was_not_seen_before(rollup: Rollup) -> None:
+def test_2_a_new_partition_does_not_move_event_time_back(rollup: Rollup) -> None:
     fill(rollup, range(300))
     rounds = rollup.run()
-    assert rollup.counts("1m") == {}, "partition 1 has seen nothing and is not idle"
+    assert rollup.counts("1m") == {}, "partition 1 has no points and is not idle"
     fill(rollup, range(100), 1)
     rollup.run(rounds)
     assert rollup.counts("1m") == {START: 120}
@@ -60,7 +60,7 @@ def test_2_event_time_does_not_go_back_to_a_partition_that_was_not_seen_before(r
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_3_an_idle_partition_stops_nothing(rollup: Rollup) -> None:
+def test_3_an_idle_partition_does_not_hold_windows_open(rollup: Rollup) -> None:
     fill(rollup, range(10), 1)
     rollup.run()
     silence(rollup, 31)
@@ -79,7 +79,7 @@ WITHOUT_POINTS = {
 
 
 @pytest.mark.parametrize("record", WITHOUT_POINTS.values(), ids=WITHOUT_POINTS.keys())
-def test_3_a_partition_whose_records_hold_no_points_stops_nothing(tmp_path: Path, record: bytes | None) -> None:
+def test_3_a_partition_without_points_does_not_hold_windows_open(tmp_path: Path, record: bytes | None) -> None:
     """Whenever tables and log are checked, the partition has an unread record."""
     rollup = Rollup(tmp_path, decode="{format: telegraf, blacklist: [{name: 'cpu\\.secret'}]}")
     rounds = rollup.open()
@@ -131,7 +131,7 @@ def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_poi
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_3_a_removed_topic_stops_nothing(rollup: Rollup) -> None:
+def test_3_a_removed_topic_does_not_hold_windows_open(rollup: Rollup) -> None:
     fill(rollup, range(200))
     fill(rollup, range(30), 1)
     rollup.run()
@@ -165,7 +165,7 @@ def test_4_an_accepted_point_ahead_of_the_clock_makes_no_present_point_late(roll
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_5_a_full_disk_destroys_nothing(rollup: Rollup) -> None:
+def test_5_a_full_disk_loses_nothing(rollup: Rollup) -> None:
     fill(rollup, range(100))
     fill(rollup, range(100), 1)
     rollup.run()

@@ -87,7 +87,7 @@ def test_a_record_that_is_missing_is_found_unless_retention_may_have_taken_it(ro
     assert "no longer has all its records" in trimmed.unproven[0].what
 
 
-def test_a_record_that_is_there_twice_is_found(rollup: Rollup) -> None:
+def test_a_duplicate_record_is_found(rollup: Rollup) -> None:
     records = TOPICS[rollup.folder]
     assert check(rollup, [*records, records[-1]]).verdict.value == "violated"
 

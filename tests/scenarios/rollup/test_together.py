@@ -30,7 +30,7 @@ def minutes(rollup: Rollup, first: int, end: int, host: str = "a") -> list[tuple
         rollup.send(number, *(point(item, item % 9, host) for item in times))
     rollup.clock = max(rollup.clock, START + 60 * end)
     series = f'cpu.load{{"host":"{host}"}}'
-    return [(series, float(each), float(each % 9)) for each in times] * 2
+    return [(series, float(at), float(at % 9)) for at in times] * 2
 
 
 def ended(rollup: Rollup) -> Rollup:
@@ -132,7 +132,7 @@ def test_replayed_records_count_in_windows_open_and_closed(
     rollup.more = policy
     replay(rollup.job, environment=rollup.environment(), spark=local_session())
     ended(rollup)
-    points = [(SERIES, START + day + each, 1.0) for each in (*range(0, 100, 10), *range(0, 100, 10))]
+    points = [(SERIES, START + day + second, 1.0) for second in (*range(0, 100, 10), *range(0, 100, 10))]
     replayed = [(SERIES, START + 5, 50.0)] if policy == UPDATE else []
     assert rollup.windows() == expected([*points, *replayed], BOTH)
     assert rollup.late() == dict.fromkeys(BOTH, 0 if replayed else 1)
@@ -158,7 +158,7 @@ def test_a_replayed_record_counts_in_its_window_that_is_still_open(
 
 
 @pytest.mark.parametrize("windows", ["1m", "1m, 10m, 1h", "1m, 20m", "2m, 10m"])
-def test_another_list_of_windows_is_an_error_and_the_old_one_goes_on(windows: str, tmp_path: Path) -> None:
+def test_another_list_of_windows_is_an_error_and_the_old_list_still_works(windows: str, tmp_path: Path) -> None:
     rollup = Rollup(tmp_path)
     points = minutes(rollup, 0, 13)
     rollup.run()
@@ -253,13 +253,13 @@ def test_maintenance_inside_a_close_changes_nothing(
 ) -> None:
     monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", 2)
     rollup = Rollup(tmp_path, policy)
-    points = [each for host in "abc" for each in minutes(rollup, 0, 3, host)]
+    points = [item for host in "abc" for item in minutes(rollup, 0, 3, host)]
     rollup.run()
     rollup.compact()
     rollup.vacuum()
     late = [(SERIES, START + 7, 30.0), ('cpu.load{"host":"c"}', START + 8, 40.0)]
     rollup.send(0, point(START + 7, 30.0), point(START + 8, 40.0, "c"))
-    points += [each for host in "abc" for each in minutes(rollup, 3, 6, host)]
+    points += [item for host in "abc" for item in minutes(rollup, 3, 6, host)]
     with pytest.raises(CrashError):
         rollup.run(at_step=crash_at(step))
     rollup.compact()
@@ -272,7 +272,7 @@ def test_maintenance_inside_a_close_changes_nothing(
     assert violated(rollup) == []
 
 
-def test_a_compaction_while_an_update_rewrites_makes_it_begin_again(tmp_path: Path) -> None:
+def test_a_compaction_during_an_update_makes_the_update_start_again(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, UPDATE)
     points = minutes(rollup, 0, 3)
     rollup.run()

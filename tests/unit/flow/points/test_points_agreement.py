@@ -284,7 +284,7 @@ def test_many_series_are_distinguished_by_sorting(monkeypatch: pytest.MonkeyPatc
     assert (outcome.points, list(outcome.bad)) == (expected_points(metrics), [100])
 
 
-def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_works_after_its_cache_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 4)
     values = [f"m,h={number % 7} f={number} 0".encode() for number in range(50)]
     assert decode("influx", values).points == sorted(
@@ -292,7 +292,7 @@ def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.Monkey
     )
 
 
-def test_memory_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 3)
     parsed: list[str] = []
 

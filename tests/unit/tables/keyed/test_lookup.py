@@ -67,7 +67,7 @@ def test_a_null_has_no_bucket() -> None:
     assert buckets_with(layout, KINDS, requested_values(layout, KINDS, {"device": None})) == []
 
 
-def test_too_many_combinations_are_looked_for_everywhere() -> None:
+def test_too_many_combinations_are_searched_in_all_buckets() -> None:
     layout = LAYOUTS[1]
     keys = {"device": [f"d{number}" for number in range(200)], "number": range(100)}
     values = requested_values(layout, KINDS, keys)
@@ -75,7 +75,7 @@ def test_too_many_combinations_are_looked_for_everywhere() -> None:
     assert buckets_with(layout, KINDS, values) is None
 
 
-def test_values_are_taken_as_the_column_has_them() -> None:
+def test_values_are_converted_to_the_type_of_the_column() -> None:
     layout = LAYOUTS[2]
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     asked = {"at": ["2026-03-01T12:00:00Z", noon.replace(tzinfo=None), noon], "device": None, "number": 7}
@@ -102,7 +102,7 @@ def test_a_table_keeps_its_keys(layout: Layout) -> None:
     assert decode_layout(encode_layout(layout)) == layout
 
 
-def test_the_text_of_the_property_stays() -> None:
+def test_the_text_of_the_layout_property_does_not_change() -> None:
     """It is what tables are recognised by: written down, not computed."""
     assert encode_layout(LAYOUTS[4]) == (
         '{"version":4,"partition_keys":["part","raw"],"row_keys":["device","number"],"sequence":null,"buckets":5}'

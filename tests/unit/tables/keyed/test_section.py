@@ -98,7 +98,7 @@ def test_a_fault_is_reported_with_its_location(load: Load, more: str, key: str, 
 
 
 @pytest.mark.parametrize("name", ["_sequence", "_Bucket", "_DELETE", "_tiebreak", "_sequences"])
-def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load, name: str) -> None:
+def test_reserved_columns_are_refused(load: Load, name: str) -> None:
     [(key, message)] = faults(load, "row_keys: [number]", f"columns: {{{name}: kafka.offset}}")
     assert key == "table.keyed" and name in message
 

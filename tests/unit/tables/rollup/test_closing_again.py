@@ -114,7 +114,7 @@ def test_a_compaction_of_partials_changes_no_points_positions_or_later_closes(tm
 
 
 @pytest.mark.parametrize("step", ["close_begun", "close_staged"])
-def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_nothing(tmp_path: Path, step: str) -> None:
+def test_a_compaction_of_partials_during_a_close_loses_and_duplicates_nothing(tmp_path: Path, step: str) -> None:
     lake = RollupLake(tmp_path)
     for _ in range(3):
         lake.land([Point("a", 0, 1.0)])
@@ -186,7 +186,7 @@ def test_a_table_that_was_deleted_alone_stops_the_job(tmp_path: Path) -> None:
         lake.work()
 
 
-def test_a_compaction_between_staging_and_commit_of_an_update_doubles_nothing(tmp_path: Path) -> None:
+def test_a_compaction_between_staging_and_commit_of_an_update_duplicates_nothing(tmp_path: Path) -> None:
     """The files that the update replaces were removed before its commit: it is done again (RULES C3)."""
     lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
     for at in (0, 60_000, 120_000):

@@ -66,7 +66,7 @@ def test_w1_a_partition_created_later_enters_at_the_present_watermark(tmp_path: 
     assert lake.number("late/1m") == 1
 
 
-def test_w2_what_is_committed_after_a_close_began_is_late_and_what_came_before_is_not(tmp_path: Path) -> None:
+def test_w2_points_are_late_if_and_only_if_committed_after_the_close_began(tmp_path: Path) -> None:
     """The order of the partials log decides, also while a close is between two of its steps."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)])
@@ -172,7 +172,7 @@ def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, own: 
     assert lake.closing.lags()
 
 
-def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: Path) -> None:
+def test_tables_and_log_are_checked_once_a_second_while_nothing_is_due(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
     assert lake.closing.chores(lake.view()) == ()
     lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)])

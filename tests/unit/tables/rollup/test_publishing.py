@@ -128,7 +128,7 @@ def compacted(publishers: Publishers, closes: int) -> list[str]:
     return [file.path for file in files]
 
 
-def test_switched_on_for_a_compacted_table_reads_its_files_once_for_all_closes_and_buckets(
+def test_publishing_a_compacted_table_reads_its_files_once_for_all_closes_and_buckets(
     publishers: Publishers, reads: list[str]
 ) -> None:
     files = compacted(publishers, 12)
@@ -185,7 +185,7 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
         assert keys == [key[:3] for key in expected if key[1] % 2 == number]
 
 
-def test_a_bucket_that_a_process_without_its_claim_took_comes_back_to_its_owner(publishers: Publishers) -> None:
+def test_a_bucket_taken_without_a_claim_returns_to_its_owner(publishers: Publishers) -> None:
     """The zombie was stopped before it opened the bucket, and goes on after its successor has it open."""
     zombie, owner = publishers.process(), publishers.process()
     ours = publishers.lake.log.partitions()
@@ -214,7 +214,7 @@ class Away(MemoryOutput):
         raise TransientError("the broker is away")
 
 
-def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer_pauses(
+def test_an_unavailable_cluster_is_retried_once_a_turn_with_growing_pauses(
     publishers: Publishers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Away, "attempts", 0)
@@ -240,11 +240,11 @@ def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer
         process.perform()
 
 
-def test_the_last_work_of_a_bounded_run_is_tried_at_once_and_fails(publishers: Publishers) -> None:
+def test_the_last_work_of_a_bounded_run_is_retried_without_pauses_and_fails(publishers: Publishers) -> None:
     publishers.close(0)
     process, ours = publishers.process(Away), publishers.lake.log.partitions()
     for _ in range(3):
         assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "the caller makes the pauses"
         with pytest.raises(TransientError, match="away"):
             process.perform()
-    assert process.chores(publishers.view(ours, flush_now=True)) == [], "there are batches to go on with"
+    assert process.chores(publishers.view(ours, flush_now=True)) == [], "batches have precedence"
