@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import InvariantError
 
 VERSION: Final = 3
-"""Of the record that states a position."""
+"""Version of the position record."""
 PUBLISH_STEPS = ("publish_sent", "publish_committed")
 """The failpoints of `PublishOutput.publish`; a kind of table that publishes lists them too."""
 RECORDS_PER_TRANSACTION = 10_000
@@ -65,12 +65,12 @@ class PublishBucket:
 
 
 class PublishOutput(Protocol):
-    """Where the rows of one bucket go. Used by one thread.
+    """Publishes the rows of one bucket. Used by one thread.
 
     Any error closes the output: `open` then shows whether its last transaction was committed.
 
     - `FencedError`: a newer producer has this bucket; stop until the bucket is claimed again.
-    - `TransientError`: open again and go on from the position.
+    - `TransientError`: open again and continue from the position.
     - `UserError`: a topic, a permission or a record's size has to be changed first.
     """
 

@@ -30,7 +30,7 @@ decode: json
 schema: {{device: string, at: timestamp, celsius: double, gone: boolean, seq: long}}
 sql:
   select:
-    - nullif(device, 'nobody') as device
+    - nullif(device, 'unknown') as device
     - at
     - celsius * 1.8 + 32 as fahrenheit
     - coalesce(gone, false) as gone
@@ -68,7 +68,7 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     job = tmp_path / "job.yaml"
     job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
     produce(name, [record("a", second, second, 1) for second in range(10)])
-    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("nobody", 3, 3.0, 1)])
+    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("unknown", 3, 3.0, 1)])
     run_here(job, spark)
     produce(name, [record("a", 3, 100.0, 2), record("a", 4, 0.0, 2, gone=True), record("a", 5, 50.0, 0)])
     run_here(job, spark)

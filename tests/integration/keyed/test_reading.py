@@ -69,7 +69,7 @@ Read = Callable[[SparkSession, str], DataFrame]
             lambda spark, path: penstock.read(spark, path).where("number = 123"), 24, 8, id="a row of every device"
         ),
         pytest.param(
-            lambda spark, path: penstock.read(spark, path, keys={"device": "nobody"}), 0, 4, id="a device that is not"
+            lambda spark, path: penstock.read(spark, path, keys={"device": "absent"}), 0, 4, id="an absent device"
         ),
     ],
 )

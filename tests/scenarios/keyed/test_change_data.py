@@ -71,7 +71,7 @@ def test_a_truncate_is_quarantined(tmp_path: Path) -> None:
 
 
 def test_dropped_fields_add_no_columns(tmp_path: Path) -> None:
-    """Also where new columns are taken: what is new inside them is not the table's."""
+    """Also with added columns: new members of dropped fields add no columns."""
     text = documented_job("nowhere:9092", "events", str(tmp_path / "customers"), wrapped=False)
     path = tmp_path / "customers.yaml"
     path.write_text(text.replace("new_column: ignore", "new_column: add"))

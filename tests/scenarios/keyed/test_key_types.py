@@ -1,4 +1,4 @@
-"""Keys of every type that can be one: found again among files by their statistics, whatever their values."""
+"""Keys of every valid type, found among files by statistics for all values."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
     bad = files(tmp_path / "two", frame(row(2, 2), {"device": "a", "number": None, "value": 3}))
-    with pytest.raises(UserError, match="no place"):
+    with pytest.raises(UserError, match="cannot be stored"):
         load(table, bad, mode=SaveMode.OVERWRITE)
     assert table.values() == {("a", 1): 1}
 
@@ -195,7 +195,7 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
 def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
-    (tmp_path / "text.parquet").write_bytes(b"this is no Parquet file")
+    (tmp_path / "text.parquet").write_bytes(b"this is not a Parquet file")
     for mode in SaveMode:
         with pytest.raises(UserError, match=r"text\.parquet"):
             load(table, str(tmp_path / "text.parquet"), mode=mode)
@@ -226,7 +226,7 @@ def test_new_columns_are_declared_or_ignored(tmp_path: Path) -> None:
 
 
 def test_an_empty_load_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing to load"):
+    with pytest.raises(UserError, match="no files to load"):
         load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))
 
 
@@ -240,7 +240,7 @@ def committable(table: Keyed) -> int:
 def test_a_load_that_landed_or_was_refused_leaves_no_runs(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "in", frame(row(1, 1))))
-    with pytest.raises(UserError, match="no place"):
+    with pytest.raises(UserError, match="cannot be stored"):
         load(table, files(tmp_path / "bad", frame(row(2, 2)), frame({"device": "a"})))
     assert committable(table) == 0
 

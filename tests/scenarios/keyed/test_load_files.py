@@ -89,7 +89,7 @@ def test_a_computed_value_in_a_file_is_kept_if_its_fields_are_missing(tmp_path: 
 def test_a_row_without_a_value_for_a_partition_column_is_refused(tmp_path: Path) -> None:
     schema = "device: string, number: long, value: long, at: string"
     table = Keyed(tmp_path, KEYED, schema, columns="day: day(at)")
-    with pytest.raises(UserError, match="no place") as refused:
+    with pytest.raises(UserError, match="cannot be stored") as refused:
         load(table, written(tmp_path, device=["a", "a"], number=[1, 2], at=["2026-03-01", "soon"]))
     assert 'a.parquet row 2: day: "soon" is not a time' in refused.value.detail
 

@@ -111,7 +111,7 @@ def test_3_a_bounded_run_closes_windows_although_one_partition_has_no_points(rol
 
 
 def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_points(rollup: Rollup) -> None:
-    """The process of partition 1 is away for as long as partition 0 goes on."""
+    """The process of partition 1 is stopped while partition 0 is read."""
     ownership = Ownership({0: (0, 1), 1: (1, 1)})
     one, other = (rollup.open(Sharing(ownership, process)) for process in (0, 1))
     for second in range(0, 40, 10):

@@ -158,7 +158,7 @@ def _read_value(text: str, at: int) -> tuple[float | None, int]:
         return None, string.end()
     bare = _BARE.match(text, at)
     if bare is None:
-        raise MisfitError("a text without its closing quote" if text[at : at + 1] == '"' else "the value is missing")
+        raise MisfitError("a string without its closing quote" if text[at : at + 1] == '"' else "the value is missing")
     return _bare_value(bare[0]), bare.end()
 
 

@@ -58,6 +58,6 @@ def quoted(value: Any) -> str:
 
 
 def clipped(text: str, characters_max: int) -> str:
-    """At most so many characters, all of which a string column can hold."""
+    """At most `characters_max` characters, all valid in a string column."""
     short = text if len(text) <= characters_max else text[: characters_max - 1] + "…"
     return short if short.isascii() else short.encode(errors="backslashreplace").decode()

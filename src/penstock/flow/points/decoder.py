@@ -135,7 +135,7 @@ def _frame(rows: Integers, points: FastPoints | _ExactPoints) -> pl.DataFrame:
 def _single_records(
     batch: pa.RecordBatch, records: Records, numbers: Integers
 ) -> Iterator[tuple[int, bytes, int | None]]:
-    """Of the records with these numbers: the row in the batch, the value, and the record's own time in milliseconds."""
+    """Row in the batch, value and timestamp in milliseconds of the records with these numbers."""
     values = records.values.take(pa.array(numbers)).to_pylist()
     taken = records.rows[numbers]
     times = batch.column("timestamp").take(pa.array(taken)).cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -20,9 +20,9 @@ from penstock.flow.spans import Integers, Mask, Spans
 from penstock.job.spec import NameStyle, PointTimes
 
 FIELDS_MAX = 10_000
-"""Of one metric."""
+"""Fields of one metric."""
 TEXTS_KEPT_MAX = 200_000
-"""Of the labels and keys in the cache; a full cache is emptied."""
+"""Labels and keys in the cache; a full cache is emptied."""
 TEXT_CHARACTERS_KEPT_MAX = 512
 
 MeaningT = TypeVar("MeaningT")

@@ -18,9 +18,9 @@ from penstock.job.spec import NameStyle
 
 TAGS_MAX = 64
 TAGS_BYTES_MAX = 64 * 1024
-"""Of the canonical JSON of a series' tags."""
+"""The canonical JSON of a series' tags."""
 NAME_BYTES_MAX = 4 * 1024
-"""Of a metric's name, and of a field's: a metric has both."""
+"""A metric's name, and a field's name: a stored name has both."""
 
 _PARTS_KEPT_MAX = 16 * 1024
 _FOREIGN = re.compile(r"[^a-zA-Z0-9\-_./]+")

@@ -32,7 +32,7 @@ SEQUENCES = "_sequences"
 HIDDEN = (SEQUENCE, TIEBREAK, SEQUENCES, BUCKET)
 """Columns that Penstock adds; readers do not see them."""
 DELETE = "_delete"
-"""Of a row in a run: whether it deletes the row of its key."""
+"""The column of a run that states whether a row deletes its key."""
 RESERVED = frozenset((*HIDDEN, DELETE))
 """Names, in lower case, that no column of a record may have."""
 KEY_BYTES_MAX = 32 * 1024
@@ -97,7 +97,7 @@ class Layout:
     """The column that orders the records of a key; None: the order of the log."""
     delete: Annotated[DeleteRule | None, Parsed(read_delete)] = None
     merge: Annotated[bool, Key("partial_updates"), Parsed(_merges)] = False
-    """Whether a null of an update keeps the value that is there."""
+    """Whether a null in an update keeps the existing value."""
     buckets: Annotated[int, within(positive, f"at most {BUCKETS_MAX}", most=BUCKETS_MAX)] = 16
 
     @property

@@ -101,7 +101,7 @@ def _foreign_faults(table: DeltaLog) -> Iterator[str]:
     if foreign:
         yield named_paths("files were not written by Penstock", foreign)
     elif has_foreign_changes(table):
-        yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
+        yield f"files of {table.spec.path} differ from those of its commits: changed by another writer?"
 
 
 def _content_faults(spec: KeyedSpec, table: DeltaLog, *, of_keys: bool) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _why_not_compared(evidence: Evidence) -> Unproven | None:
         (overwritten, "a load has replaced rows, whatever their records", "compare the table with the loaded files"),
         (facts.replay_unfinished, "a replay of the quarantine is unfinished", "verify after the next run"),
         (facts.incarnations.other_ids, "other jobs write to this table too", "give each job a table of its own"),
-        (forgotten, "the table has forgotten the name of an earlier topic", earlier),
+        (forgotten, "the table no longer has the name of an earlier topic", earlier),
     ):
         if applies:
             return Unproven(f"the records: {what}", remedy)

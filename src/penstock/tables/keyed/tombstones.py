@@ -50,7 +50,7 @@ class Tombstones:
                 self._table = None
                 raise UserError(
                     f"the deleted keys of the table at {spec.path} are lost",
-                    detail=f"{fault}: an older update that arrives late would bring a deleted row back",
+                    detail=f"{fault}: an older update that arrives late would restore a deleted row",
                     hint=f"restore the folder {spec.tombstones_path}; to accept that, set `tombstone_retention` to "
                     "less than the time since the last delete",
                 )

@@ -64,9 +64,9 @@ from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 CHECK_SECONDS = 1.0
 """The pause between checks of tables and log while nothing is due."""
 TASK_ROWS_MIN = 200_000
-"""Of partials: fewer are not worth the start of another task."""
+"""Partials per task: fewer are not worth the start of another task."""
 PARTIALS_BYTES_MIN = 4 * 1024**2
-"""Of compacted files of partials, a few hundred thousand rows: a group is merged in memory."""
+"""Size of compacted files of partials, a few hundred thousand rows: a group is merged in memory."""
 _COUNT = pa.schema([("count", pa.int64())])
 
 
@@ -215,7 +215,7 @@ class Closing:
         if rewritten.replaced != report.replaced:
             raise InvariantError(
                 f"close {chore.close} has to replace {report.replaced} rows of {self._windows.spec.path}, "
-                f"and left out {rewritten.replaced}"
+                f"and replaced {rewritten.replaced}"
             )
         return report + CloseReport(kept=rewritten.kept)
 
@@ -259,7 +259,7 @@ class Closing:
         if gone:
             raise WindowsRewrittenError(
                 f"{len(gone)} files of {windows.spec.path} were replaced while late points were added to their windows",
-                hint="another writer or a compaction; it will be tried again",
+                hint="another writer or a compaction replaced them; the close is repeated",
             )
 
     def _numbers(self, chore: CompleteClose, report: CloseReport) -> dict[str, int]:

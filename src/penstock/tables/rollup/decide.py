@@ -50,13 +50,13 @@ class Span:
 
 
 def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[Span, ...]:
-    """What each interval closes between two instants, empty spans included."""
+    """The span that each interval closes between two instants, empty spans included."""
     return tuple(Span(window, window.start_of(before_ms), window.start_of(until_ms)) for window in windows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A chore that the table performs by itself."""
+    """A chore of a rollup."""
 
     name: ClassVar[str]
     batch: ClassVar[None] = None
@@ -64,7 +64,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class BeginClose(_Work):
-    """Close `close` takes the files that are there now, and closes the windows that end at or before `until_ms`."""
+    """Close `close` takes the present files, and closes the windows that end at or before `until_ms`."""
 
     name = "close"
     close: int

@@ -37,7 +37,7 @@ LATE = "late"
 UPDATED = "updated"
 """The rows that late points replaced or added."""
 PUBLISH_BUCKETS = "publish_buckets"
-"""In how many buckets the rows are published, fixed with the first one."""
+"""The number of publish buckets, fixed when publishing starts."""
 PUBLISHED = "published"
 """By publish bucket: the last close whose rows are all in the topic; it may lag."""
 

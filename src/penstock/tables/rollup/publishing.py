@@ -237,14 +237,14 @@ class Publishing:
         expected = PublishPosition(self._published(lane) + 1)
         position = committed or PublishPosition(1)
         if position.close < expected.close:
-            state = "has none" if committed is None else f"goes on with close {committed.close}"
+            state = "has none" if committed is None else f"continues with close {committed.close}"
             record = encode_position(lane.bucket, expected).decode()
             raise UserError(
                 f"the position of {lane.bucket} is missing in topic {self._spec.positions_topic}",
-                detail=f"by {self._windows.spec.path} it goes on with close {expected.close}, the topic {state}",
-                hint="restore the topic, or set publish.bootstrap and publish.positions_topic back; if it is lost for "
-                f"good, produce {record} with the key {lane.bucket.key} to its partition {lane.bucket.number}: rows of "
-                f"close {expected.close} may then be published twice",
+                detail=f"by {self._windows.spec.path} it continues with close {expected.close}, the topic {state}",
+                hint="restore the topic, or set publish.bootstrap and publish.positions_topic back; if it cannot be "
+                f"restored, produce {record} with the key {lane.bucket.key} to its partition {lane.bucket.number}: "
+                f"rows of close {expected.close} may then be published twice",
             )
         lane.position, lane.fenced_at = position, None
         return position

@@ -40,22 +40,22 @@ _ENDS = (
 
 
 def partials_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the table of partials, partition columns included."""
+    """The columns of the table of partials, with partition columns."""
     return written_schema(aggregates).append(pa.field(EPOCH, pa.int64()))
 
 
 def written_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the rows of partials that tasks write: all columns but the one that the commit fills in."""
+    """The columns of partials that tasks write: all but the one that the commit fills in."""
     return read_schema(aggregates).append(pa.field("day", pa.date32()))
 
 
 def read_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the rows in a file of partials: it has no partition columns."""
+    """The columns in a file of partials, without partition columns."""
     return pa.schema([*_SERIES, *_VALUES, *(_ENDS if aggregates.ends else ())])
 
 
 def windows_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the table of closed windows, partition columns included."""
+    """The columns of the table of closed windows, with partition columns."""
     computed = (*(("first", "last") if aggregates.ends else ()), *(("mean",) if aggregates.mean else ()))
     return pa.schema(
         [

@@ -140,5 +140,5 @@ def _instant(at_ms: int | None) -> str | None:
 
 
 def _shown(instant: str | None) -> str | None:
-    """As other times of a status are shown, to the second."""
+    """A time in the format of other statuses, to the second."""
     return None if instant is None else f"{instant[:10]} {instant[11:19]}Z"

@@ -137,7 +137,7 @@ def test_times_have_the_unit_that_the_job_states(time: str, unit: str | None, at
         (b"m f= 1", "fields.f: the value is missing"),
         (b"m =1 1", "fields: expected key=value"),
         (b"m f=1, 1", "fields: expected key=value"),
-        (b'm f="x 1', "fields.f: a text without its closing quote"),
+        (b'm f="x 1', "fields.f: a string without its closing quote"),
         (b'm f="x"y 1', "expected the end of the line"),
         (b"m f=1,f=2 1", "fields.f: given twice"),
         (b"m f=1 1 1", "expected the end of the line"),

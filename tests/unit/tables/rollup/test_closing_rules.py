@@ -48,7 +48,7 @@ def test_w1_a_stream_that_stops_still_closes_its_windows_by_the_clock(tmp_path: 
 
 
 def test_w1_a_partition_created_later_enters_at_the_present_watermark(tmp_path: Path) -> None:
-    """Its old records do not bring closed windows back, and no window closes before it is read."""
+    """Its old records do not reopen closed windows, and no window closes before it is read."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)

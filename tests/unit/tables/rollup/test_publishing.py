@@ -1,4 +1,4 @@
-"""Which process publishes which rows of a close, and that each of them goes out once (RULES U1)."""
+"""Which process publishes which rows of a close; each row is published once (RULES U1)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
     expected = sorted(tuple(row[name] for name in names) for row in publishers.lake.rows())
     monkeypatch.setattr(pages, "PAGE_ROWS_MAX", page_rows)
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", part_rows)
-    # Every turn is another process, which goes on from the positions in the topic.
+    # Every turn is another process, which continues from the positions in the topic.
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", 2)
     ours = publishers.lake.log.partitions()
     while (process := publishers.process()).chores(publishers.view(ours)):
@@ -186,7 +186,7 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
 
 
 def test_a_bucket_taken_without_a_claim_returns_to_its_owner(publishers: Publishers) -> None:
-    """The zombie was stopped before it opened the bucket, and goes on after its successor has it open."""
+    """The zombie was stopped before it opened the bucket, and continues after its successor has it open."""
     zombie, owner = publishers.process(), publishers.process()
     ours = publishers.lake.log.partitions()
     publishers.close(0)

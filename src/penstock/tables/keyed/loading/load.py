@@ -200,7 +200,7 @@ def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
     bad = sum(report.bad for report in reports)
     if bad:
         raise UserError(
-            f"{bad} rows have no place in the table",
+            f"{bad} rows cannot be stored in the table",
             detail=next(report.first_fault for report in reports if report.first_fault),
             hint="a load has no quarantine: fix the files",
         )

@@ -57,7 +57,7 @@ def source_files(paths: Sequence[str], options: Mapping[str, str], columns: pa.S
     """Every Parquet file under the paths, in their order and the order of names."""
     files = [file for path in paths for file in _under(path, options)]
     if not files:
-        raise UserError(f"there is nothing to load under {', '.join(paths)}", hint="name Parquet files, or folders")
+        raise UserError(f"there are no files to load under {', '.join(paths)}", hint="name Parquet files, or folders")
     names = {folded(name) for name in columns.names}
     for file in files:
         for part in file.name.split("/")[:-1]:
@@ -104,7 +104,7 @@ class LoadTask:
 
     store: ChunkStore
     columns: pa.Schema
-    """Of the table, without the hidden ones."""
+    """The columns of the table, without hidden ones."""
     fields: pa.Schema
     """The columns that files may have: fields of records, and columns of the table, computed ones too."""
     expressions: Mapping[str, Expression]

@@ -47,7 +47,7 @@ class ChunkStore:
     table_url: str
     storage_options: Mapping[str, str]
     schema: pa.Schema
-    """Of the files: all columns but the bucket."""
+    """The columns of the files: all but the bucket."""
     layout: Layout
     chunk_rows: int
 

@@ -84,7 +84,7 @@ class Incoming:
     rows: pa.Table
     """In the columns of the table's files."""
     frame: pl.DataFrame
-    """By key and order: parts of the key, order, `key` (a number for each key, ascending), `gone`, and `place`, the
+    """Sorted by key and order: parts of the key, order, `key` (an ascending number per key), `gone`, and `place`, the
     number of the row."""
     sources: tuple[PartitionKey, ...]
     source: Places

@@ -37,7 +37,7 @@ from penstock.tables.keyed.merging.chunks import NewName
 from penstock.tables.keyed.merging.packing import in_order, last_of_key, packed
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
-"""Of rows that wait in memory for a run (I6)."""
+"""Bytes of rows that wait in memory for a run (I6)."""
 TOMBSTONE_WITHOUT_KEY = "a record without a value: the key of its row is not known from its Kafka key alone"
 
 

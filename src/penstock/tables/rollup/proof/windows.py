@@ -106,7 +106,9 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
     counts, faults, unproven = windows.counts, windows.faults, []
     updated = numbers.get(number_key(name, UPDATED), 0)
     if counts["revisions"] != updated:
-        faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
+        faults.append(
+            f"late points changed {updated} windows, the revisions of windows add up to {counts['revisions']}"
+        )
     for window in inputs.job.table.windows:
         closed, late = windows.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
@@ -216,8 +218,8 @@ class ClosedWindows:
         other = pl.col("series").ne_missing(series_text()) | pl.col("bucket").ne_missing(buckets)
         for wrong, what in (
             (closed.filter(~well_formed.fill_null(False)), "are malformed"),
-            (closed.filter(closed.select(_KEY).is_duplicated()), "are there more than once"),
-            (closed.filter(~has_due_close()), "are not of their close"),
+            (closed.filter(closed.select(_KEY).is_duplicated()), "occur more than once"),
+            (closed.filter(~has_due_close()), "have a close that does not match their end"),
             (out_of_order(closed), "are closed before earlier ones, or by another close than those that end with them"),
             (named.filter(other), "have a series or a bucket that is not that of their metric and tags"),
         ):
